@@ -82,11 +82,13 @@ class Task(ABC, Generic[E, A]):
     def __init__(self, config: FinetuneConfig):
         self.config = config
 
-    def demand_room(self, others: int, what: str = "special") -> None:
-        """Raise InputError where an item has no room for a token of text beside this number of others."""
-        if self.config.data.seq_len <= others:
+    def demand_room(self, others: int, setting: str = "") -> None:
+        """Raise InputError where an item has no room for a token of text beside this number of others, which a setting
+        asks for."""
+        if (seq_len := self.config.data.seq_len) <= others:
+            instead = setting and f", or lower `{setting}`"
             raise InputError(
-                f"`data.seq_len` {self.config.data.seq_len} leaves no room for a text beside {others} {what} tokens"
+                f"`data.seq_len` {seq_len} leaves no room for a text beside {others} tokens: raise it{instead}"
             )
 
     @property

@@ -63,7 +63,7 @@ class MultipleChoice(Task[Question, list[Prediction]]):
             raise InputError(
                 f"task {config.task} has fields of its own: leave `columns` out, or `task` multiple_choice"
             )
-        self.demand_room(config.choice.max_qa_len + SPECIALS)
+        self.demand_room(config.choice.max_qa_len + SPECIALS, "choice.max_qa_len")
 
     # ---- rows to examples -------------------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ class QuestionAnswering(Task[Question, Answers]):
         self._unanswerable = config.task == "squad2"
         self.metric = "best_f1" if self._unanswerable else "f1"
         self._tuned: float | None = None
-        self.demand_room(self._qa.max_query_len + SPECIALS)
+        self.demand_room(self._qa.max_query_len + SPECIALS, "qa.max_query_len")
 
     @property
     def tuned_thresholds(self) -> dict[str, float]:

@@ -92,7 +92,7 @@ class Ranking(Task[RankedQuery, Run]):
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
         self._settings = config.ranking
-        self.demand_room(config.ranking.max_query_len + SPECIALS)
+        self.demand_room(config.ranking.max_query_len + SPECIALS, "ranking.max_query_len")
         if config.data.long_texts != "tail":
             raise InputError(
                 f"`data.long_texts` {config.data.long_texts}: ranking reads long documents by `ranking.max_passages`"

@@ -6,17 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from xlnet_jax.tasks.classification.glue import classification_scores, regression_scores
-
-
-def counted(predicted, true, label):
-    """(true positives, false positives, false negatives, true negatives) of a label."""
-    pairs = [(p == label, t == label) for p, t in zip(predicted, true, strict=True)]
-    return [pairs.count(kind) for kind in ((True, True), (True, False), (False, True), (False, False))]
+from xlnet_jax.tasks.classification.glue import classification_scores, multilabel_scores, regression_scores
 
 
 def pearson(x, y):
-    dx, dy = x - x.mean(), y - y.mean()
+    dx, dy = x - x.mean(0), y - y.mean(0)
     return (dx * dy).sum() / math.sqrt((dx**2).sum() * (dy**2).sum())
 
 
@@ -25,26 +19,26 @@ def ranks(x):
     return np.array([(x < v).sum() + ((x == v).sum() + 1) / 2 for v in x])
 
 
-@pytest.mark.parametrize("seed", range(5))
+def f1(predicted, true, label):
+    right = ((predicted == label) & (true == label)).sum()
+    return 2 * right / ((predicted == label).sum() + (true == label).sum())
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_scores_of_two_labels_are_those_of_their_definitions(seed):
     predicted, true = np.random.default_rng(seed).integers(0, 2, (2, 40))
-    tp, fp, fn, tn = counted(predicted, true, 1)
-    scores = classification_scores(predicted, true, 2)
-    assert scores["accuracy"] == pytest.approx((tp + tn) / 40)
-    assert scores["f1"] == pytest.approx(2 * tp / (2 * tp + fp + fn))
-    matthews = (tp * tn - fp * fn) / math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
-    assert scores["mcc"] == pytest.approx(matthews)
+    expected = {
+        "accuracy": (predicted == true).mean(), "f1": f1(predicted, true, 1), "mcc": pearson(predicted, true),
+    }  # fmt: skip
+    assert classification_scores(predicted, true, 2) == pytest.approx(expected)
 
 
 def test_scores_of_many_labels_are_those_of_their_definitions():
     predicted, true = np.random.default_rng(0).integers(0, 4, (2, 50))
     scores = classification_scores(predicted, true, 6)  # two labels are neither there nor predicted
-    each = [2 * tp / (2 * tp + fp + fn) for tp, fp, fn, _ in (counted(predicted, true, k) for k in range(4))]
-    assert scores["f1"] == pytest.approx(np.mean(each))
+    assert scores["f1"] == pytest.approx(np.mean([f1(predicted, true, label) for label in range(4)]))
     # As the correlation of all pairs of indicators (Gorodkin 2004, equation 8).
-    x, y = (np.eye(4)[labels] for labels in (predicted, true))
-    cov = [((a - a.mean(0)) * (b - b.mean(0))).sum() for a, b in ((x, y), (x, x), (y, y))]
-    assert scores["mcc"] == pytest.approx(cov[0] / math.sqrt(cov[1] * cov[2]))
+    assert scores["mcc"] == pytest.approx(pearson(*(np.eye(4)[labels] for labels in (predicted, true))))
 
 
 def test_a_constant_answer_has_no_correlation():
@@ -61,6 +55,12 @@ def test_correlations_are_those_of_their_definitions():
     rng = np.random.default_rng(1)
     predicted = rng.normal(size=30)
     true = np.round(predicted + rng.normal(size=30))  # with ties
-    scores = regression_scores(predicted, true)
-    assert scores["pearson"] == pytest.approx(pearson(predicted, true))
-    assert scores["spearman"] == pytest.approx(pearson(ranks(predicted), ranks(true)))
+    expected = {"pearson": pearson(predicted, true), "spearman": pearson(ranks(predicted), ranks(true))}
+    assert regression_scores(predicted, true) == pytest.approx(expected)
+
+
+def test_scores_of_several_labels_are_those_counted_by_hand():
+    """F1 of the labels: 1, 1/2, and 0 for one that never occurs; all decisions: 3 hits of 4 given and 4 predicted."""
+    true = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0]], bool)
+    predicted = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0], [0, 1, 0]], bool)
+    assert multilabel_scores(predicted, true) == pytest.approx({"micro_f1": 0.75, "macro_f1": 0.5, "accuracy": 0.5})

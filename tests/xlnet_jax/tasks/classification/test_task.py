@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import xlnet_jax
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from data_pipelines.tokenizer.settings import Settings
-from tests.xlnet_jax.random_models import SMALL, random_params
-from tests.xlnet_jax.tasks.task_runs import write
+from tests.xlnet_jax.random_models import SMALL, random_model, random_params
+from tests.xlnet_jax.tasks.task_runs import tiny, write
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig
@@ -22,7 +23,6 @@ from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 from xlnet_jax.tasks.features import NO_ITEM, bucket_lengths, collate
 
 ANY = ColumnsConfig()
-PAIRS = ColumnsConfig(text_pair="text_pair")
 SEQ_LEN = 8
 
 
@@ -58,9 +58,8 @@ def test_texts_become_what_the_originals_converter_made_of_them(reference):
         first = theirs["input_mask"].index(0)  # padding is on the left
         assert features.tokens["input_ids"][0].tolist() == theirs["input_ids"][first:]
         assert features.tokens["segment_ids"][0].tolist() == theirs["segment_ids"][first:]
-        assert features.values["labels"].tolist() == [
-            np.float32(theirs["label_id"]) if not labels else theirs["label_id"]
-        ]
+        label = theirs["label_id"]
+        assert features.values["labels"].tolist() == [label if labels else np.float32(label)]
 
 
 def test_a_long_text_keeps_its_head_its_head_and_tail_or_its_last_windows(english):
@@ -82,11 +81,8 @@ def test_a_long_text_keeps_its_head_its_head_and_tail_or_its_last_windows(englis
 def test_batches_with_memory_have_the_length_of_whole_windows():
     assert bucket_lengths(TaskDataConfig(seq_len=16)) == (2, 4, 8, 16)
     assert bucket_lengths(TaskDataConfig(seq_len=16, long_texts="memory", max_windows=3)) == (2, 4, 8, 16, 32, 48)
-    assert bucket_lengths(TaskDataConfig(seq_len=16, buckets=(12, 24), long_texts="memory", max_windows=2)) == (
-        12,
-        16,
-        32,
-    )
+    given = TaskDataConfig(seq_len=16, buckets=(12, 24), long_texts="memory", max_windows=2)
+    assert bucket_lengths(given) == (12, 16, 32)
 
 
 # ---- what it says ----------------------------------------------------------------------------------------------------
@@ -149,47 +145,53 @@ def test_earlier_windows_are_read_and_their_gradients_stopped(english, setting):
 # ---- what is read and written ----------------------------------------------------------------------------------------
 
 
-def read(tmp_path, content, labelled=True, **settings):
-    (tmp_path / "a.tsv").write_text(content)
-    return task(**settings).read([str(tmp_path / "a.tsv")], labelled)
+def read(tmp_path, content, name="classification", labelled=True, **columns):
+    path = tmp_path / ("a.jsonl" if content.startswith("{") else "a.tsv")
+    path.write_text(content)
+    return task(name, columns=ColumnsConfig(**columns)).read([str(path)], labelled)
 
 
 @pytest.mark.parametrize(
-    ("settings", "content", "message"),
+    ("name", "content", "message"),
     [
-        ({}, "sentence\tlabel\na\t1\n", "a.tsv: line 2: there is no column text, only sentence, label: name"),
-        ({"columns": PAIRS}, "text\tlabel\na\t1\n", "line 2: there is no column text_pair, only text, label: name"),
-        ({}, "text\tlabel\na\t1\n \t1\n", "a.tsv: line 3: its text is empty; fill it, or leave the line out"),
-        ({"columns": PAIRS}, "text\ttext_pair\tlabel\na\t\t1\n", "a.tsv: line 2: its text_pair is empty"),
-        ({}, "text\tlabel\na\t\n", "a.tsv: line 2: it has no label; training and evaluation need one"),
-        ({}, "text\tlabel\n", "a.tsv: there are no examples in it"),
-        ({"name": "regression"}, "text\tlabel\na\t1\nb\t-inf\n", "line 3: the label '-inf' is not a number"),
-        ({"name": "regression"}, "text\tlabel\na\tgood\n", "a.tsv: line 2: the label 'good' is not a number"),
+        ("classification", "sentence\tlabel\na\t1\n", "a.tsv: line 2: there is no column text, only sentence, label: "),
+        ("classification", "text\tlabel\na\t1\n \t1\n", "line 3: its text is empty; fill it, or leave the line out"),
+        ("classification", "text\tlabel\n", "a.tsv: there are no examples in it"),
+        ("classification", '{"text": 7, "label": 1}', "a.jsonl: line 1: its text is not text, but 7"),
+        ("classification", '{"text": null, "label": 1}', "line 1: its text is empty"),
+        ("classification", "text\tlabel\na\t\n", "line 2: it has no label; training and evaluation need one"),
+        ("classification", '{"text": "a", "label": NaN}', "line 1: it has no label"),
         (
-            {"columns": ColumnsConfig(id="n")}, "n\ttext\tlabel\n7\ta\t1\n8\tb\t1\n7\tc\t2\n",
-            "a.tsv: line 4: its id 7 is also that of",
+            "classification",
+            '{"text": "a", "label": ["x"]}',
+            "['x'] is neither text nor a number; an example has",
         ),
-    ],
-)  # fmt: skip
-def test_bad_lines_are_named(tmp_path, settings, content, message):
-    with pytest.raises(InputError) as error:
-        read(tmp_path, content, **settings)
-    assert message in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("label", "message"),
-    [
-        ('["x"]', "line 1: its label ['x'] is neither text nor a number; an example has one label"),
-        ("NaN", "line 1: it has no label"),
-        (r'"\ud83d"', r"line 1 holds half a character, \ud83d; mend it"),
+        ("classification", r'{"text": "a", "label": "\ud83d"}', r"line 1 holds half a character, \ud83d; mend it"),
+        ("regression", "text\tlabel\na\t1\nb\t-inf\n", "line 3: the label '-inf' is not a number"),
+        ("regression", "text\tlabel\na\tgood\n", "a.tsv: line 2: the label 'good' is not a number"),
+        ("multilabel", '{"text": "a", "label": 3}', "line 1: its label 3 is neither text nor a list of labels"),
+        ("sst-2", "sentence\tlabel\na\t1\nb\t2\n", "a.tsv: line 3: the label 2 is none of 0, 1, which sst-2 has"),
+        ("sst-2", '{"sentence": "a", "label": -1}', "line 1: it has no label; training and evaluation need one"),
     ],
 )
-def test_labels_that_cannot_be_written_are_named_before_anything_is_learned(tmp_path, label, message):
-    (tmp_path / "a.jsonl").write_text(f'{{"text": "a", "label": {label}}}\n')
+def test_an_example_that_cannot_be_learned_is_named(tmp_path, name, content, message):
     with pytest.raises(InputError) as error:
-        task().read([str(tmp_path / "a.jsonl")], True)
+        read(tmp_path, content, name)
     assert message in str(error.value)
+
+
+def test_second_texts_and_ids_are_named_too(tmp_path):
+    with pytest.raises(InputError, match=r"a\.tsv: line 2: its text_pair is empty"):
+        read(tmp_path, "text\ttext_pair\tlabel\na\t\t1\n", text_pair="text_pair")
+    with pytest.raises(InputError, match=r"a\.tsv: line 3: its id 7 is also that of .*line 2"):
+        read(tmp_path, "n\ttext\tlabel\n7\ta\t1\n7\tc\t2\n", id="n")
+
+
+def test_several_labels_are_a_list_or_a_field_with_separators(tmp_path):
+    fields = read(tmp_path, "text\tlabel\nfine\ta, b\nplain\t\nso so\tb\n", "multilabel")
+    assert [e.label for e in fields] == [("a", "b"), (), ("b",)]
+    assert read(tmp_path, "text\tlabel\nfine\ta b|c\n", "multilabel", label_separator="|")[0].label == ("a b", "c")
+    assert read(tmp_path, '{"text": "a", "label": ["x", "y"]}', "multilabel")[0].label == ("x", "y")
 
 
 def test_a_run_knows_its_examples_wherever_they_lie(tmp_path):
@@ -200,16 +202,18 @@ def test_a_run_knows_its_examples_wherever_they_lie(tmp_path):
     assert here != repr(read(tmp_path, "text\tlabel\na\ty\n"))
 
 
-def test_a_label_that_training_never_saw_is_named_with_those_it_saw(english):
+def test_labels_are_those_of_the_training_examples(english):
     ours = task()
     head = ours.head([example("a", "no"), example("b", "yes")])
     assert head.labels == ("no", "yes")
     with pytest.raises(
-        InputError, match=r"a\.tsv: line 9: the label maybe is none of the training examples', which are"
+        InputError, match=r"line 9: the label maybe is none of the training examples', which are no, yes"
     ):
         ours.features([example("c", "maybe", line=9)], english, head, training=False)
     with pytest.raises(InputError, match=r"a\.tsv: line 2: all examples have its label, no; two are needed"):
         ours.head([example("a", "no")])
+    with pytest.raises(InputError, match=r"a\.tsv: line 2: no example has a label"):
+        task("multilabel").head([example("a", ())])
 
 
 @pytest.mark.parametrize(("labels", "shown"), [(("bad", "good"), "bad, good"), ((), "2 of them")])
@@ -223,22 +227,32 @@ def test_settings_that_cannot_work_are_refused_at_once():
     with pytest.raises(InputError, match=r"selection\.metric f2: classification has accuracy, f1, mcc"):
         task(metric="f2")
     assert task("mnli", metric="accuracy_mm").metric == "accuracy"
-    with pytest.raises(InputError, match=r"`data\.seq_len` 4 leaves no room for a text beside 4 special tokens"):
+    with pytest.raises(InputError, match=r"`data\.seq_len` 4 leaves no room for a text beside 4 tokens"):
         task(seq_len=4)
     with pytest.raises(InputError, match=r"data\.long-texts memory needs a memory: give its length by model\.mem-len"):
         task(model=dataclasses.replace(SMALL, mem_len=0), long_texts="memory")
 
 
 def test_predictions_have_an_id_a_label_and_the_probability_of_each(tmp_path, english):
-    (tmp_path / "a.jsonl").write_text('{"key": "x 1", "text": "a"}\n{"key": 7, "text": "b"}\n')
     ours = task(columns=ColumnsConfig(id="key"))
-    examples = ours.read([str(tmp_path / "a.jsonl")], labelled=False)
+    examples = read(tmp_path, '{"key": "x 1", "text": "a"}\n{"key": 7, "text": "b"}\n', labelled=False, id="key")
     head = ours.head([example("a", "no"), example("b", "yes")])
     features = ours.features(examples, english, head, training=False)
-    assert not features.values
     outputs = {"log_probs": np.log([[0.25, 0.75], [0.875, 0.125]])}
     assert write(ours, tmp_path, examples, features, outputs) == ["predictions.tsv"]
     with (tmp_path / "predictions.tsv").open() as file:
         assert list(csv.reader(file, delimiter="\t")) == [
             ["id", "label", "p(no)", "p(yes)"], ["x 1", "yes", "0.25", "0.75"], ["7", "no", "0.875", "0.125"],
         ]  # fmt: skip
+
+
+def test_a_multilabel_head_goes_to_transformers_and_back(tokenizer, tmp_path):
+    head = HeadConfig("multilabel", 3, labels=("bad", "good", "short"))
+    model = random_model(tiny(tokenizer.vocab_size), head, tokenizer)
+    xlnet_jax.save(model, tmp_path / "hf", "hf")
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["problem_type"] == "multi_label_classification"
+    back = xlnet_jax.load(tmp_path / "hf")
+    assert back.head == head
+    np.testing.assert_array_equal(back.params["logits"]["kernel"], model.params["logits"]["kernel"])
+    with pytest.raises(InputError, match="the original has no head for multilabel"):
+        xlnet_jax.save(model, tmp_path / "tf1", "tf1")

@@ -9,7 +9,7 @@ import pytest
 
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from tests.xlnet_jax.random_models import random_params
-from tests.xlnet_jax.tasks.task_runs import metrics, outputs_and_loss, tiny, write
+from tests.xlnet_jax.tasks.task_runs import metrics, outputs_of, tiny, write
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig
@@ -203,13 +203,13 @@ def test_an_option_that_a_question_lacks_has_no_share(questions, english):
     task, head, features = features_of(questions, english)
     config = tiny(english.vocab_size)
     params = random_params(config, head)
-    both, _ = outputs_and_loss(task, build_model(config, head), params, features, 2, 48, "right")
+    both = outputs_of(task, build_model(config, head), params, features, 2, 48, "right")
     assert (both["probabilities"][1, 3:] == 0).all()
     assert (both["probabilities"][2, 2:] == 0).all()
     np.testing.assert_allclose(both["probabilities"].sum(1), 1, atol=1e-5)
     # A question alone, among options of its own number.
     task, head, features = features_of(questions[2:], english)
-    alone, _ = outputs_and_loss(task, build_model(config, head), params, features, 1, 48, "left")
+    alone = outputs_of(task, build_model(config, head), params, features, 1, 48, "left")
     np.testing.assert_allclose(alone["probabilities"][0], both["probabilities"][2, :2], rtol=0, atol=1e-5)
 
 

@@ -30,9 +30,9 @@ def asked(id="q", *answers, **more):
 
 @pytest.fixture
 def read(tmp_path):
-    def read(content, labelled=True, unanswerable=True, encoding="utf-8"):
+    def read(content, labelled=True, unanswerable=True):
         path = tmp_path / "data.json"
-        path.write_text(content if isinstance(content, str) else json.dumps(content), encoding=encoding)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
         return task(unanswerable).read([str(path)], labelled)
 
     return read
@@ -54,11 +54,6 @@ def test_cmrc_form_is_read_with_the_first_place_of_its_answers(read, capsys):
     assert [(a.text, a.start) for a in found.answers] == [("茶", 1), ("没有", NOWHERE)]
     assert found.answer == found.answers[0]
     assert capsys.readouterr().err == ""
-
-
-def test_byte_order_mark_and_carriage_returns_are_tolerated(read):
-    text = json.dumps(squad(asked("a", ("cold", 12))), indent=1).replace("\n", "\r\n")
-    assert read(text, encoding="utf-8-sig")[0].answers[0].start == 12
 
 
 def test_answers_are_moved_to_the_nearest_place_where_they_occur_and_counted(read, capsys):
@@ -118,8 +113,3 @@ def test_what_cannot_be_read_is_named(read, content, said):
 def test_unanswerable_questions_belong_to_squad2(read):
     with pytest.raises(InputError, match="`task` squad2"):
         read(squad(asked("a", is_impossible=True)), unanswerable=False)
-
-
-def test_other_encodings_are_refused(read):
-    with pytest.raises(InputError, match="byte 0 is not UTF-8"):
-        read(squad(asked("a", ("tea", 4))), encoding="utf-16")

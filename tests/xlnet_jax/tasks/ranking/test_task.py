@@ -13,8 +13,8 @@ from tests.xlnet_jax.tasks.task_runs import loss_of, metrics, outputs_of, traine
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.config import FinetuneConfig, RankingConfig
-from xlnet_jax.tasks.ranking.collection import read_collection, read_run
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.ranking.collection import read_run
 from xlnet_jax.tasks.ranking.task import LOSSES_B, Ranking
 
 HEAD = HeadConfig("regression")
@@ -173,27 +173,6 @@ def test_cranfield_counts_its_queries_by_their_order_and_never_ranks_the_source(
         assert not [q for q, documents in found if {"1": "wing2", "2": "slab1"}[q] in documents]
 
 
-def test_the_published_cranfield_is_read_so_that_judgements_fit_their_queries(published):
-    folder = published("finetune/cranfield")
-    files = RankingConfig(documents=(str(folder / "docs.txt"),), queries=(str(folder / "queries.txt"),))
-    task = Ranking(FinetuneConfig(task="ranking", ranking=dataclasses.replace(files, judgements="cranfield")))
-    examples = task.read([str(folder / "qrels.txt")], labelled=True)
-    documents = read_collection(files.documents, "documents")
-    assert (len(examples), len(documents)) == (150, 1400)
-
-    def shared_words(texts, grade):
-        """Share of a query's words that its documents of a grade have."""
-        return np.mean([
-            len({*text.split()} & {*documents[d].split()}) / len({*text.split()})
-            for text, e in zip(texts, examples, strict=True) for d, of in e.grades.items() if of == grade
-        ])  # fmt: skip
-
-    own, of_others = ([examples[i - shift].text for i in range(150)] for shift in (0, 75))
-    of_grades = [shared_words(own, grade) for grade in (1, 2, 3, 4)]
-    assert of_grades == sorted(of_grades)  # the better the judgement, the more words in common
-    assert min(of_grades) > 1.2 * shared_words(of_others, 4)
-
-
 def test_a_run_or_queries_are_ranked_and_written_as_a_run(collection, given, tmp_path):
     task = collection()
     run = given("003 Q0 slab1 1 0.5 t\n003 Q0 wing0 2 0.4 t\n001 Q0 wing0 1 7 t\n", "run")
@@ -227,16 +206,12 @@ def test_a_document_in_passages_has_the_score_of_its_best(collection, given):
     assert {len(g.tokens["input_ids"][0]) for g in groups} == {len(first), len(second)}
 
 
-def test_scores_and_losses_depend_on_no_padding_bucket_or_neighbour(collection, given):
+def test_the_loss_depends_on_no_padding_bucket_or_neighbour(collection, given):
     task = collection(seq_len=20)
-    examples = task.read(given(QRELS), labelled=True)
+    groups = task.features(task.read(given(QRELS), labelled=True), Words(), HEAD, training=True)
     model, params = build_model(MODEL, HEAD), random_params(MODEL, HEAD)
-    groups, documents = (task.features(examples, Words(), HEAD, training) for training in (True, False))
-    ways = ((1, 16, "left"), (3, 20, "right"))
-    losses = [loss_of(task, model, params, groups, *way) for way in ways]
-    scores = [outputs_of(task, model, params, documents, *way)["score"] for way in ways]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
-    np.testing.assert_allclose(scores[0], scores[1], rtol=0, atol=1e-5)
+    one, other = (loss_of(task, model, params, groups, *way) for way in ((1, 16, "left"), (3, 20, "right")))
+    assert one == pytest.approx(other, abs=1e-5)
 
 
 def test_a_few_steps_put_what_is_relevant_first(collection, given):

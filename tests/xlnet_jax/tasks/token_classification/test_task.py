@@ -10,7 +10,6 @@ from tests.xlnet_jax.tasks.task_runs import metrics, write
 from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.config import ColumnsConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.features import NO_ITEM, collate
 from xlnet_jax.tasks.task import Prediction
 from xlnet_jax.tasks.token_classification.task import Sentence, TokenClassification
 
@@ -61,8 +60,15 @@ def test_words_stand_first_and_labels_last(tmp_path, text):
 
 def test_columns_are_named_by_number(tmp_path):
     task = task_with("token_classification", text="2", label="1")
-    assert read(tmp_path, CONLL_2003, task)[0].labels == ("NNP", "NNP", "VBD", "NNP", ".")
-    assert read(tmp_path, CONLL_2003, task)[0].words == ("B-NP", "I-NP", "B-VP", "B-NP", "O")
+    first, _ = read(tmp_path, CONLL_2003, task)
+    assert first.labels == ("NNP", "NNP", "VBD", "NNP", ".")
+    assert first.words == ("B-NP", "I-NP", "B-VP", "B-NP", "O")
+    with pytest.raises(
+        InputError, match=r"line 1 has 2 fields between spaces, .* those of `columns\.text`"
+    ):
+        read(tmp_path, "a O\n", task_with(label="2"))
+    with pytest.raises(InputError, match=r"columns\.text and columns\.label of a file in CoNLL form are numbers"):
+        task_with(text="word")
 
 
 def test_white_space_of_other_scripts_and_spaces_behind_tabs_are_words(tmp_path):
@@ -103,13 +109,6 @@ def test_what_cannot_be_read_ends_in_a_line_with_its_place(tmp_path, text, messa
     assert "\n" not in str(error.value)
 
 
-def test_columns_that_are_not_there_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"line 1 has 2 fields between spaces, .* with those of `columns\.text` and"):
-        read(tmp_path, "a O\n", task_with(label="2"))
-    with pytest.raises(InputError, match=r"columns\.text and columns\.label of a file in CoNLL form are numbers"):
-        task_with(text="word")
-
-
 def test_a_label_that_was_not_learned_is_refused(tmp_path, english):
     task = task_with()
     head = task.head(read(tmp_path, CONLL_2003))
@@ -141,17 +140,6 @@ def test_a_window_is_text_with_its_special_tokens_and_labels_on_first_pieces(sen
     assert [head.labels[i] for i in features.values["labels"][0, :5]] == list(sentences[0].labels)
     firsts = [english.pieces[ids[place]] for place in features.positions["words"][0, :5]]
     assert all(word.startswith(piece.strip("▁")) for word, piece in zip(sentences[0].words, firsts, strict=True))
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_a_row_of_padding_looks_at_no_place_outside_of_its_bucket(sentences, english, side):
-    # Outside, the network says NaN, which no weight of 0 takes away.
-    _, features = features_of(task_with(), sentences[::-1], english)
-    longer, shorter = features.lengths
-    assert longer > shorter
-    batch = collate(features, [1, NO_ITEM], int(shorter), side)
-    assert ((batch["words"] >= 0) & (batch["words"] < shorter)).all()
-    assert batch["target_weights"].sum() == len(sentences[0].words)
 
 
 # ---- scores and files -----------------------------------------------------------------------------------------------
