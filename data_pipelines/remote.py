@@ -1,44 +1,42 @@
-"""Find and open text behind URLs: https://, http://, s3://, hf:// and every other scheme that fsspec knows.
-
-`gs://` is not one of them: TensorFlow reads it, through epath, as it does for workdirs and corpora.
+"""Find and open text behind URLs, https://, s3://, hf:// and whatever else fsspec knows, and find the Parquet files of
+datasets of the Hugging Face Hub, hf:NAME/CONFIG:SPLIT, whose code is never run. TensorFlow reads gs://, through epath.
 """
 
 from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
+import posixpath
+import re
 import socket
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from xlnet_jax.errors import RESTART, InputError
+from xlnet_jax.errors import RESTART, InputError, first_line
 
-SILENCE = 60  # seconds without a byte after which a connection counts as broken
-BLOCK_BYTES = 2**23  # fetched in one request, except in order from a web server
+HUB, HUB_FILES = "hf:", "hf://"
+SILENCE = 60  # seconds without a byte after which a connection to a web server counts as broken
+BLOCK_BYTES = 2**23  # fetched in one request, except from a web server
 VERSIONS = ("ETag", "etag", "blob_id", "md5", "Content-MD5", "Last-Modified", "LastModified", "mtime")
 EXTRAS = {"http": "https", "https": "https", "s3": "s3", "s3a": "s3", "hf": "hub"}
 LOGIN = {
-    "s3": "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; for a public bucket FSSPEC_S3_ANON=true",
-    "hf": "log in with `hf auth login`, or set HF_TOKEN; accept the terms of a gated dataset on its page",
+    "s3": ": set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; for a public bucket FSSPEC_S3_ANON=true",
+    "hf": ": log in with `hf auth login`, or set HF_TOKEN; accept the terms of a gated dataset on its page",
 }
-_PASSING = "; the same command goes on later"
-_FAILURES: tuple[tuple[set[str], tuple[int, ...], str], ...] = (
-    ({"ImportError"}, (), "reading it needs a package that is not installed: {install}"),
-    ({"OfflineModeIsEnabled"}, (), "HF_HUB_OFFLINE is set, and text of the Hub is read over the network; unset it"),
-    ({"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}, (), "no credentials ({why}): {login}"),
-    ({"PermissionError", "RepositoryNotFoundError"}, (401, 403), "not there, or you may not read it ({why}): {login}"),
-    (set(), (408, 425, 429, 500, 502, 503, 504), "the server cannot answer now ({why})" + _PASSING),
-    (set(), (404, 410), "no such file, commit or branch ({why}); check the address"),
-    ({"SSLCertVerificationError"}, (), "the certificate of its server is not valid ({why}); check the address"),
-    ({"UnknownHost"}, (), "no such host, or no network ({why}); check the address and the network"),
-    ({"ConnectionError", "TimeoutError", "gaierror", "IncompleteRead", "ClientConnectionError", "ClientPayloadError",
-      "HTTPClientError", "EndpointConnectionError", "ConnectTimeoutError", "TransportError"}, (),
-     "the connection failed ({why}): check the network" + _PASSING),
-    ({"FileNotFoundError"}, (), "no such file or folder; check the address"),
-)  # fmt: skip
-"""Exception classes by name, as libraries may not be installed; HTTP statuses; message. The first that fits holds"""
+# Exception classes by name, as their libraries may not be installed, and HTTP statuses.
+REFUSED = {"PermissionError", "RepositoryNotFoundError", "NoCredentialsError", "ProfileNotFound", 401, 403}
+BUSY = {
+    "ConnectionError", "TimeoutError", "gaierror", "IncompleteRead", "ClientConnectionError", "ClientPayloadError",
+    "HTTPClientError", "TransportError", 408, 425, 429, 500, 502, 503, 504,
+}  # fmt: skip
+CONVERTED = "refs/convert/parquet"  # branch with the Parquet files that the Hub makes of a dataset in another format
+DEFAULT, ALL = "default", "train"  # the configuration and the split of files that name none
+WORDS = {"train": "train|training", "validation": "validation|valid|dev|val", "test": "test|testing|eval|evaluation"}
+Splits = dict[str, list[str]]
 
 
 class Unreachable(InputError):
@@ -73,55 +71,10 @@ def file_name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
-def find(name: str) -> list[RemoteFile]:
-    """Return the files that a URL stands for, sorted: a file, those below a folder at any depth, or those that match a
-    glob (`**` descends). A web address stands for one file.
-
-    Raises InputError where there are none or a web page is there, and Unreachable where a network fails.
-    """
-    with in_one_line(name):
-        system = _filesystem(name)
-        try:
-            info = system.info(name)
-            found = system.find(name, detail=True) if info["type"] == "directory" else {info["name"]: info}
-        except FileNotFoundError:
-            if on_web(name) or not glob.has_magic(name):
-                raise
-            found = system.glob(name, detail=True)
-    files = []
-    for path, info in sorted(found.items()):
-        if info.get("mimetype") == "text/html" and not file_name(name).lower().endswith((".html", ".htm")):
-            raise InputError(
-                f"text {name}: a web page (text/html) and not a file of text; give the address of the file itself, "
-                "often called raw or download"
-            )
-        if info["type"] == "file" and not path.endswith("/"):  # S3 keeps an empty object in place of a folder
-            version = next((str(info[key]) for key in VERSIONS if info.get(key)), None)
-            files.append(RemoteFile(system.unstrip_protocol(path), info.get("size"), version))
-    return files
-
-
-def open_file(url: str, in_order: bool) -> Any:
-    """Open a file for reading; every failure is an InputError, and Unreachable if it may pass by itself.
-
-    in_order: without `seek`; a web server then sends the file in one response.
-    """
-    with in_one_line(url):
-        file = _filesystem(url).open(url, "rb", block_size=0 if in_order and on_web(url) else BLOCK_BYTES)
-    read = file.read
-
-    def read_in_one_line(size: int = -1) -> bytes:
-        with in_one_line(url):
-            return read(size)
-
-    file.read = read_in_one_line
-    return file
-
-
 @contextlib.contextmanager
 def in_one_line(name: str) -> Iterator[None]:
-    """Turn whatever fsspec and the libraries below it raise into an InputError of one line; into Unreachable where it
-    may pass by itself."""
+    """Turn whatever a library raises while a text is found or read into an InputError of one line; into Unreachable
+    where it may pass by itself."""
     try:
         yield
     except InputError:
@@ -130,19 +83,24 @@ def in_one_line(name: str) -> Iterator[None]:
         causes: list[Any] = [error]
         while cause := causes[-1].__cause__ or (None if causes[-1].__suppress_context__ else causes[-1].__context__):
             causes.append(cause)
-        kinds = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
+        found: set[Any] = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
         statuses = {status for cause in causes if (status := _http_status(cause))}
-        if on_web(name) and isinstance(cause := causes[-1], socket.gaierror) and cause.errno != socket.EAI_AGAIN:
-            kinds.add("UnknownHost")  # which the user has typed
-        messages = (message for names, passing, message in _FAILURES if names & kinds or statuses.intersection(passing))
-        message = next(messages, "it cannot be read ({why}); check the address, or copy it to a disk")
-        said = str(causes[-1]).strip().partition("\n")[0] or type(causes[-1]).__name__
-        why = f"HTTP {min(statuses)}" if statuses else said
+        found |= statuses
+        why = f"HTTP {min(statuses)}" if statuses else first_line(causes[-1])
+        is_unknown_host = isinstance(causes[-1], socket.gaierror) and causes[-1].errno != socket.EAI_AGAIN
         scheme = name.partition(":")[0].lower()
-        install = f"pip install 'xlnet_jax[{EXTRAS[scheme]}]'" if scheme in EXTRAS else said
-        login = LOGIN.get(scheme, "check the address, and that you may read it")
-        kind = Unreachable if message.endswith(_PASSING) else InputError
-        raise kind(f"text {name}: {message.format(why=why, install=install, login=login)}") from None
+        if "ImportError" in found and scheme in EXTRAS:
+            message = f"reading it needs a package that is not installed: pip install 'xlnet_jax[{EXTRAS[scheme]}]'"
+        elif found & REFUSED:
+            message = f"not there, or you may not read it ({why}){LOGIN.get(scheme, '')}"
+        elif found & BUSY and not is_unknown_host:
+            message = f"the network or the server fails ({why}); the same command goes on later"
+            raise Unreachable(f"text {name}: {message}") from None
+        elif found & {"FileNotFoundError", 404, 410}:
+            message = f"no such file, commit or host ({why})"
+        else:
+            message = f"it cannot be read, or is damaged ({why})"
+        raise InputError(f"text {name}: {message}") from None
 
 
 def _http_status(error: Any) -> int | None:
@@ -154,8 +112,41 @@ def _http_status(error: Any) -> int | None:
     return status if isinstance(status, int) and status >= 400 else None
 
 
+def find(name: str) -> list[RemoteFile]:
+    """Return the files that a URL stands for, sorted: a file, those below a folder at any depth, or those that match a
+    glob (`**` descends). A web address stands for one file. Files of the Hub are at the commit of this moment.
+
+    Raises InputError where there are none or a web page is there, and Unreachable where a network fails.
+    """
+    with in_one_line(name):
+        system, url = _filesystem(name), name
+        where: Any = system.resolve_path(name) if name.startswith(HUB_FILES) else None
+        if hasattr(where, "repo_id"):  # no bucket, which has no commits
+            commit = system._api.repo_info(where.repo_id, repo_type=where.repo_type, revision=where.revision).sha
+            url = f"{HUB_FILES}{where.root.partition('@')[0]}@{commit}/{where.path_in_repo}".rstrip("/")
+        try:
+            info = system.info(url)
+            found = system.find(url, detail=True) if info["type"] == "directory" else {info["name"]: info}
+        except FileNotFoundError:
+            if on_web(name) or not glob.has_magic(name):
+                raise
+            found = system.glob(url, detail=True)
+        if any(info.get("mimetype") == "text/html" for info in found.values()) and ".htm" not in file_name(name):
+            raise InputError(f"text {name}: a web page; give the address of the file itself, often called raw")
+        files = []
+        for path, info in sorted(found.items()):
+            if info["type"] == "file" and not path.endswith("/"):  # S3 keeps an empty object in place of a folder
+                version = next((str(info[key]) for key in VERSIONS if info.get(key)), None)
+                files.append(RemoteFile(system.unstrip_protocol(path), info.get("size"), version))
+        return files
+
+
+def open_file(url: str) -> Any:
+    """Open a file for reading: without `seek` on the web, where one response holds it."""
+    return _filesystem(url).open(url, "rb", block_size=0 if on_web(url) else BLOCK_BYTES)
+
+
 def _filesystem(url: str) -> Any:
-    """Return fsspec's file system for a URL."""
     import fsspec
 
     options: dict[str, Any] = {}
@@ -165,7 +156,71 @@ def _filesystem(url: str) -> Any:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
         options["client_kwargs"] = {"timeout": timeout, "trust_env": True}
         options["headers"] = {"Accept-Encoding": "identity"}  # the name of a file says how it is compressed
-    try:
-        return fsspec.filesystem(url.partition("://")[0].lower(), **options)
-    except ValueError as error:  # fsspec does not know the scheme
-        raise InputError(f"text {url}: {error}; text is read from a disk, https://, s3://, gs:// or hf://") from None
+    return fsspec.filesystem(url.partition("://")[0].lower(), **options)
+
+
+def find_dataset(name: str, split: str) -> list[RemoteFile]:
+    """Return the files of a split of a dataset, all at one commit, which their URLs hold.
+
+    name: hf:NAME, hf:NAME/CONFIG or hf:NAME@COMMIT/CONFIG, with :SPLIT or without. split: of a name that has none.
+    Raises InputError where there is no such dataset, configuration or split; Unreachable where the network fails.
+    """
+    path, _, wanted = name.removeprefix(HUB).partition(":")
+    repository, _, rest = path.partition("@")
+    revision, _, config = rest.partition("/")
+    parts = repository.split("/")
+    with in_one_line(name):
+        from huggingface_hub import HfApi, errors
+
+        info: Any
+        try:
+            info = HfApi().dataset_info("/".join(parts[:2]), revision=revision or None, files_metadata=True)
+            config = config or "/".join(parts[2:])
+        except errors.RepositoryNotFoundError:  # a dataset without an owner, and its configuration
+            info = HfApi().dataset_info(parts[0], revision=revision or None, files_metadata=True)
+            config = config or "/".join(parts[1:])
+        configs = divide(info)
+        if not (configs.get(config) if config else configs) and not revision:
+            with contextlib.suppress(errors.RevisionNotFoundError):
+                info = HfApi().dataset_info(info.id, revision=CONVERTED, files_metadata=True)
+                configs = divide(info)
+    config = config or (next(iter(configs)) if len(configs) == 1 else DEFAULT)
+    splits = configs.get(config, {})
+    if (wanted := wanted or split) not in splits:
+        lack = f"split {wanted} in its configuration {config}" if splits else f"configuration {config}"
+        there = ", ".join(itertools.islice(splits or configs, 20)) or "nothing in Parquet"
+        raise InputError(f"text {name}: there is no {lack}, only {there}; name one as {HUB}{info.id}/CONFIG:SPLIT")
+    files = {file.rfilename: file for file in info.siblings}
+    root = f"{HUB_FILES}datasets/{info.id}@{info.sha}"
+    return [RemoteFile(f"{root}/{path}", files[path].size, files[path].blob_id) for path in splits[wanted]]
+
+
+def divide(info: Any) -> dict[str, Splits]:
+    """Return {configuration: {split: paths}} of a dataset, by the field `configs` of its card, or by the names of its
+    files. A configuration with other than Parquet is left out. info: its DatasetInfo."""
+    from fsspec.utils import glob_translate
+
+    paths = sorted(file.rfilename for file in info.siblings)
+    found: dict[str, Splits] = defaultdict(lambda: defaultdict(list))
+    for entry in (info.card_data or {}).get("configs") or [{}]:
+        files = entry.get("data_files") or [{"path": "**/*.parquet", "split": None}]
+        for item in [files] if isinstance(files, str) else files:
+            patterns, split = (item, ALL) if isinstance(item, str) else (item["path"], item.get("split", ALL))
+            for pattern in [patterns] if isinstance(patterns, str) else patterns:
+                whole = posixpath.normpath(posixpath.join(entry.get("data_dir", ""), pattern))
+                for path in filter(re.compile(glob_translate(whole)).match, paths):
+                    config, split_of_path = (DEFAULT, split) if split else _name_of(path)
+                    found[entry.get("config_name", config)][split_of_path].append(path)
+    return {
+        config: splits
+        for config, splits in found.items()
+        if all(path.endswith(".parquet") for files in splits.values() for path in files)
+    }
+
+
+def _name_of(path: str) -> tuple[str, str]:
+    """Return the configuration and the split of a file that only its name describes."""
+    if converted := re.fullmatch(r"([^/]+)/([^/]+)/\d{4,}\.parquet", path):  # as the Hub names those that it makes
+        return converted[1], converted[2]
+    named = (split for split, words in WORDS.items() if re.search(rf"(^|[-._ 0-9/])({words})([-._ 0-9/]|$)", path))
+    return DEFAULT, next(named, ALL)

@@ -5,12 +5,11 @@ A name stands for *units*: files or slices of a dataset. `readers` or `tfds_text
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import itertools
 import os
 import re
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePosixPath
@@ -18,13 +17,14 @@ from typing import Literal
 
 from etils import epath
 
-from data_pipelines import hub_text, remote
+from data_pipelines import remote
 from data_pipelines.corpus import MANIFEST_FILE
 from data_pipelines.readers import OPENERS, Errors, JsonLinesFile, ParquetFile, TextFile
-from data_pipelines.remote import RemoteFile, file_name, in_one_line, is_remote, on_web
+from data_pipelines.remote import HUB, RemoteFile, file_name, find_dataset, in_one_line, is_remote, on_web
 from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import tell
+from xlnet_jax.storage.files import in_bucket
 
 TFDS = "tfds:"
 COMPRESSED = tuple(OPENERS)
@@ -32,6 +32,7 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 PARQUET = ".parquet"
 DOCUMENT_END = ""
 SAMPLED_FILES = 100
+WANTED = "give a text file, a glob in quotes, a folder of *.txt files, a URL, tfds:NAME or hf:NAME"
 
 Unit = TextFile | JsonLinesFile | ParquetFile | DatasetSlice
 
@@ -75,7 +76,7 @@ def find(
     any depth or, if it has none, for all its files, without hidden ones. Links are followed, and each file is read
     once. A folder that TFDS prepared stands for its dataset. Files and folders may lie on disk, in gs://, s3:// or
     hf://, and files on the web (https://).
-    `hf:NAME/CONFIG:SPLIT` is a dataset of the Hugging Face Hub (`hub_text.find`).
+    `hf:NAME/CONFIG:SPLIT` is a dataset of the Hugging Face Hub (`remote.find_dataset`).
 
     text_field: field with the text of a document in JSON, Parquet, TFDS and on the Hub. tfds_data_dir: folder of
     prepared TFDS datasets; None = TFDS's default. split: split of datasets whose name has none, unlike
@@ -98,8 +99,8 @@ def describe(name: str) -> str:
         name = name.removeprefix(TFDS)
         if not os.path.isabs(name):
             return "-".join(name.partition("[")[0].replace(":", "/").split("/"))
-    if _is_hub_dataset(name):
-        return re.sub(r"@[^/]*", "", name.removeprefix(hub_text.HUB).partition(":")[0]).strip("/").replace("/", "-")
+    if name.startswith(HUB) and not is_remote(name):
+        return re.sub(r"@[^/]*", "", name.removeprefix(HUB).partition(":")[0]).strip("/").replace("/", "-")
     if on_web(name):
         stem = file_name(name)
     else:
@@ -171,27 +172,20 @@ def name_of(sources: Sequence[Source]) -> str:
 
 
 def _source(name: str, text_field: str, tfds_data_dir: str | None, split: str) -> Source:
-    if not name:
-        raise InputError(
-            "a text has an empty name; give a file, a glob in quotes, a folder, a URL, tfds:NAME or hf:NAME"
-        )
     listed: list[RemoteFile] = []
-    dataset = name.removeprefix(TFDS) if name.startswith(TFDS) else None
     paths: list[str] = []
-    with in_one_line(name) if "://" in name else contextlib.nullcontext():
-        if _is_hub_dataset(name) or is_remote(name):
-            listed = hub_text.find(name, split) if _is_hub_dataset(name) else _remote_files(name)
-            paths = [file.url for file in listed]
+    dataset = name.removeprefix(TFDS) if name.startswith(TFDS) else None
+    with in_one_line(name):
+        if is_remote(name):
+            listed = _remote_files(name)
+        elif name.startswith(HUB):
+            listed = find_dataset(name, split)
         elif dataset is None:
             dataset, paths = _local_files(name)
-        if dataset is not None:
-            return Source(describe(name), name, open_dataset(dataset, tfds_data_dir, split, text_field))
+    if dataset is not None:
+        return Source(describe(name), name, open_dataset(dataset, tfds_data_dir, split, text_field))
+    paths += [file.url for file in listed]
     return Source(describe(name), name, tuple(_reader(path, text_field) for path in paths), tuple(listed))
-
-
-def _is_hub_dataset(name: str) -> bool:
-    """Return True for hf:NAME, and False for the URL of a file or folder, hf://datasets/…"""
-    return name.startswith(hub_text.HUB) and not name.startswith(hub_text.FILES)
 
 
 def _reader(path: str, text_field: str) -> Unit:
@@ -209,32 +203,49 @@ def kind_of(path: epath.PathLike) -> str:
     return os.path.splitext(name)[1]
 
 
-def _walk(folder: epath.Path) -> Iterator[tuple[epath.Path, list[str]]]:
-    """Yield the folders at any depth and their files, without hidden ones and without corpora that `prepare` made.
+def _local_files(name: str) -> tuple[str | None, list[str]]:
+    """Return the folder of the one TFDS dataset inside a folder, at any depth, or None and the files that a file name,
+    a glob or a folder stands for, sorted. In a folder, links are followed, and hidden files are left out."""
+    path = epath.Path(name).expanduser()
+    if path.is_dir():
+        folders = list(_walk(path))
+        datasets = sorted(folder for folder, files in folders if DATASET_INFO in files)
+        if len(datasets) > 1:
+            raise InputError(f"text {name}: it holds several TFDS datasets, such as {datasets[0]}; name one")
+        if datasets:
+            return str(datasets[0]), []
+        there = [folder / file for folder, files in folders for file in files]
+        texts = list(filter(_is_text, there))
+        if texts and len(texts) < len(there):
+            tell(
+                f"text {name}: {len(there) - len(texts):,} of its {len(there):,} files are left out, as their names "
+                "are not those of texts; a glob in quotes names others"
+            )
+        found = _once(name, texts or there)
+    else:
+        found = [path] if path.exists() else match_glob(path)
+    if not found:
+        raise InputError(f"text {name}: no such file or folder, or nothing in it; {WANTED}")
+    return None, list(map(str, found))
 
-    Links to folders are followed, once each.
-    """
+
+def _walk(top: epath.Path) -> Iterator[tuple[epath.Path, list[str]]]:
+    """Yield the folders at any depth, each once whatever links lead to it, and the names of their files: without hidden
+    ones and without corpora that `prepare` made. Raises OSError for a folder that cannot be read."""
 
     def refuse(error: OSError) -> None:
-        raise InputError(f"text {error.filename}: the folder cannot be read ({error.strerror})") from None
+        raise error
 
-    corpora: list[epath.Path] = []
-    tops, seen = [folder], set[str]()
-    while tops:  # folders first, then what links lead to, so that a file has the shortest path
-        links: list[epath.Path] = []
-        for top in tops:
-            for root, folders, files in top.walk(on_error=refuse):
-                if _place(root) in seen:
-                    folders.clear()
-                    continue
-                seen.add(_place(root))
-                if root != folder and MANIFEST_FILE in files and DATASET_INFO in files:
-                    corpora.append(root)
-                hidden = any(part.startswith(".") for part in root.relative_to(folder).parts)
-                if not hidden and not any(root.is_relative_to(corpus) for corpus in corpora):
-                    links += [root / name for name in sorted(folders) if os.path.islink(root / name)]
-                    yield root, [file for file in files if not file.startswith(".")]
-        tops = [link for link in links if not link.name.startswith(".") and _place(link) not in seen]
+    seen = set[str]()
+    walk = top.walk() if in_bucket(top) else os.walk(top, onerror=refuse, followlinks=True)
+    for root, folders, files in walk:
+        is_corpus = {MANIFEST_FILE, DATASET_INFO} <= set(files) and str(root) != str(top)
+        if is_corpus or _place(root) in seen:
+            folders.clear()
+            continue
+        seen.add(_place(root))
+        folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
+        yield epath.Path(root), [file for file in files if not file.startswith(".")]
 
 
 def _place(path: epath.PathLike) -> str:
@@ -242,94 +253,40 @@ def _place(path: epath.PathLike) -> str:
     return str(path) if "://" in str(path) else os.path.realpath(path)
 
 
-def _once(name: str, files: Iterable[epath.Path]) -> list[epath.Path]:
+def _once(name: str, files: Sequence[epath.Path]) -> list[epath.Path]:
     """Return each file by its shortest path, sorted, and print how many paths were left out."""
-    given = sorted(files, key=lambda file: (len(str(file)), str(file)))
-    once: dict[str, epath.Path] = {}
-    for file in given:
-        once.setdefault(_place(file), file)
-    kept = set(once.values())
-    if left_out := [file for file in given if file not in kept]:
-        tell(
-            f"text {name}: {len(left_out):,} of its {len(given):,} paths are links to files that are read already, "
-            f"such as {left_out[0]}; each file is read once"
-        )
-    return sorted(kept)
-
-
-def _local_files(name: str) -> tuple[str | None, list[str]]:
-    """Return the folder of the one TFDS dataset inside a folder, at any depth, or None and the files that a file name,
-    a glob or a folder stands for, sorted."""
-    path = epath.Path(name).expanduser()
-    texts: list[epath.Path] = []
-    if path.is_dir():
-        folders = list(_walk(path))
-        if datasets := sorted(root for root, files in folders if DATASET_INFO in files):
-            if len(datasets) > 1:
-                raise InputError(
-                    f"text {name}: it holds {len(datasets)} TFDS datasets, {datasets[0]} and {datasets[1]} among them: "
-                    "name one"
-                )
-            return str(datasets[0]), []
-        found = sorted(root / file for root, files in folders for file in files)
-        texts = [file for file in found if _is_text(file)]
-        lack = "the folder holds no files"
-        if texts and (others := [file for file in found if not _is_text(file)]):
-            tell(
-                f"text {name}: {len(others):,} of its {len(found):,} files are left out, such as {others[0].name}; a "
-                "glob in quotes names others"
-            )
-    elif path.exists():
-        found = [path]
-    else:
-        found = match_glob(path) if glob.has_magic(name) else []
-        lack = "no file matches" if glob.has_magic(name) else "no such file or folder"
-    if not found:
-        raise InputError(
-            f"text {name}: {lack}; give a text file, a glob in quotes, a folder of *.txt files, a URL, "
-            "tfds:NAME or hf:NAME"
-        )
-    for file in texts or found:
-        if "://" not in str(file):
-            _demand_readable(file)
-    return None, list(map(str, _once(name, texts or found)))
-
-
-def _is_text(file: epath.PathLike) -> bool:
-    return kind_of(file) in (".txt", PARQUET, *JSON_LINES)
-
-
-def _remote_files(name: str) -> list[RemoteFile]:
-    """Return the files behind a URL, sorted, as `_expand` does of a folder on disk."""
-    url = hub_text.pin(name) if name.startswith(hub_text.FILES) else name
-    found = [file for file in remote.find(url) if not file_name(file.url).startswith(".")]
-    if {MANIFEST_FILE, DATASET_INFO} & {file_name(file.url) for file in found}:
-        raise InputError(
-            f"text {name}: a prepared corpus or a TFDS dataset, which are read on a disk or in gs://; copy it there"
-        )
-    if not found:
-        raise InputError(f"text {name}: no files are there; give a file, a glob in quotes, or a folder of *.txt files")
-    texts = [file for file in found if _is_text(file.url)]
-    return found if glob.has_magic(name) else texts or found
-
-
-def _demand_readable(file: epath.Path) -> None:
-    if not file.exists():
-        raise InputError(f"text {file}: a link to a file that is not there; mend it, or leave it out")
-    if not os.path.isfile(file):
-        raise InputError(f"text {file}: a pipe or a device, and text is read more than once; save it in a file")
-    if not os.access(file, os.R_OK):
-        raise InputError(f"text {file}: you may not read it; change its permissions, or give another")
+    longest_first = sorted(files, key=lambda file: (len(str(file)), str(file)), reverse=True)
+    once = {_place(file): file for file in longest_first}
+    if left_out := len(files) - len(once):
+        tell(f"text {name}: {left_out:,} of its {len(files):,} paths are links to others of them; each is read once")
+    return sorted(once.values())
 
 
 def match_glob(pattern: epath.Path) -> list[epath.Path]:
     """Return the files that a glob stands for, each by one path, sorted; `**` descends, on disk."""
-    if "://" not in str(pattern):
-        found = (file for file in glob.glob(str(pattern), recursive=True) if not os.path.isdir(os.path.realpath(file)))
-        return _once(str(pattern), map(epath.Path, found))
+    if not in_bucket(pattern):
+        found = (file for file in glob.glob(str(pattern), recursive=True) if not os.path.isdir(file))
+        return _once(str(pattern), list(map(epath.Path, found)))
     if "**" in pattern.parts:
         raise InputError(f"text {pattern}: ** descends on disk only; name the folder, which stands for all its files")
     base = pattern
     while glob.has_magic(str(base)):
         base = base.parent
     return sorted(p for p in base.glob(str(pattern.relative_to(base))) if not p.is_dir())
+
+
+def _remote_files(name: str) -> list[RemoteFile]:
+    """Return the files behind a URL, sorted, as `_local_files` does of a folder on disk."""
+    found = [file for file in remote.find(name) if not file_name(file.url).startswith(".")]
+    if {MANIFEST_FILE, DATASET_INFO} & {file_name(file.url) for file in found}:
+        raise InputError(
+            f"text {name}: a prepared corpus or a TFDS dataset, which are read on a disk or in gs://; copy it there"
+        )
+    if not found:
+        raise InputError(f"text {name}: no files are there; {WANTED}")
+    texts = [file for file in found if _is_text(file.url)]
+    return found if glob.has_magic(name) else texts or found
+
+
+def _is_text(file: epath.PathLike) -> bool:
+    return kind_of(file) in (".txt", PARQUET, *JSON_LINES)

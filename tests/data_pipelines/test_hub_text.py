@@ -2,15 +2,16 @@
 
 import io
 import json
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from data_pipelines import sources
-from data_pipelines.hub_text import divide
 from data_pipelines.prepare import prepare
 from data_pipelines.prepare.runners import LocalRunner
+from data_pipelines.remote import divide
 from data_pipelines.tokenizer import Tokenizer
 from tests.web import Dataset, Hub, serving
 from xlnet_jax.errors import InputError, exit_code
@@ -117,14 +118,13 @@ def test_every_file_is_at_one_commit(hub):
             r"not there, or you may not read it \(HTTP 401\): log in with `hf auth login`, or set HF_TOKEN",
         ),
         ("hf:", "it cannot be read"),
-        ("hf:wikitext", "several configurations; name one of old, new-v1, as hf:Salesforce/wikitext/CONFIG"),
-        ("hf:wikitext/none", "no configuration none; name one of old, new-v1, as hf:Salesforce/wikitext/CONFIG"),
-        ("hf:me/story:none", "its configuration default has no split none; name one of test, train"),
-        ("hf:me/script:test", "has no split test; name one of partial-test, train,"),
-        ("hf:me/zip", "no Parquet files are in this dataset, and the Hub made none of it"),
-        ("hf:me/story@none", r"no such file, commit or branch \(HTTP 404\)"),
+        ("hf:wikitext", "no configuration default, only old, new-v1; name one as hf:Salesforce/wikitext/CONFIG"),
+        ("hf:me/story:none", "no split none in its configuration default, only test, train; name one as hf:me/story/"),
+        ("hf:me/script:test", "no split test in its configuration default, only partial-test, train"),
+        ("hf:me/zip", "no configuration default, only nothing in Parquet"),
+        ("hf:me/story@none", r"no such file, commit or host \(HTTP 404\)"),
         ("hf://datasets/me/none/a.txt", "not there, or you may not read it"),
-        ("hf://datasets/me/story/none.txt", "no such file or folder"),
+        ("hf://datasets/me/story/none.txt", "no such file, commit or host"),
     ],
 )
 def test_what_the_hub_does_not_have_is_told_in_one_line(hub, name, message):
@@ -173,7 +173,6 @@ def test_a_corpus_records_its_commit_and_goes_on_without_reading_the_text_again(
 
 
 DEEP = ["a/b/y.parquet", "a/x.parquet"]
-SHARD = "data/own.name-00000-of-00001-ab.parquet"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +180,6 @@ SHARD = "data/own.name-00000-of-00001-ab.parquet"
     [
         (["a.parquet", "b/c.parquet"], [], {"default": {"train": ["a.parquet", "b/c.parquet"]}}),
         (["dev.parquet", "t/x.parquet"], [], {"default": {"validation": ["dev.parquet"], "train": ["t/x.parquet"]}}),
-        ([SHARD, "README.md"], [], {"default": {"own.name": [SHARD]}}),
         (["de/test/0000.parquet"], [], {"de": {"test": ["de/test/0000.parquet"]}}),
         (["a.csv"], [], {}),
         (DEEP, [{"config_name": "c", "data_files": "a/*.parquet"}], {"c": {"train": ["a/x.parquet"]}}),
@@ -191,4 +189,5 @@ SHARD = "data/own.name-00000-of-00001-ab.parquet"
     ],
 )  # fmt: skip
 def test_files_are_divided_as_the_hub_divides_them(paths, card, found):
-    assert divide(paths, card) == found
+    siblings = [SimpleNamespace(rfilename=path) for path in paths]
+    assert divide(SimpleNamespace(siblings=siblings, card_data={"configs": card})) == found

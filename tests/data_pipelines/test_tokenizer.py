@@ -84,7 +84,7 @@ def test_a_vocabulary_too_small_for_the_text_is_refused_with_the_smallest_that_w
 def test_an_error_in_the_text_is_not_hidden_by_training(tmp_path):
     path = tmp_path / "broken.txt"
     path.write_bytes(b"good line\n\xff\n")
-    with pytest.raises(InputError, match="byte 10 is not UTF-8"):
+    with pytest.raises(InputError, match="line 2 is not UTF-8"):
         Tokenizer.train(sources.read_lines(sources.find([str(path)]), "strict"), 100, "auto")
 
 

@@ -7,7 +7,6 @@ import re
 import pytest
 from etils import epath
 
-from data_pipelines import readers as text_readers
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.generate import GenerateSettings
@@ -53,11 +52,3 @@ def test_a_link_to_itself_is_no_file(tmp_path, name):
     with pytest.raises(InputError, match=re.escape(str(path))) as refused:
         READERS[name](str(path))
     assert "\n" not in str(refused.value)
-
-
-def test_a_file_that_was_deleted_has_a_message_of_its_own(tmp_path):
-    with (
-        pytest.raises(InputError, match="it was there when the text was listed"),
-        text_readers.open_text(str(tmp_path / "x")),
-    ):
-        pass
