@@ -8,9 +8,9 @@ a tokenizer.json instead.
 from data_pipelines.tokenizer.foreign import TOKENIZER_JSON
 from data_pipelines.tokenizer.model import MODEL_FILE, SETTINGS_FILE, Tokenizer
 from data_pipelines.tokenizer.normalization import Normalization, Survey, guess_normalization, normalize
-from data_pipelines.tokenizer.sampling import SAMPLE_BYTES
 from data_pipelines.tokenizer.settings import SAMPLE_LINES, Settings, TokenLevel, read_settings
 from data_pipelines.tokenizer.symbols import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPECIAL_PIECES, UNK
+from data_pipelines.tokenizer.training import SAMPLE_BYTES
 
 __all__ = [
     "BOS",

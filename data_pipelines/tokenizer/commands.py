@@ -16,9 +16,9 @@ from data_pipelines import sources, texts
 from data_pipelines.sources import TextSourceSettings
 from data_pipelines.tokenizer.model import Tokenizer
 from data_pipelines.tokenizer.normalization import Normalization
-from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
 from data_pipelines.tokenizer.settings import TokenLevel
 from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
+from data_pipelines.tokenizer.training import SAMPLE_BYTES, sample
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_until_unread
 from xlnet_jax.settings.bounds import at_least, check_bounds
@@ -127,15 +127,15 @@ def train_tokenizer(settings: Train) -> dict[str, str]:
         survey = texts.survey(text, settings.corpus_errors)
         normalization = survey.normalization
     sample_bytes = settings.sample_megabytes * MEGABYTE
-    drawn = sample(sources.read_lines(text, settings.corpus_errors), sample_bytes)
+    drawn, seen = sample(sources.read_lines(text, settings.corpus_errors), sample_bytes)
     tokenizer = Tokenizer.train(
-        drawn.lines, settings.vocab_size, normalization, token_level=settings.token_level, lower=settings.lower,
+        drawn, settings.vocab_size, normalization, token_level=settings.token_level, lower=settings.lower,
         sample_bytes=sample_bytes,
     )  # fmt: skip
     tokenizer.save(settings.out)
-    share = "all" if drawn.is_whole else f"a sample of {len(drawn.lines):,}"
+    share = "all" if len(drawn) == seen else f"a sample of {len(drawn):,}"
     return {
-        "text": f"{share} of {drawn.seen_lines:,} lines",
+        "text": f"{share} of {seen:,} lines",
         "normalization": _normalization(tokenizer),
         **({"chosen": survey.reason} if survey else {}),
         "tokenizer": f"{tokenizer.vocab_size:,} {NAME[settings.token_level]} in {settings.out}",

@@ -25,10 +25,9 @@ from data_pipelines.tokenizer.foreign import (
 )
 from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.pieces import PieceTables
-from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
 from data_pipelines.tokenizer.settings import Settings, TokenLevel, read_settings, settings_of_hugging_face
 from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
-from data_pipelines.tokenizer.training import train_model
+from data_pipelines.tokenizer.training import SAMPLE_BYTES, sample, train_model
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.files import list_of_texts
 from xlnet_jax.storage import hub
@@ -106,7 +105,7 @@ class Tokenizer:
         size. Raises InputError, with a size that works, if the text cannot have so large or so small a vocabulary;
         errors of `lines` pass through.
         """
-        text = [] if token_level == "byte" else sample(lines, sample_bytes).lines
+        text = [] if token_level == "byte" else sample(lines, sample_bytes)[0]
         settings = Settings.suited_to(text, normalization, lower, token_level)
         normalized = (settings.normalize([line])[0] for line in text)
         return cls(train_model(normalized, vocab_size, settings.normalization, token_level), settings)

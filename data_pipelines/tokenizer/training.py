@@ -1,19 +1,28 @@
-"""Train SentencePiece models: pieces by the recipe of the released XLNet models, words, characters, and bytes."""
+"""Train SentencePiece models: pieces by the recipe of the released XLNet models, words, characters, and bytes. Their
+text is a uniform sample of lines, bounded in bytes, as SentencePiece keeps it in memory."""
 
 from __future__ import annotations
 
+import heapq
 import io
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sentencepiece
 
+from data_pipelines import stateless
+from data_pipelines.stateless import Purpose
 from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.settings import TokenLevel
 from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
 from xlnet_jax.errors import InputError
 
+# SentencePiece 0.2.3 needs 16 to 30 bytes of memory for each byte of text, and about a second for each megabyte on two
+# cores (benchmarks/tokenizer.py): 3 GB and two minutes for this default.
+SAMPLE_BYTES = 128 * 10**6
+CHUNK = 4096  # random numbers drawn at once
 CONTROL = [piece for piece in SPECIAL_PIECES if piece not in ("<unk>", "<s>", "</s>", "<eop>")]
 # SentencePiece adds <unk>, <s> and </s> before them.
 RECIPES: dict[TokenLevel, dict[str, Any]] = {
@@ -35,6 +44,39 @@ RECIPES: dict[TokenLevel, dict[str, Any]] = {
 _LARGEST = 2**24
 """Largest vocabulary asked of SentencePiece, which begins with a million pieces; it never ends where 1.1 times the size
 overflows"""
+
+
+def sample(lines: Iterable[str], max_bytes: int) -> tuple[list[str], int]:
+    """Return the lines of a text that are not empty, or if they have more than `max_bytes` in UTF-8 a uniform sample of
+    them, in the text's order; and their number in the whole text.
+
+    Each line draws a number from its position in the text, and the lines with the lowest numbers are kept; so the
+    sample is the same on every machine, and memory holds the sample alone. Raises InputError if the line with the
+    lowest number is longer than `max_bytes`; errors of `lines` pass through.
+    """
+    kept: list[tuple[float, int, int, str]] = []  # heap, highest number first: (negated number, place, bytes, line)
+    threshold, size, place = 1.0, 0, -1
+    for place, (line, draw) in enumerate(zip(filter(None, lines), _uniforms(), strict=False)):
+        if draw >= threshold:
+            continue
+        num_bytes = len(line.encode(errors="surrogatepass"))
+        heapq.heappush(kept, (-draw, place, num_bytes, line))
+        size += num_bytes
+        while size > max_bytes:
+            highest, _, num_bytes, _ = heapq.heappop(kept)
+            threshold = -highest
+            size -= num_bytes
+    if place >= 0 and not kept:
+        raise InputError(
+            f"a sample of {max_bytes:,} bytes has no room for a line of this text; make it larger, or the lines shorter"
+        )
+    kept.sort(key=lambda entry: entry[1])
+    return [line for *_, line in kept], place + 1
+
+
+def _uniforms() -> Iterator[float]:
+    for chunk in itertools.count():
+        yield from stateless.uniforms(0, Purpose.TOKENIZER_SAMPLE, 0, range(chunk, chunk + 1), CHUNK)[0].tolist()
 
 
 def train_model(
