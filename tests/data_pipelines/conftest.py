@@ -35,6 +35,18 @@ def source(tmp_path_factory):
     return BatchSource(corpus, "train", tokenizer.is_word_start, DATA, MEM_LEN, 5, plm.FILLING)
 
 
+@pytest.fixture(scope="session")
+def novels():
+    """The first lines of the embedded training text."""
+    lines = filter(None, sources.read_lines(sources.find(sources.embedded()[:1]), "strict"))
+    return list(itertools.islice(lines, 1500))
+
+
+@pytest.fixture(scope="session")
+def english(novels):
+    return Tokenizer.train(novels, 1000, "auto")
+
+
 @pytest.fixture(scope="package")
 def text():
     """The first chapters of the embedded novels, documents with blank lines between them."""

@@ -1,9 +1,7 @@
 """Batch t is a pure function of (corpus, settings, seed, t)."""
 
 import dataclasses
-import hashlib
 import itertools
-import shutil
 
 import numpy as np
 import pytest
@@ -73,11 +71,10 @@ def test_the_iterator_yields_batch_t_at_t_from_wherever_it_starts(source, form):
             assert_same(batch, source.batch_at(step))
 
 
-@pytest.mark.parametrize("weights", [(), (0.5, 0.2, 0.3)], ids=["all alike", "weighted"])
 @every_form
-def test_the_global_batch_is_the_same_for_every_number_of_hosts(source, form, weights):
+def test_the_global_batch_is_the_same_for_every_number_of_hosts(source, form):
     corpus = source_blocks(source.corpus, 30, 10, 40)
-    mixed = formed(source, corpus=corpus, batch_size=24, weights=weights, **form)
+    mixed = formed(source, corpus=corpus, batch_size=24, weights=(0.5, 0.2, 0.3), **form)
     whole = mixed.batch_at(5)
     for hosts in (1, 2, 3, 8):
         share = 24 // hosts
@@ -93,10 +90,8 @@ def test_a_host_reads_the_blocks_of_its_own_rows_alone(source):
     assert all(set(blocks) == {*own, *partner} for blocks in recorded.blocks)
 
 
-@every_form
-def test_a_late_step_is_a_step_like_any_other(source, form):
+def test_a_late_step_is_a_step_like_any_other(source):
     step = 10**6
-    source = formed(source, **form)
     recorded = Recorder(source.corpus)
     late = dataclasses.replace(source, corpus=recorded)
     (batch,) = late.iterate(step, step + 1)
@@ -150,16 +145,6 @@ def test_within_a_visit_each_row_reads_on_where_it_stood(source, form, advance, 
         assert (batch["mem_filled"] == min(MEM_LEN, index * source.data.reuse_len)).all()
 
 
-def test_causal_targets_are_the_next_tokens_of_the_text_also_behind_the_window(source):
-    causal = formed(source, **TRANSFORMER_XL | {"seq_len": 32, "reuse_len": 32})
-    batches = [causal.batch_at(step) for step in range(causal.steps_per_block)]
-    for now, following in itertools.pairwise(batches):
-        np.testing.assert_array_equal(now["target_ids"][:, :-1], now["input_ids"][:, 1:])
-        np.testing.assert_array_equal(now["target_ids"][:, -1], following["input_ids"][:, 0])
-        assert (now["target_weights"] == 1).all()
-        assert (now["perm_rank"] == np.arange(32)).all()
-
-
 @pytest.mark.parametrize("form", [BERT | {"pair_loss": "next"}, {}, BERT | {"targets": "words"}], ids=str)
 def test_a_static_text_is_masked_alike_at_every_visit_and_a_dynamic_one_never(source, form):
     for masking in ("static", "dynamic"):
@@ -196,44 +181,11 @@ def test_a_reversed_row_reads_its_block_backwards(source):
         np.testing.assert_array_equal(np.flatnonzero(visit["cuts"][row, 1:]) + 1, cuts)
 
 
-@pytest.mark.parametrize("emit", ["compact", "dense"])
-def test_whether_b_continues_a_rides_along_where_it_is_asked_for(source, emit):
-    plain = dataclasses.replace(source, data=dataclasses.replace(DATA, emit=emit))
-    asked = dataclasses.replace(source, data=dataclasses.replace(DATA, emit=emit, pair_loss="next"))
-    (batch,) = asked.iterate(0, 1)
-    is_next = batch.pop("is_next")
-    assert_same(batch, plain.batch_at(0))
-    assert is_next.dtype == bool
-    assert 0 < is_next.sum() < DATA.batch_size
-    visit = source.read_visit(0, range(DATA.batch_size))
-    for row, ids in enumerate(batch["input_ids"]):
-        b = ids[batch["segment_ids"][row] == 1][:-1]  # but for its <sep>
-        own, other = (
-            np.lib.stride_tricks.sliding_window_view(v[row], len(b)) for v in (visit["tokens"], visit["partner_tokens"])
-        )
-        assert (own == b).all(1).any() == is_next[row]
-        assert (other == b).all(1).any() != is_next[row]
-
-
 def test_half_of_the_visits_are_reversed_and_none_where_only_one_direction_is_asked_for(source):
     flags = np.concatenate([source.assign(v, range(DATA.batch_size))[2] for v in range(200)])
     assert 0.45 < flags.mean() < 0.55
     forwards = dataclasses.replace(source, data=dataclasses.replace(DATA, bidirectional=False))
     assert not any(forwards.assign(v, range(DATA.batch_size))[2].any() for v in range(20))
-
-
-def test_an_epoch_reads_every_block_once(source):
-    blocks = source.corpus.num_blocks("train")
-    visits = -(-blocks // DATA.batch_size)
-    own = np.concatenate([source.assign(v, range(DATA.batch_size))[0] for v in range(2 * visits)])
-    first, second = own[:blocks], own[blocks : 2 * blocks]
-    assert sorted(first) == sorted(second) == list(range(blocks))
-    assert (first != second).any()
-
-
-def test_a_partner_is_another_block(source):
-    own, partner, _ = source.assign(0, range(DATA.batch_size))
-    assert (own != partner).all()
 
 
 def test_targets_are_real_tokens_and_their_number_is_asked_for(source):
@@ -245,24 +197,6 @@ def test_targets_are_real_tokens_and_their_number_is_asked_for(source):
         assert not np.isin(picked[real], (SEP, CLS)).any()
         assert (real.sum(1) >= DATA.num_predict - 3).all()
         assert (batch["target_positions"][~real] == DATA.seq_len - 1).all()
-
-
-def test_a_shard_that_was_altered_is_named_with_its_checksums(source, tmp_path):
-    folder = tmp_path / "corpus"
-    shutil.copytree(source.corpus.folder, folder)
-    shard = next(folder.glob("corpus-train*"))
-    content = bytearray(shard.read_bytes())
-    content[len(content) // 2] ^= 1
-    shard.write_bytes(content)
-    altered = dataclasses.replace(source, corpus=Corpus(folder))
-    found, kept = hashlib.sha256(content).hexdigest(), source.corpus.manifest.splits["train"].shards[0].sha256
-    with pytest.raises(InputError, match=f"{shard.name} was altered, its sha256 is {found} and not {kept}; delete the"):
-        list(altered.iterate(altered.steps_per_block, 3 * altered.steps_per_epoch))
-
-
-def test_another_seed_gives_other_batches(source):
-    other = dataclasses.replace(source, seed=6)
-    assert (source.batch_at(0)["input_ids"] != other.batch_at(0)["input_ids"]).any()
 
 
 def test_the_dense_form_is_the_compact_one_spelt_out(source):
@@ -330,30 +264,6 @@ def test_the_new_part_need_not_be_as_long_as_the_reused_one(source):
                 assert (new[b, : a_len[b]] == following["input_ids"][b, : a_len[b]]).all()
 
 
-def test_spans_of_words_are_whole_words_of_the_text(source):
-    words = dataclasses.replace(source, data=dataclasses.replace(DATA, num_predict=None, span_unit="word"))
-    edges = 0
-    for step in range(6):
-        batch = words.batch_at(step)
-        ids, inside = batch["input_ids"][:, :32], batch["target_weights"][:, :32] > 0
-        for row, is_reversed in enumerate(batch["is_reversed"]):
-            order = slice(None, None, -1 if is_reversed else 1)
-            edge = np.flatnonzero(np.diff(inside[row, order].astype(int), prepend=0))
-            assert source.is_word_start[ids[row, order][edge]].all()
-            edges += len(edge)
-    assert edges > 100
-
-
-def test_by_the_tf2_profile_sep_and_cls_rank_with_what_their_part_sees(source):
-    ours = source.batch_at(3)
-    tf2 = dataclasses.replace(source, data=dataclasses.replace(DATA, profile="tf2")).batch_at(3)
-    functional = np.isin(ours["input_ids"], (SEP, CLS))
-    assert (tf2["perm_rank"][functional] == DATA.reuse_len).all()
-    assert (ours["perm_rank"][functional] > DATA.reuse_len).all()
-    np.testing.assert_array_equal(tf2["perm_rank"][~functional], ours["perm_rank"][~functional])
-    assert_same(*({k: v for k, v in b.items() if k != "perm_rank"} for b in (tf2, ours)))
-
-
 class Recorder(Corpus):
     """A corpus that remembers which blocks were read."""
 
@@ -373,13 +283,3 @@ def source_blocks(corpus, *blocks, weights=()):
     names = tuple(f"source{i}" for i in range(len(blocks)))
     few.manifest = dataclasses.replace(few.manifest, splits=splits, sources=names, weights=weights)
     return few
-
-
-@pytest.mark.parametrize(("form", "blocks_a_row"), [("clm", 1), ("mlm with memory", 2)])
-def test_a_partner_is_read_only_where_windows_have_a_b(source, form, blocks_a_row, monkeypatch):
-    asked, read = [], type(source.corpus).read
-    monkeypatch.setattr(
-        type(source.corpus), "read", lambda corpus, split, blocks: asked.extend(blocks) or read(corpus, split, blocks)
-    )
-    formed(source, **FORMS[form]).read_visit(0, range(3))
-    assert len(asked) == 3 * blocks_a_row

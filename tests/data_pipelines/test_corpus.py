@@ -145,50 +145,57 @@ def test_a_folder_that_is_no_corpus_is_refused(tmp_path):
         Corpus(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"format_version": 1}', '{"format_version": 1, "record": {}, "splits": []}']
-)
-def test_a_damaged_manifest_is_named(tmp_path, text, content):
-    folder = write(tmp_path / "c", text).folder
-    (folder / "manifest.json").write_text(content)
+@pytest.fixture
+def copied(corpus, tmp_path):
+    """The folder of a corpus that may be damaged."""
+    return shutil.copytree(corpus.folder, tmp_path / "c")
+
+
+@pytest.mark.parametrize("content", ["{", '{"format_version": 1}', '{"format_version": 1, "record": {}, "splits": []}'])
+def test_a_damaged_manifest_is_named(copied, content):
+    (copied / "manifest.json").write_text(content)
     with pytest.raises(InputError, match=r"manifest\.json is damaged"):
-        Corpus(folder)
+        Corpus(copied)
 
 
-def test_missing_and_truncated_shards_are_named(tmp_path, text):
-    folder = write(tmp_path / "c", text).folder
-    shard = next(folder.glob("corpus-train.array_record-00002-of-*"))
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weights": [1.0, 0.5]},
+        {"sources": []},
+        {"record": {"block_len": 5000, "token_dtype": "<u2", "tokens_at": 0, "starts_at": 0, "num_bytes": 9}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_manifest_that_contradicts_itself_is_named(copied, change):
+    manifest = json.loads((copied / "manifest.json").read_text())
+    (copied / "manifest.json").write_text(json.dumps(manifest | change))
+    with pytest.raises(InputError, match=r"manifest\.json is damaged: .*; delete the folder and prepare"):
+        Corpus(copied)
+
+
+def test_missing_and_truncated_shards_are_named(copied):
+    shard = next(copied.glob("corpus-train.array_record-00002-of-*"))
     content = shard.read_bytes()
     shard.write_bytes(content[:-100])
     with pytest.raises(InputError, match=f"{shard.name} is damaged, {len(content) - 100} bytes instead of"):
-        Corpus(folder)
+        Corpus(copied)
     shard.unlink()
     with pytest.raises(InputError, match=f"{shard.name} is missing"):
-        Corpus(folder)
+        Corpus(copied)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x93NUMPY"])
-def test_damaged_counts_are_named(tmp_path, text, content):
-    corpus = write(tmp_path / "corpus", text)
-    file = corpus.folder / "unigram_counts.npy"
+def test_damaged_counts_are_named(copied, content):
+    file = copied / "unigram_counts.npy"
     file.unlink() if content is None else file.write_bytes(content)
     with pytest.raises(InputError, match=r"unigram_counts\.npy is (missing|damaged)"):
-        _ = corpus.unigram_counts
+        _ = Corpus(copied).unigram_counts
 
 
-def altered(corpus, folder, change):
-    """Copy a corpus with another manifest; return it opened."""
-    shutil.copytree(corpus.folder, folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    change(manifest)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return Corpus(folder)
-
-
-def test_a_shard_in_the_place_of_another_of_its_size_is_found_by_check(corpus, tmp_path):
+def test_a_shard_in_the_place_of_another_of_its_size_is_found_by_check(corpus, copied):
+    folder = copied
     first, second, *_ = (shard.name for shard in corpus.manifest.splits["train"].shards)
-    folder = tmp_path / "c"
-    shutil.copytree(corpus.folder, folder)
     shutil.copy(folder / first, folder / second)
     assert (folder / second).stat().st_size == (corpus.folder / second).stat().length
     with pytest.raises(
@@ -197,23 +204,22 @@ def test_a_shard_in_the_place_of_another_of_its_size_is_found_by_check(corpus, t
         Corpus(folder).check()
 
 
-def test_a_flipped_bit_of_a_shard_is_found_when_its_blocks_are_read(corpus, tmp_path):
-    folder = tmp_path / "c"
-    shutil.copytree(corpus.folder, folder)
-    shard = folder / corpus.manifest.splits["train"].shards[1].name
+def test_a_flipped_bit_of_a_shard_is_found_when_its_blocks_are_read(corpus, copied):
+    shard = copied / corpus.manifest.splits["train"].shards[1].name
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    damaged = Corpus(folder)
+    damaged = Corpus(copied)
     damaged.read("train", np.arange(8))
     with pytest.raises(InputError, match=f"the shard {shard.name} was altered, its sha256 is"):
         damaged.read("train", np.arange(8, 16))
 
 
-def test_tokens_outside_the_vocabulary_that_the_manifest_names_are_refused(corpus, tmp_path):
-    smaller = altered(corpus, tmp_path / "c", lambda manifest: manifest.update(vocab_size=100))
+def test_tokens_outside_the_vocabulary_that_the_manifest_names_are_refused(copied):
+    manifest = json.loads((copied / "manifest.json").read_text())
+    (copied / "manifest.json").write_text(json.dumps(manifest | {"vocab_size": 100}))
     with pytest.raises(InputError, match=r"the train split cannot be read \(it holds the token \d+, of 100 pieces\)"):
-        smaller.read("train", np.arange(51))
+        Corpus(copied).read("train", np.arange(51))
 
 
 def test_a_shard_with_other_records_is_refused_though_the_manifest_agrees(tmp_path, text):

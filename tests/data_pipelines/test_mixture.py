@@ -131,27 +131,13 @@ def deviations(order, batch_size):
     return found
 
 
-def coincidences(order):
-    """Return counts that are close to a Poisson distribution of mean 1, so that 11 or more come once in 10^8 times."""
-    steps = np.diff(order)
-    return {"fixed points": (order == np.arange(len(order))).sum()} | {
-        f"blocks that follow the one {lag} before": (steps == lag).sum() for lag in (-2, -1, 1, 2, 3, 16)
-    }
-
-
 def unlike_a_shuffle(order, batch_size):
     found = deviations(order, batch_size)
     assert (np.sort(order) == np.arange(len(order))).all()
-    return {k: v for k, v in found.items() if abs(v) > 5} | {k: v for k, v in coincidences(order).items() if v > 10}
+    return {name: value for name, value in found.items() if abs(value) > 5}
 
 
-SIZES = [
-    (65_536, 64),
-    (65_536, 8192),
-    (2_000_000, 256),
-    (2_000_000, 8192),
-    (8_000_000, 8192),
-]  # blocks, rows of a batch
+SIZES = [(65_536, 64), (65_536, 8192), (2_000_000, 8192)]  # blocks, rows of a batch
 
 
 @pytest.mark.parametrize(("size", "batch_size"), SIZES)
@@ -200,16 +186,6 @@ def test_every_block_is_as_likely_at_every_place_of_an_epoch(size):
 def test_every_number_of_blocks_is_read_once_an_epoch(sizes):
     for size in sizes:
         assert (np.bincount(order_of(size, seed=size), minlength=size) == 1).all()
-
-
-@pytest.mark.parametrize("size", [1000, 65_536])
-def test_a_thousand_seeds_have_orders_of_their_own(size):
-    seeds = [*range(998), 2**32, 2**63]
-    begins = np.array([shuffle(np.zeros(40, int), np.arange(40), size, seed, 0) for seed in seeds])
-    assert len(np.unique(begins, axis=0)) == len(seeds)
-    for place in (0, 39):
-        counts = np.bincount(begins[:, place] * 20 // size, minlength=20)
-        assert ((counts - 50) ** 2 / 50).sum() < 19 + 5 * math.sqrt(2 * 19)
 
 
 @pytest.mark.parametrize("size", [LISTED_BLOCKS, 65_536])

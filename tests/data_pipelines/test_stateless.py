@@ -13,19 +13,8 @@ def test_any_range_of_rows_is_a_slice_of_the_whole_batch():
         np.testing.assert_array_equal(whole, np.concatenate(parts))
 
 
-def test_seed_purpose_and_step_each_change_every_number():
-    base = uniforms(0, Purpose.CUTS, 0, range(100), 4)
-    for other in (
-        uniforms(1, Purpose.CUTS, 0, range(100), 4),
-        uniforms(0, Purpose.VISIT, 0, range(100), 4),
-        uniforms(0, Purpose.CUTS, 1, range(100), 4),
-    ):
-        assert not (base == other).any()
-
-
 def test_numbers_are_the_same_on_every_machine():
     first = uniforms(0, Purpose.VISIT, 0, range(1), 4)[0]
-    np.testing.assert_array_equal(first, uniforms(0, Purpose.VISIT, 0, range(1), 4)[0])
     assert first.tolist() == PINNED
 
 

@@ -1,4 +1,3 @@
-import collections
 import json
 import subprocess
 import sys
@@ -6,7 +5,6 @@ import sys
 import numpy as np
 import pytest
 
-from data_pipelines import sources
 from data_pipelines.tokenizer import (
     EOD,
     EOP,
@@ -24,18 +22,6 @@ CHINESE = [
     "火车慢慢地离开了车站。窗外是一片金黄的麦田，远处有几座小村庄……天快黑了。",
     "「今天的月亮真圆。」爷爷说。我们都抬起头来看天上的月亮。",
 ] * 5
-
-
-@pytest.fixture(scope="module")
-def novels():
-    """The first lines of the embedded training text."""
-    lines = [line for line in sources.read_lines(sources.find(sources.embedded()[:1]), "strict") if line]
-    return lines[:1500]
-
-
-@pytest.fixture(scope="module")
-def english(novels):
-    return Tokenizer.train(novels, 1000, "auto")
 
 
 @pytest.fixture(scope="module")
@@ -81,20 +67,13 @@ def test_a_vocabulary_too_small_for_the_text_is_refused_with_the_smallest_that_w
         Tokenizer.train(novels[:40], smallest - 1, "english")
 
 
-def test_an_error_in_the_text_is_not_hidden_by_training(tmp_path):
-    path = tmp_path / "broken.txt"
-    path.write_bytes(b"good line\n\xff\n")
-    with pytest.raises(InputError, match="line 2 is not UTF-8"):
-        Tokenizer.train(sources.read_lines(sources.find([str(path)]), "strict"), 100, "auto")
-
-
 def test_text_that_normalisation_leaves_nothing_of_is_refused():
     with pytest.raises(InputError, match="normalisation removes all of it"):
         Tokenizer.train(["\u0301\u0302"], 100, "english")
 
 
 def test_a_paragraph_longer_than_sentencepieces_limit_is_learned_from(novels):
-    assert Tokenizer.train([" ".join(novels)], 1000, "english").vocab_size == 1000
+    assert Tokenizer.train([" ".join(novels[:300])], 300, "english").vocab_size == 300
 
 
 # ---- on disk --------------------------------------------------------------------------------------------------------
@@ -185,9 +164,9 @@ def test_normalisation_and_ids_are_the_originals_with_each_of_its_options(refere
         for variant in entry["variants"]
         if all(variant[name] == value for name, value in options.items())
     ]
+    assert len(cases) > 200
     settings = Settings("english", **options)
     assert settings.normalize([text for text, _ in cases]) == [variant["preprocessed"] for _, variant in cases]
-    assert [settings.normalize([text])[0] for text, _ in cases] == [variant["preprocessed"] for _, variant in cases]
     for name in goldens["models"]:
         encoded = [(text, v["tok"][name]) for text, v in cases if name in v.get("tok", {})]
         encoded = [(text, golden) for text, golden in encoded if not golden.get("spm_version_dependent")]
@@ -195,21 +174,6 @@ def test_normalisation_and_ids_are_the_originals_with_each_of_its_options(refere
         rows = tokenizer.encode_lines([text for text, _ in encoded])
         for (text, golden), ids in zip(encoded, rows, strict=True):
             assert ids.tolist() == golden["ids"], text
-
-
-def test_the_goldens_hold_what_is_compared_with_them(reference):
-    """Count the cases of the test above, which leaves out those that depend on SentencePiece's version."""
-    goldens = json.loads((reference / "data" / "prepro_goldens.json").read_text())
-    counts: dict[tuple[bool, bool, bool, str], int] = collections.Counter()
-    for entry in goldens["strings"]:
-        for v in entry["variants"]:
-            variant = (v["lower"], v["keep_accents"], v["remove_space"])
-            counts[(*variant, "text")] += 1
-            for name, golden in v.get("tok", {}).items():
-                counts[(*variant, name)] += not golden.get("spm_version_dependent")
-    assert all(count > 200 for count in counts.values())
-    assert {tuple(variant) for *variant, kind in counts if kind == "text"} == set(GOLDEN_VARIANTS)
-    assert sum(kind != "text" for *_, kind in counts) == 6
 
 
 def test_the_released_english_vocabulary_loads(published):
@@ -304,10 +268,8 @@ def test_sentences_of_lowercased_text_begin_behind_a_stop_and_its_quotes(english
     ],
     ids=lambda parts: parts[0],
 )
-@pytest.mark.parametrize("normalization", ["nfkc", "none"])
-def test_sentences_without_spaces_begin_behind_a_stop_and_its_quotes(parts, normalization):
-    tokenizer = Tokenizer.train(CHINESE, 105, normalization)
-    assert sentences(tokenizer, "".join(parts)) == [normalize(p, normalization) for p in parts]
+def test_sentences_without_spaces_begin_behind_a_stop_and_its_quotes(chinese, parts):
+    assert sentences(chinese, "".join(parts)) == [normalize(p, "nfkc") for p in parts]
 
 
 def test_sentence_starts_take_any_ids(english):

@@ -10,7 +10,6 @@ import pytest
 from data_pipelines.sources import embedded
 from data_pipelines.tokenizer import CLS, EOD, MASK, PAD, SEP, SPECIAL_PIECES, UNK, Tokenizer
 from data_pipelines.tokenizer.foreign import NEW
-from data_pipelines.tokenizer.pieces import PieceTables
 from xlnet_jax.errors import InputError
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs Hugging Face's tokenizers: pip install -e '.[hf]'")
@@ -134,12 +133,6 @@ def test_a_folder_with_vocab_txt_alone_is_read(bert, tmp_path):
     old, new = Tokenizer.load(bert), Tokenizer.load(tmp_path)
     for a, b in zip(old.encode_lines(TEXT), new.encode_lines(TEXT), strict=True):
         assert a.tolist() == b.tolist()
-
-
-def test_an_empty_piece_begins_no_word():
-    pieces = [*SPECIAL_PIECES, "▁a", ""]
-    tables = PieceTables.of(pieces, None, unknown_is_word=False, has_case=True)
-    assert tables.is_word_start[-2:].tolist() == [True, False]
 
 
 @pytest.mark.parametrize("content", [b"[PAD]\n\xff\n", b"[UNK]\nthe\n", b""])

@@ -48,7 +48,7 @@ LANGUAGES = {
     ),
 }
 SIZES = {"korean": 68, "thai": 57, "hindi": 62, "chinese": 100, "japanese": 98}
-NORMALIZATIONS = ("auto", "nfkc", "none")
+NORMALIZATIONS = ("auto", "nfkc")
 languages = pytest.mark.parametrize("language", LANGUAGES)
 
 
@@ -81,11 +81,6 @@ def test_thai_is_not_put_through_nfkc_unless_that_is_asked_for(trained):
     assert trained["thai", "auto"].settings.normalization == "none"
     assert trained["thai", "nfkc"].settings.normalization == "nfkc"
     assert all(trained[name, "auto"].settings.normalization == "nfkc" for name in LANGUAGES if name != "thai")
-
-
-def test_english_normalisation_is_what_ruins_these_languages():
-    ruined = [name for name, lines in LANGUAGES.items() if normalize(lines[-1], "english") != lines[-1]]
-    assert ruined == ["korean", "thai", "hindi", "japanese"]
 
 
 def test_a_chinese_book_survives_a_round_trip(published):

@@ -23,30 +23,18 @@ OTHERS = {
     "huis. In de stad wist iedereen wat er was gebeurd, of dacht dat te weten, maar niemand durfde het te zeggen. Toen "
     "hij bij de kerk kwam, zag hij dat de deur open stond. Er was maar één kaars aan. Hij ging zitten en wachtte tot "
     "het donker werd, want hij wilde met niemand praten. Na een uur hoorde hij iemand achter zich lopen.",
-    "Dutch without accents": "De man liep langzaam over de brug en keek naar het water. Hij had de hele dag gewerkt en "
-    "wilde niet naar huis. In de stad wist iedereen wat er was gebeurd, of dacht dat te weten.",
     "German": "Der Wagen stand schon vor der Tür, als sie endlich die Treppe herunterkam. Niemand hatte geglaubt, dass "
     "sie wirklich fahren würde, und am wenigsten sie selbst. Das Haus war kalt, und was noch zu tun war, das blieb.",
     "French": "Le train entra en gare avec une heure de retard. Sur le quai, il n'y avait plus personne, à part un "
     "employé qui balayait les feuilles mortes. Elle descendit, posa sa valise et attendit que quelqu'un vînt.",
     "Spanish": "El maestro abrió la ventana y miró hacia la plaza. Los niños jugaban todavía entre los árboles, y "
     "nadie parecía recordar lo que había pasado allí un año antes. No dijo nada; volvió y siguió escribiendo.",
-    "Portuguese": "A menina subiu a escada devagar e não olhou para trás. Lá em cima, a avó já tinha posto a mesa, e o "
-    "cheiro do pão enchia a casa toda. Era domingo, e ninguém tinha pressa de sair.",
-    "Polish": "Dziewczyna szła wolno przez pole i patrzyła na niebo. Wiedziała, że nie zdąży przed burzą, ale to nie "
-    "miało już znaczenia. W domu i tak nikt na nią nie czekał.",
-    "Swedish": "Båten låg stilla i viken och ingen hade sett den komma. De gick ner till stranden och väntade, men "
-    "det kom ingen i land. På kvällen tändes ett ljus, och sedan blev det mörkt igen.",
-    "Danish": "Han stod ved vinduet og så ud over gaden, hvor sneen havde ligget siden jul. Der var ikke et menneske "
-    "at se, og for første gang i lang tid følte han sig helt rolig.",
     "Turkish": "Adam sabah erkenden kalktı ve denize baktı. Rüzgâr dinmiş, bulutlar dağılmıştı. Kimse onun ne "
     "düşündüğünü bilmiyordu, çünkü yıllardır kimseyle konuşmuyordu.",
     "Indonesian": "Pagi itu dia pergi ke pasar dengan ibunya dan membeli ikan. Jalan masih sepi, dan tidak ada orang "
     "yang melihat mereka lewat di depan rumah yang besar itu. Mereka tidak tahu bahwa seorang tua berdiri di belakang "
     "jendela dan menghitung orang yang lewat sejak pagi.",
-    "Vietnamese": "Buổi sáng hôm ấy, ông cụ ra chợ từ rất sớm và mua một con cá. Không ai biết ông sống ở đâu.",
     "Russian": "Старик вышел из дома рано утром и долго смотрел на реку. Никто не знал, о чём он думает.",
-    "Greek": "Ο γέρος βγήκε από το σπίτι νωρίς το πρωί και κοίταζε πολλή ώρα το ποτάμι. Κανείς δεν ήξερε τι σκέφτεται.",
     "Korean": "노인은 아침 일찍 집을 나서서 오랫동안 강을 바라보았다. 그가 무슨 생각을 하는지 아무도 몰랐다.",
     "Japanese": "老人は朝早く家を出て、長いあいだ川を見ていた。彼が何を考えているのか、誰も知らなかった。",
     "Chinese": "老人一大早就出了门，久久地望着那条河。谁也不知道他在想什么。",

@@ -17,14 +17,11 @@ def parsed(*words):
     return parse_config(words, "train", "")
 
 
-@pytest.mark.parametrize("objective", ["mlm", "rtd"])
-@pytest.mark.parametrize("preset", ["demo", "base", "bert-base", "electra-small"])
-@pytest.mark.parametrize("seq_len", [64, 200, 384])
-def test_fifteen_percent_are_masked_in_windows_of_any_length(objective, preset, seq_len):
-    if (objective == "mlm") == (preset == "electra-small"):
-        return
-    data = parsed("--preset", preset, "--objective", objective, "--data.seq-len", str(seq_len)).data
-    assert data.num_predict == round(0.15 * seq_len)
+@pytest.mark.parametrize(("objective", "preset"), [("mlm", "demo"), ("mlm", "bert-base"), ("rtd", "electra-small")])
+def test_fifteen_percent_are_masked_in_windows_of_any_length(objective, preset):
+    for seq_len in (64, 200, 384):
+        data = parsed("--preset", preset, "--objective", objective, "--data.seq-len", str(seq_len)).data
+        assert data.num_predict == round(0.15 * seq_len)
 
 
 def test_the_parts_of_the_papers_windows_keep_their_proportions():

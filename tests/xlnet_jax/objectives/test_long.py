@@ -34,14 +34,12 @@ def test_its_batches_are_made():
 @pytest.mark.parametrize("objective", ["plm", "mlm", "clm"])
 def test_targets_stand_in_ascending_order(objective):
     """So tiles of neighbouring query rows read neighbouring keys."""
-    for config in (SMALLER, replace(SMALLER, data=replace(SMALLER.data, num_predict=None))):
-        config = with_objective(config, objective)
-        validate(config)
-        positions = batches_of(config).batch_at(0)["target_positions"]
-        weights = batches_of(config).batch_at(0)["target_weights"]
-        steps = np.diff(positions, axis=1)
-        assert (steps[weights[:, 1:] > 0] > 0).all()
-        assert (steps >= 0).all()
+    config = with_objective(SMALLER, objective)
+    validate(config)
+    batch = batches_of(config).batch_at(0)
+    steps = np.diff(batch["target_positions"], axis=1)
+    assert (steps[batch["target_weights"][:, 1:] > 0] > 0).all()
+    assert (steps >= 0).all()
 
 
 def test_prefix_starts_without_packing_as_a_window_has_one_prefix():
