@@ -5,6 +5,7 @@ record in it.
 """
 
 import glob
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
