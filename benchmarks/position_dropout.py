@@ -19,7 +19,7 @@ import numpy as np
 
 import xlnet_jax
 from data_pipelines import sources, windows
-from xlnet_jax.objectives.traced import BatchDropout, objective_of
+from xlnet_jax.objectives.language_model import BatchDropout, objective_of
 from xlnet_jax.settings.config import Config
 
 RATE = 0.1

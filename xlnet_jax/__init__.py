@@ -54,7 +54,7 @@ PUBLIC = {
     "on_device": "xlnet_jax.checkpoints.pretrained",
     "predict": "xlnet_jax.tasks.model",
     "prepare_corpus": "data_pipelines.prepare.commands",
-    "preset": "xlnet_jax.objectives.command_line",
+    "preset": "xlnet_jax.objectives.presets",
     "pretrain": "xlnet_jax.training.pretrain",
     "recl": "xlnet_jax.inference.recl",
     "save": "xlnet_jax.checkpoints.formats",

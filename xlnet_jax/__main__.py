@@ -206,7 +206,7 @@ _ALL = (
         settings="xlnet_jax.settings.config:Config",
         function="xlnet_jax.training.pretrain:run_pretraining",
         to_save_memory="give a smaller --data.batch-size, or --model.remat full",
-        parser="xlnet_jax.objectives.command_line:parse_config",
+        parser="xlnet_jax.objectives.presets:parse_config",
         has_huge_pages=True,
     ),
 )

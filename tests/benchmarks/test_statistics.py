@@ -1,4 +1,4 @@
-"""What studies make of their measurements: laws, n-gram models, intervals."""
+"""Statistics that studies make of their measurements: laws, n-gram models, intervals."""
 
 import itertools
 

@@ -21,7 +21,7 @@ from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import random_params
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.comparison.contenders import CONTENDERS
-from xlnet_jax.objectives import command_line
+from xlnet_jax.objectives import presets
 from xlnet_jax.objectives.presets import base, demo
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import Config, ModelConfig
@@ -192,7 +192,7 @@ def test_every_training_command_of_the_objectives_is_one():
     ]
     assert len(commands) >= 12
     for argv in commands:
-        command_line.parse_config(argv, "train", "")
+        presets.parse_config(argv, "train", "")
 
 
 def test_the_rows_of_the_papers_ablations_are_what_is_compared():
@@ -200,7 +200,7 @@ def test_the_rows_of_the_papers_ablations_are_what_is_compared():
     rows = re.findall(r"^\| (\d) .*\| `(--preset .*)` \|$", (DOCS / "objectives.md").read_text(), re.MULTILINE)
     assert [number for number, _ in rows] == list("12345678")
     names = ("bert", "dae-transformer-xl", "plm-k7", "plm", "plm-no-memory", "plm-no-spans", "plm-no-bidirectional")
-    configs = [command_line.parse_config(words.split(), "train", "") for _, words in rows]
+    configs = [presets.parse_config(words.split(), "train", "") for _, words in rows]
     for name, config in zip((*names, "plm-next"), configs, strict=True):
         compared = CONTENDERS[name](base())
         assert config.objective == compared.objective

@@ -18,7 +18,7 @@ from typing import Any
 
 PRELOADED = (
     "xlnet_jax.__main__", "xlnet_jax.training.pretrain", "xlnet_jax.tasks.finetune",
-    "xlnet_jax.checkpoints.formats", "xlnet_jax.objectives.command_line", "data_pipelines.prepare", "tensorstore",
+    "xlnet_jax.checkpoints.formats", "xlnet_jax.objectives.presets", "data_pipelines.prepare", "tensorstore",
     "matplotlib.pyplot", "tensorflow",
 )  # fmt: skip
 LONGEST = 600.0  # seconds of a run; after them it hangs, and is killed

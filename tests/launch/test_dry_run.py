@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tests.launch.conftest import ROOT, TOOLS, StandIns, printed
-from xlnet_jax.objectives import command_line
+from xlnet_jax.objectives import presets
 
 TRAIN = "-- --preset base --workdir gs://mine/run --corpus 'gs://mine/my corpus' --log.wandb \"it's mine\""
 POD = f"--image eu.gcr.io/mine/xlnet --accelerator tpu-v6e-slice --topology 4x8 {TRAIN}"
@@ -42,7 +42,7 @@ def test_the_page_shows_what_is_printed(line: str, output: str) -> None:
 @pytest.mark.parametrize("line", [line for line, _ in EXAMPLES if " -- " in line and "dataflow" not in line])
 def test_training_takes_the_settings_of_the_page(line: str) -> None:
     words = shlex.split(line)
-    config = command_line.parse_config(words[words.index("--") + 1 :], "train", "")
+    config = presets.parse_config(words[words.index("--") + 1 :], "train", "")
     assert config.workdir
     assert config.preset in line
 

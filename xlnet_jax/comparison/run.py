@@ -23,8 +23,8 @@ from xlnet_jax.comparison.contenders import CONTENDERS, STEP_COST, fit_to_budget
 from xlnet_jax.comparison.settings import CompareConfig, finetune_configs, list_differences, shared_config
 from xlnet_jax.costs import demand_address_space
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.language_model import objective_of
 from xlnet_jax.objectives.registry import batch_source, step_flops
-from xlnet_jax.objectives.traced import objective_of
 from xlnet_jax.plots.curves import draw_comparison
 from xlnet_jax.printing import Console
 from xlnet_jax.settings.config import Config

@@ -9,7 +9,7 @@ from typing import Literal
 
 from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives import command_line
+from xlnet_jax.objectives import presets
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.bounds import above, at_least
 from xlnet_jax.settings.config import Config
@@ -48,7 +48,7 @@ class CompareConfig(Config):
 
 def parse_comparison(argv: Sequence[str], prog: str, description: str) -> CompareConfig:
     """Return the comparison that a command line asks for. Raises InputError where it cannot be run."""
-    settings = command_line.parse_config_as(CompareConfig, argv, prog, description)
+    settings = presets.parse_config_as(CompareConfig, argv, prog, description)
     names = [name for word in settings.objectives for name in word.split(",") if name]
     settings = replace(settings, objectives=tuple(names))
     for broken in _contradictions(settings):

@@ -9,8 +9,16 @@ import optax
 
 from xlnet_jax.models.bert import BertDetector, BertLM
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.language_model import LanguageModel, cross_entropy_BP, inputs_of
-from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, Scored, apply, sum_over_rows
+from xlnet_jax.objectives.language_model import (
+    BatchDropout,
+    DeviceBatch,
+    LanguageModel,
+    Scored,
+    apply,
+    cross_entropy_BP,
+    inputs_of,
+    sum_over_rows,
+)
 from xlnet_jax.settings.config import ModelConfig
 
 SHARED = ("word_embedding", "position_embedding", "segment_embedding", "embedding_norm")

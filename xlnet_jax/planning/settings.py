@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives import command_line
+from xlnet_jax.objectives import presets
 from xlnet_jax.objectives.registry import validate
 from xlnet_jax.planning.topologies import ENVIRONMENT, find_topology
 from xlnet_jax.printing import Console
@@ -44,7 +44,7 @@ class PlanConfig(Config):
 def parse_plan(argv: Sequence[str], prog: str, description: str) -> PlanConfig:
     """Return the plan that a command line asks for. Raises InputError where none can be made; prints and exits on
     --help."""
-    settings = command_line.parse_config_as(PlanConfig, argv, prog, description)
+    settings = presets.parse_config_as(PlanConfig, argv, prog, description)
     check_plan(settings)
     return settings
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model, init_params
-from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, Scored
+from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, Scored
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, Split, batch_by_length, restore_order
 from xlnet_jax.tasks.task import Task

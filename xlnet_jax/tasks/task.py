@@ -18,7 +18,7 @@ from etils import epath
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import Inputs, text_inputs
-from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch
+from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch
 from xlnet_jax.plots.confusion import Confusion, Scatter
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.storage.reading import naming_damage

@@ -25,8 +25,8 @@ from xlnet_jax.kernels.implementations import attention_BNTH, why_not_fused
 from xlnet_jax.kernels.mesh import join_parts, rows_of_part_BNTH, split_parts
 from xlnet_jax.models.inputs import Inputs, text_inputs
 from xlnet_jax.models.xlnet import relate
+from xlnet_jax.objectives.language_model import DeviceBatch
 from xlnet_jax.objectives.registry import objective_named
-from xlnet_jax.objectives.traced import DeviceBatch
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig, RunConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.hosts import Process

@@ -20,8 +20,8 @@ from data_pipelines.tokenizer import CLS, EOD, EOP, SEP, UNK, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
 from xlnet_jax.dims import Batch
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.language_model import DeviceBatch, objective_of
 from xlnet_jax.objectives.registry import batch_source, objective_named, validate
-from xlnet_jax.objectives.traced import DeviceBatch, objective_of
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
 from xlnet_jax.training.initial import params_of

@@ -12,7 +12,7 @@ from xlnet_jax.checkpoints import formats
 from xlnet_jax.checkpoints.pretrained import Pretrained, check_given
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest, size
-from xlnet_jax.objectives.traced import objective_of
+from xlnet_jax.objectives.language_model import objective_of
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, RunConfig
 from xlnet_jax.settings.fields import given_in, with_values
 from xlnet_jax.storage import hub

@@ -22,7 +22,7 @@ import numpy as np
 
 from xlnet_jax.dims import Batch
 from xlnet_jax.errors import InputError, is_out_of_memory
-from xlnet_jax.objectives.traced import DeviceBatch
+from xlnet_jax.objectives.language_model import DeviceBatch
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.rules import traced_steps
 from xlnet_jax.training import sharding

@@ -10,7 +10,7 @@ from flax import struct
 from jax.sharding import Mesh
 
 from xlnet_jax.interop.weights import flatten, nest
-from xlnet_jax.objectives.traced import Objective
+from xlnet_jax.objectives.language_model import Objective
 from xlnet_jax.training import sharding
 
 

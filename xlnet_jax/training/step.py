@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 
 from data_pipelines.objectives.base import batch_spec, shape_of
 from xlnet_jax.dims import Batch
+from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, Objective, Scored, objective_of
 from xlnet_jax.objectives.registry import objective_named
-from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, Objective, Scored, objective_of
 from xlnet_jax.settings.config import Config, RunConfig
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.training import sharding

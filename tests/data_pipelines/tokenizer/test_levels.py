@@ -88,7 +88,7 @@ def test_bytes_need_no_text_and_no_number():
 
 
 def test_a_literal_unk_is_the_unknown_word():
-    """As in WikiText-103."""
+    """WikiText-103 has it in its text."""
     words = Tokenizer.train(["the <unk> dog saw the <unk> cat"] * 50, 30, "none", token_level="word")
     (ids,) = words.encode_lines(["the <unk> dog"])
     assert [words.pieces[i] for i in ids] == ["▁the", "<unk>", "▁dog"]

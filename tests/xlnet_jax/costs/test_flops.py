@@ -10,9 +10,9 @@ import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.comparison.contenders import CONTENDERS
+from xlnet_jax.objectives.language_model import BatchDropout, objective_of
 from xlnet_jax.objectives.presets import large
 from xlnet_jax.objectives.registry import multiply_adds, recomputed_flops, step_flops
-from xlnet_jax.objectives.traced import BatchDropout, objective_of
 from xlnet_jax.training.sharding import make_mesh, unboxed
 from xlnet_jax.training.step import batch_of_windows
 

@@ -11,7 +11,7 @@ import pytest
 from tests.xlnet_jax.kernels.dropout_sites import HEADS, LAYERS, RATE, ROWS, WIDTH, Sites
 from xlnet_jax.kernels import dropout
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.traced import BatchDropout, apply
+from xlnet_jax.objectives.language_model import BatchDropout, apply
 from xlnet_jax.storage.versions import VERSIONS
 
 EXAMPLES = 8

@@ -16,9 +16,8 @@ from xlnet_jax.models.bert import BertEncoder, BertLM
 from xlnet_jax.models.heads import build_encoder
 from xlnet_jax.models.inputs import compact_inputs, text_inputs
 from xlnet_jax.models.xlnet import Backbone
-from xlnet_jax.objectives.command_line import parse_config
 from xlnet_jax.objectives.language_model import LanguageModel
-from xlnet_jax.objectives.presets import PRESETS
+from xlnet_jax.objectives.presets import PRESETS, parse_config
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer

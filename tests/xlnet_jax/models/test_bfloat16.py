@@ -15,7 +15,7 @@ from xlnet_jax.interop.weights import flatten
 from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.models.heads import build_lm, build_model, init_params
 from xlnet_jax.models.inputs import compact_inputs, text_inputs
-from xlnet_jax.objectives.traced import BatchDropout, objective_of
+from xlnet_jax.objectives.language_model import BatchDropout, objective_of
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.training import sharding
 

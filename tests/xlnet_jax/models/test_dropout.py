@@ -16,8 +16,7 @@ from xlnet_jax.models.attention import attend_with_dropout_BNTH
 from xlnet_jax.models.heads import build_model, init_params
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.layers import Dropout
-from xlnet_jax.objectives.language_model import LanguageModel
-from xlnet_jax.objectives.traced import BatchDropout
+from xlnet_jax.objectives.language_model import BatchDropout, LanguageModel
 from xlnet_jax.settings.config import Config, HeadConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer

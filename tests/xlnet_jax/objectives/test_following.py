@@ -8,8 +8,7 @@ import pytest
 import xlnet_jax
 from data_pipelines.windows import resized
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.command_line import parse_config
-from xlnet_jax.objectives.presets import long
+from xlnet_jax.objectives.presets import long, parse_config
 from xlnet_jax.settings.files import to_dict
 
 

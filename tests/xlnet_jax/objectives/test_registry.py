@@ -12,8 +12,7 @@ from data_pipelines.objectives.base import DENSE, DOCUMENTS, HELD_OUT, PAIRS, RO
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.command_line import parse_config
-from xlnet_jax.objectives.presets import demo, with_objective
+from xlnet_jax.objectives.presets import demo, parse_config, with_objective
 from xlnet_jax.objectives.registry import OBJECTIVES, objective_named, validate
 
 ROOT = Path(__file__).parents[3]

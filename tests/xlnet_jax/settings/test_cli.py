@@ -18,7 +18,7 @@ from data_pipelines.tokenizer.commands import Show, Train
 from xlnet_jax import __main__ as command
 from xlnet_jax.errors import CRASH, InputError
 from xlnet_jax.inference.embed import EmbedSettings
-from xlnet_jax.objectives import command_line
+from xlnet_jax.objectives import presets
 from xlnet_jax.objectives.presets import PRESETS, demo, large
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import Config
@@ -29,7 +29,7 @@ from xlnet_jax.training import machine
 
 
 def parse(*argv):
-    return command_line.parse_config(argv, "train", "a description")
+    return presets.parse_config(argv, "train", "a description")
 
 
 def test_settings_are_reached_by_their_dotted_names():

@@ -9,7 +9,7 @@ import pytest
 import xlnet_jax
 from xlnet_jax.comparison.settings import parse_comparison
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives import command_line
+from xlnet_jax.objectives import presets
 from xlnet_jax.planning.settings import PlanConfig, check_plan
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import Config, DataConfig, OptimizerConfig
@@ -119,9 +119,9 @@ def test_the_vocabulary_that_is_given_is_that_of_the_tokenizer(tmp_path):
     tokenizer = xlnet_jax.load("tiny").tokenizer
     tokenizer.save(tmp_path / "tokenizer")
     text = import_module("xlnet_jax.training.text").Text.of(Config())
-    start = command_line.parse_config(["--tokenizer", str(tmp_path / "tokenizer")], "train", "")
+    start = presets.parse_config(["--tokenizer", str(tmp_path / "tokenizer")], "train", "")
     assert text.demanded_tokenizer(start, None).sha256 == tokenizer.sha256
     words = ["--tokenizer", str(tmp_path / "tokenizer"), "--model.vocab-size", "4000"]
     size = tokenizer.vocab_size
     with pytest.raises(InputError, match=rf"model.vocab-size 4000: the tokenizer of .* has {size:,} pieces; leave it"):
-        text.demanded_tokenizer(command_line.parse_config(words, "train", ""), None)
+        text.demanded_tokenizer(presets.parse_config(words, "train", ""), None)

@@ -10,7 +10,7 @@ from etils import epath
 
 from tests.xlnet_jax.random_models import random_params
 from xlnet_jax.models.heads import build_model
-from xlnet_jax.objectives.traced import BatchDropout
+from xlnet_jax.objectives.language_model import BatchDropout
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.tasks.features import NO_ITEM, collate
 

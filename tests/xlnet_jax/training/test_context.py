@@ -14,7 +14,7 @@ from tests.xlnet_jax.training.test_dropout import COLLECTIVE, Setting
 from tests.xlnet_jax.training.test_golden import RUNS
 from tests.xlnet_jax.training.tiny import CONFIG, changed, program_of, steps_of
 from xlnet_jax.kernels.mesh import interpret_kernels
-from xlnet_jax.objectives.traced import objective_of
+from xlnet_jax.objectives.language_model import objective_of
 from xlnet_jax.planning.estimate import abstract_step
 from xlnet_jax.settings.config import MeshConfig, ReplacedConfig
 from xlnet_jax.training import sharding

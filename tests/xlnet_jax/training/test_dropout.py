@@ -17,7 +17,7 @@ from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.test_golden import RUNS
 from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT, changed, program_of, steps_of
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.traced import Scored, apply, objective_of
+from xlnet_jax.objectives.language_model import Scored, apply, objective_of
 from xlnet_jax.planning.estimate import abstract_step
 from xlnet_jax.settings.config import HeadConfig, MeshConfig
 from xlnet_jax.tasks.defaults import DEFAULTS

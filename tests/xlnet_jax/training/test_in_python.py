@@ -10,13 +10,13 @@ import pytest
 
 import xlnet_jax
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
-from xlnet_jax.objectives import command_line
+from xlnet_jax.objectives import presets
 
 ROOT = Path(__file__).parents[3]
 
 
 def config_of(text, workdir, *more):
-    return command_line.parse_config(arguments(text, workdir, *more), "train", "")
+    return presets.parse_config(arguments(text, workdir, *more), "train", "")
 
 
 def test_a_run_in_another_thread_is_the_same_run(straight, text, tmp_path):
@@ -32,7 +32,7 @@ def test_a_run_in_another_thread_is_the_same_run(straight, text, tmp_path):
 INTERRUPTED = """
 import os, signal, sys
 import xlnet_jax
-from xlnet_jax.objectives import command_line
+from xlnet_jax.objectives import presets
 from xlnet_jax.training.loop import Loop
 
 log = Loop._log
@@ -42,7 +42,7 @@ def log_and_interrupt(self, step, numbers):
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
 Loop._log = log_and_interrupt
-config = command_line.parse_config(sys.argv[1:], "train", "")
+config = presets.parse_config(sys.argv[1:], "train", "")
 try:
     xlnet_jax.pretrain(config)
 except KeyboardInterrupt:

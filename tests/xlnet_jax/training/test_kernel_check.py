@@ -16,8 +16,7 @@ from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import numbers_of
 from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.kernels.tpu.tiles import GENERATIONS
-from xlnet_jax.objectives.language_model import inputs_of
-from xlnet_jax.objectives.traced import objective_of
+from xlnet_jax.objectives.language_model import inputs_of, objective_of
 from xlnet_jax.training import attention, sharding
 from xlnet_jax.training.attention import (
     TOLERANCE,

@@ -18,7 +18,7 @@ from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import train
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives import command_line
+from xlnet_jax.objectives import presets
 from xlnet_jax.objectives.presets import PRESETS, demo, with_objective
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.fields import with_values
@@ -174,7 +174,7 @@ def test_a_workdir_that_is_a_file_is_refused(text, tmp_path):
 
 def test_runs_of_other_objectives_have_folders_of_their_own():
     words = [["--objective", "plm"], ["--objective", "clm"], ["--preset", "bert-base"], ["--objective", "mlm"]]
-    folders = [folder_of(command_line.parse_config(each, "train", "")) for each in words]
+    folders = [folder_of(presets.parse_config(each, "train", "")) for each in words]
     assert folders == [f"runs/austen-{name}" for name in ("demo", "demo-clm", "bert-base", "demo-mlm")]
 
 
@@ -204,7 +204,7 @@ def test_a_run_with_a_schedule_of_its_own_can_be_prolonged(straight, text, tmp_p
 
 def test_a_workdir_that_is_in_use_is_refused_and_its_process_named(straight, text):
     holder = Workdir(straight)
-    holder.claim(command_line.parse_config(arguments(text, straight), "train", ""))
+    holder.claim(presets.parse_config(arguments(text, straight), "train", ""))
     with pytest.raises(InputError, match=rf"is in use by process {os.getpid()} on .*: wait, or name another folder"):
         train.main(arguments(text, straight))
 
@@ -219,7 +219,7 @@ def test_fewer_steps_than_a_checkpoint_has_are_refused(text, tmp_path, capsys):
     )
     with pytest.raises(InputError, match=message):
         train.main([*argv, "--steps", "3"])
-    config = command_line.parse_config([*argv, "--steps", "3"], "train", "")
+    config = presets.parse_config([*argv, "--steps", "3"], "train", "")
     with pytest.raises(InputError, match=r"`steps` 3: workdir .* holds a checkpoint after 4 steps"):
         xlnet_jax.pretrain(config)
     assert (tmp_path / "run" / "config.json").read_text() == left
@@ -247,7 +247,7 @@ def proposed(tmp_path):
 
 def parsed(words):
     assert words[0] == "xlnet_jax.train"
-    return command_line.parse_config(words[1:], "train", "")
+    return presets.parse_config(words[1:], "train", "")
 
 
 @pytest.mark.parametrize(("decay", "kept"), [(None, None), (12, None), (47, None), (48, 48), (1_000, 1_000)])

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from data_pipelines.permutation import perm_rank, permuted_places, target_slots, to_dense
-from xlnet_jax.objectives.traced import objective_of
+from xlnet_jax.objectives.language_model import objective_of
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig, OptimizerConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer

@@ -17,7 +17,7 @@ from etils import epath
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_windows
-from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, apply
+from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
 from xlnet_jax.plots.confusion import Confusion, Scatter
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.classification.glue import (

@@ -17,7 +17,7 @@ from etils import epath
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import MASKED
-from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, apply
+from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text

@@ -23,7 +23,7 @@ from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import NULL_THRESHOLD
 from xlnet_jax.models.heads import SpanBeam, XLNetForQuestionAnswering
-from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, apply
+from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs

@@ -19,7 +19,7 @@ from etils import epath
 from data_pipelines.stateless import Purpose, choice, uniforms
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, apply
+from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
 from xlnet_jax.printing import tell
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig

@@ -121,7 +121,7 @@ def test_a_workdir_that_process_0_has_not_claimed_is_not_shared(tmp_path, monkey
 
 IN_PYTHON = """
 import sys, xlnet_jax
-from xlnet_jax.objectives.command_line import parse_config
+from xlnet_jax.objectives.presets import parse_config
 if __name__ == "__main__":
     sys.exit(xlnet_jax.pretrain(parse_config(sys.argv[1:], "train", "")))
 """

@@ -16,7 +16,7 @@ from data_pipelines.inspect import __main__ as inspect
 from tests.xlnet_jax.training.tiny_run import arguments
 from xlnet_jax import train
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives import command_line
+from xlnet_jax.objectives import presets
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import metrics, workdir
 from xlnet_jax.training.metrics import Tracer, read_records, start_wandb
@@ -172,4 +172,4 @@ def test_utilisation_is_the_share_of_the_peak_that_the_model_needs(monkeypatch):
 @pytest.mark.parametrize("profile", ["10:10", "10", "a:b", "990:1001"])
 def test_a_range_of_steps_that_is_none_is_refused(profile):
     with pytest.raises(InputError, match=rf"`trace_steps` {profile} (is not a range|must be two rising)"):
-        command_line.parse_config([f"--trace-steps={profile}"], "train", "")
+        presets.parse_config([f"--trace-steps={profile}"], "train", "")
