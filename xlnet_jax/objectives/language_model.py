@@ -2,7 +2,7 @@
 stream, masked (BERT) or from left to right (Transformer-XL).
 
 The ranks of a batch say which row sees which key; the objectives differ in nothing else here (models/masks.py). The
-types that the traced side of every objective has stand first.
+types that every loss shares stand first.
 """
 
 from collections.abc import Mapping
@@ -92,13 +92,13 @@ def apply(model: nn.Module, params: Any, dropout: BatchDropout | None, *argument
 
 def objective_of(config: Config) -> Objective:
     """Return the objective that config.objective names."""
-    module, _, traced = objective_named(config.objective).traced.partition(".")
-    return getattr(import_module(f"xlnet_jax.objectives.{module}"), traced)(config)
+    module, _, name = objective_named(config.objective).loss_class.partition(".")
+    return getattr(import_module(f"xlnet_jax.objectives.{module}"), name)(config)
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """Traced objective (`Objective`) of every record that predicts pieces by one network."""
+    """Loss (`Objective`) of every record that predicts pieces by one network."""
 
     config: Config
 

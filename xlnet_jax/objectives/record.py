@@ -44,7 +44,7 @@ class Record:
     generation), or none"""
     contradictions: Callable[[Config], Iterator[str]] = lambda config: iter(())
     """yield the contradictions with other settings that do not follow from the fields above, one line each"""
-    traced: str = "language_model.LanguageModel"
+    loss_class: str = "language_model.LanguageModel"
     """module of this package, and the class in it, that computes the loss: loaded when a run begins"""
     multiply_adds: Callable[[Config], dict[str, MultiplyAdds]] | None = None
     """return the multiply-adds of one step by part of the network; None = those of the one network of the settings"""

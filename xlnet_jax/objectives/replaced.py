@@ -26,7 +26,7 @@ SHARED = ("word_embedding", "position_embedding", "segment_embedding", "embeddin
 
 
 class ReplacedTokenDetection(LanguageModel):
-    """Traced objective (`Objective`) of two networks, without memory. Parameters: backbone and detector, the network;
+    """Loss (`Objective`) of two networks, without memory. Parameters: backbone and detector, the network;
     generator, a `BertLM` without the arrays that it shares with the network."""
 
     @property

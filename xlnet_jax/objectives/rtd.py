@@ -58,7 +58,7 @@ RTD = Record(
     loss="pseudo",
     order=None,
     contradictions=_contradictions,
-    traced="replaced.ReplacedTokenDetection",
+    loss_class="replaced.ReplacedTokenDetection",
     multiply_adds=_multiply_adds,
     judges_tokens=True,
 )

@@ -105,8 +105,8 @@ def test_thai_and_lao_keep_their_vowels():
 
 
 def test_a_text_is_judged_by_all_its_files(tmp_path, novels):
-    for number in range(40):
-        lines = novels[number * 100 :][:100] if number < 20 else [OTHERS["Italian"]] * 100
+    for number in range(20):
+        lines = novels[number * 100 :][:100] if number < 10 else [OTHERS["Italian"]] * 100
         (tmp_path / f"{number:02}.txt").write_text("\n".join(lines * 6))
     assert texts.survey(sources.find([str(tmp_path)]), "strict").normalization == "nfkc"
     found = sources.find([str(tmp_path / "0*.txt")])
