@@ -158,7 +158,6 @@ class WindowView:
         apart = "Documents of a window do not see each other. " if self.data.pack else ""
         return {
             "pieces": self.pieces,
-            "ids": self.input_ids,
             "parts": [(part.name, part.begin, part.end) for part in self.parts],
             "targets": self.targets,
             "predicted": self.predicted,

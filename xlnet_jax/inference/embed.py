@@ -298,17 +298,18 @@ def _write_parquet(path: Path) -> Iterator[Append]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with contextlib.ExitStack() as stack:
-        writer: pq.ParquetWriter | None = None
+    writer: pq.ParquetWriter | None = None
 
-        def append(ids: "Sequence[Id]", vectors_BD: np.ndarray) -> None:
-            nonlocal writer
-            vectors = pa.FixedSizeListArray.from_arrays(pa.array(vectors_BD.ravel()), vectors_BD.shape[1])
-            try:
-                table = pa.table({"id": pa.array(ids), "embedding": vectors})
-                writer = writer or stack.enter_context(pq.ParquetWriter(path, table.schema))
-                writer.write_table(table)
-            except (pa.ArrowException, ValueError):
-                raise InputError("`id_field`: ids are texts or whole numbers, and a column holds one type") from None
+    def append(ids: "Sequence[Id]", vectors_BD: np.ndarray) -> None:
+        nonlocal writer
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(vectors_BD.ravel()), vectors_BD.shape[1])
+        try:
+            table = pa.table({"id": pa.array(ids), "embedding": vectors})
+            writer = writer or pq.ParquetWriter(path, table.schema)
+            writer.write_table(table)
+        except (pa.ArrowException, ValueError):
+            raise InputError("`id_field`: ids are texts or whole numbers, and a column holds one type") from None
 
-        yield append
+    yield append
+    if writer:
+        writer.close()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epath
 
-from xlnet_jax.plots.style import DPI, Lettering, write_png
+from xlnet_jax.plots.style import DPI, lettering, shorten, write_png
 
 UNIT = 65535  # weights are whole numbers of 1 / 65535 in the page; 0 = not seen
 CONTENT_COLOUR, QUERY_COLOUR, UNSEEN_COLOUR = "#08306b", "#a63603", "#dcd7c9"  # as in attention.html
@@ -73,15 +73,13 @@ def draw_attention_png(
     width, all_width = len(streams) * (matrix + 1.6), thumbnail * heads + 0.6
     all_height = thumbnail * layers * rows / length + 0.8
     size = max(width, all_width), matrix + 2.2 + all_height
-    fonts = Lettering([*found.pieces, text])
-    with fonts.in_use(9):
+    with lettering([*found.pieces, text], 9):
         figure = Figure(figsize=size, dpi=DPI, layout="constrained")
         parts: Any = figure.subfigures(2, 1, height_ratios=[matrix + 1.4, all_height])
-        shown = fonts.legible(text, "text", 90)
-        figure.suptitle(f"Attention of “{shown}”\n{origin}: {layers} layers x {heads} heads", fontsize=11)
+        figure.suptitle(f"Attention of “{shorten(text, 90)}”\n{origin}: {layers} layers x {heads} heads", fontsize=11)
         shown_head = "the mean of all heads" if head is None else f"head {head}"
         parts[0].suptitle(f"layer {layer}, {shown_head}", fontsize=10, fontweight="bold")
-        _draw_head(parts[0], found, layer, head, fonts)
+        _draw_head(parts[0], found, layer, head)
         _draw_all(parts[1], found, layer, head)
         write_png(figure, path)
 
@@ -95,10 +93,10 @@ def _streams(found: TextAttention) -> list[tuple[str, list[int], np.ndarray, str
     return [content, ("query stream: a row predicts its piece", found.targets, found.query_ZNPK, QUERY_COLOUR)]
 
 
-def _draw_head(panel: Any, found: TextAttention, layer: int, head: int | None, fonts: Lettering) -> None:
+def _draw_head(panel: Any, found: TextAttention, layer: int, head: int | None) -> None:
     from matplotlib.cm import ScalarMappable
 
-    labels = [fonts.legible(piece, f"piece {i}") for i, piece in enumerate(found.pieces)]
+    labels = [shorten(piece) for piece in found.pieces]
     for place, position in enumerate(found.targets):
         labels[position] = f"{place + 1}·{labels[position]}"
     streams = _streams(found)

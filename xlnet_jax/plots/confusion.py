@@ -8,7 +8,7 @@ import numpy as np
 from etils import epath
 from numpy.typing import ArrayLike
 
-from xlnet_jax.plots.style import DPI, Lettering, write_png
+from xlnet_jax.plots.style import DPI, lettering, shorten, write_png
 
 MOST_LABELS = 16  # of a matrix that is legible; of more, the most frequent confusions are listed
 LISTED = 20  # confusions
@@ -37,13 +37,11 @@ class Confusion:
     def draw(self, path: epath.PathLike, title: str) -> None:
         """Write a PNG: the matrix with counts and shares of each true label, or of many labels the most frequent
         confusions."""
-        fonts = Lettering([*self.labels, title])
-        names = [fonts.legible(label, f"label {i}", LONGEST) for i, label in enumerate(self.labels)]
+        names = [shorten(label, LONGEST) for label in self.labels]
         right, total = int(np.trace(self.counts)), int(self.counts.sum())
-        with fonts.in_use(9):
+        with lettering([*self.labels, title], 9):
             figure = self._matrix(names) if len(names) <= MOST_LABELS else self._list(names)
-            first = fonts.legible(title, "predictions", 80)
-            figure.suptitle(f"{first}\n{right:,} of {total:,} {self.unit} right", fontsize=11)
+            figure.suptitle(f"{shorten(title, 80)}\n{right:,} of {total:,} {self.unit} right", fontsize=11)
             write_png(figure, path)
 
     def shares(self) -> np.ndarray:
@@ -113,8 +111,7 @@ class Scatter:
         from matplotlib.figure import Figure
 
         finite = np.isfinite(self.true) & np.isfinite(self.predicted)
-        fonts = Lettering([title])
-        with fonts.in_use(9):
+        with lettering([title], 9):
             figure = Figure(figsize=(5.4, 5), dpi=DPI, layout="constrained")
             axes = figure.add_subplot()
             alpha = float(np.clip(200 / max(len(self.true), 1), 0.15, 0.7))
@@ -125,6 +122,5 @@ class Scatter:
                 axes.legend()
             axes.set(xlabel="true", ylabel="predicted")
             axes.grid(alpha=0.3)
-            first = fonts.legible(title, "predictions", 80)
-            figure.suptitle(f"{first}\n{len(self.true):,} examples, a point each", fontsize=11)
+            figure.suptitle(f"{shorten(title, 80)}\n{len(self.true):,} examples, a point each", fontsize=11)
             write_png(figure, path)

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import warnings
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
@@ -15,29 +16,24 @@ BOXES = "Last Resort"  # comes with matplotlib too; draws every character as a b
 DPI = 110
 
 
-class Lettering:
-    """Fonts of a picture: the default one and, if it lacks characters of the texts, the font that has most of them."""
+@contextlib.contextmanager
+def lettering(texts: Iterable[str], size: float) -> Iterator[None]:
+    """Draw in the default font and, if it lacks characters of the texts, the font that has most of them; characters
+    that neither has are boxes. size: in points. Pieces such as $ and \\ are drawn as they are, not as mathematics."""
+    import matplotlib as mpl
 
-    def __init__(self, texts: Iterable[str]) -> None:
-        """Choose the fonts. texts: those that the picture shows."""
-        files, self.families = _font_files(), [DEFAULT]
-        if missing := set("".join(texts)) - _characters(files[DEFAULT]):
-            best = max(files, key=lambda name: len(missing & _characters(files[name])))
-            self.families += [best] if missing & _characters(files[best]) else []
-        self._drawn = frozenset[str]().union(*(_characters(files[name]) for name in self.families))
+    files, families = _font_files(), [DEFAULT]
+    if missing := set("".join(texts)) - _characters(files[DEFAULT]):
+        families.append(max(files, key=lambda name: len(missing & _characters(files[name]))))
+    style: Any = {"text.parse_math": False, "font.family": families, "font.size": size}
+    with mpl.rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        yield
 
-    def legible(self, text: str, otherwise: str, longest: int = 14) -> str:
-        """Return the text if these fonts have its characters, else `otherwise`, cut to `longest` characters."""
-        text = text if self._drawn.issuperset(text) else otherwise
-        return text if len(text) <= longest else text[: longest - 1] + "…"
 
-    @contextlib.contextmanager
-    def in_use(self, size: float) -> Iterator[None]:
-        """Draw with these fonts; size: in points. Pieces such as $ and \\ are drawn as they are, not as mathematics."""
-        import matplotlib as mpl
-
-        with mpl.rc_context({"text.parse_math": False, "font.family": self.families, "font.size": size}):
-            yield
+def shorten(text: str, longest: int = 14) -> str:
+    """Return a text cut to `longest` characters."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def write_png(figure: Any, path: epath.PathLike) -> None:

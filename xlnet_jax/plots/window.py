@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from xlnet_jax.plots.style import DPI, Lettering, write_png
+from xlnet_jax.plots.style import DPI, lettering, shorten, write_png
 
 LEGIBLE = 40  # tokens on an axis
 LARGEST = 2048  # tokens of a whole window that get a row and a column each; of a longer one some are left out
@@ -55,7 +55,6 @@ class Window:
     """One window of a batch. Dimensions as in dims.py: L tokens, K = M + L keys, P targets."""
 
     pieces: Sequence[str]  # L, as they are read
-    ids: np.ndarray  # int [L], shown for pieces that no font can draw
     parts: Sequence[tuple[str, int, int]]  # (name, begin, end) of each part of the window
     targets: np.ndarray  # int [P], positions, ascending
     predicted: Mapping[int, str]  # piece predicted at each target
@@ -99,14 +98,13 @@ def draw_window(window: Window, origin: str, around: int, path: epath.PathLike) 
     close = _close_axis(window, stretch)
     height = CELL_INCHES * (len(close.rows) + 2 * len(close.targets) * window.two_streams) + 5.4
     width = max(CELL_INCHES * len(close.keys) + 2.6, 7.5)
-    fonts = Lettering(window.pieces)
-    with fonts.in_use(8):
+    with lettering(window.pieces, 8):
         figure = Figure(figsize=((1 + is_long) * width, height), dpi=DPI, layout="constrained")
         panels: Any = figure.subfigures(1, 1 + is_long, wspace=0.03, squeeze=False)[0]
         if is_long:
             _draw_whole(panels[0], window, stretch)
             panels[-1].suptitle(f"Enlarged: positions {stretch[0]} to {stretch[-1]}", fontsize=11)
-        _draw_close(panels[-1], window, close, fonts)
+        _draw_close(panels[-1], window, close)
         figure.suptitle(f"Who sees whom in one window of {length} tokens\n{origin}", fontsize=12)
         _draw_legend(figure, window)
         write_png(figure, path)
@@ -222,12 +220,12 @@ def _draw_whole(panel: Any, window: Window, stretch: range) -> None:
     panel.suptitle(f"{shown} (the frame is enlarged beside it)", fontsize=11)
 
 
-def _draw_close(panel: Any, window: Window, axis: Axis, fonts: Lettering) -> None:
+def _draw_close(panel: Any, window: Window, axis: Axis) -> None:
     plots = _draw_panels(panel, window, axis, 2)
     positions, targets = axis.rows.tolist(), axis.targets.tolist()
     labels = {}
     for position in positions:
-        label = fonts.legible(window.pieces[position], f"id {window.ids[position]}")
+        label = shorten(window.pieces[position])
         if window.two_streams and position in window.places:
             label = f"{window.places[position]}·{label}"
         labels[position] = label
@@ -238,7 +236,7 @@ def _draw_close(panel: Any, window: Window, axis: Axis, fonts: Lettering) -> Non
         plots[-1].xaxis.set_tick_params(labelbottom=True)
     else:
         for position in set(positions) & set(window.predicted):
-            labels[position] += f" → {fonts.legible(window.predicted[position], '?')}"
+            labels[position] += f" → {shorten(window.predicted[position])}"
     plots[-1].set_xticks(range(len(columns)), columns, rotation=90)
     for axes, rows in zip(plots, (positions, targets, targets), strict=False):
         axes.set_yticks(range(len(rows)), [labels[position] for position in rows])

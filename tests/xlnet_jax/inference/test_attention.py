@@ -197,7 +197,6 @@ def test_the_command_writes_a_page_and_a_picture(checkpoint, tmp_path, targets, 
     ("more", "line"),
     [
         ("--text names --out a.pdf", r"--out a\.pdf must end in \.html, a page for a browser, or \.png, a picture"),
-        ("--text names --out no/a.png", r"there is no folder no"),
         ("--text names --layer 3", r"--layer 3: the network has 3, counted from 0 to 2"),
         ("--text names --targets list", r"'list' is no whole piece or pieces of the text, which reads: ▁name"),
         ("--text names --targets names names", r"give positions from 0 to 0, each once"),

@@ -143,7 +143,6 @@ def test_a_mistake_is_one_line_and_leaves_no_file(model, folder, tmp_path):
     for text, made, more, said in (
         (gap, out, "", r"gap\.jsonl: line 2 is empty: leave it out"),
         (lines, tmp_path / "x.csv", "", r"give a name that ends in \.npy or \.parquet"),
-        (lines, out, "--id-field x", r"a \.npy file has no place for ids"),
         (lines, out, "--layer 4", r"--layer 4: the checkpoint has the layers 1 to 3, or -1 to -3"),
         (lines, out, "--pooling cls --no-specials", r"--pooling cls reads <cls>, and without --specials"),
         (ids, table, "--id-field id", "--id-field: ids are texts or whole numbers, and a column holds one type"),

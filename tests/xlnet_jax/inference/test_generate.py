@@ -283,11 +283,8 @@ def test_one_text_is_printed_as_it_is_drawn_and_is_the_text_of_python(checkpoint
     [
         ("{lm}", "there is no prompt: give --prompt or --prompt-file; an empty --prompt begins"),
         ("{lm} --prompt-file missing.txt", "missing.txt is missing"),
-        ("{lm} --prompt a --top-p 0", "--top-p 0.0 must be in (0, 1]"),
         ("{lm} --prompt a --gap-pieces 2", "--gap-pieces has 1 numbers, and 'a' has 0 gaps, written as ___"),
-        ("{lm} --prompt ___ --gap-pieces 1 2", "--gap-pieces has 2 numbers, and '___' has 1 gaps"),
         (f"{{lm}} --prompt {'a' * 300} --context 20", "more than the context of 20: shorten it"),
-        ("{lm} --prompt a --prefix b --prefix-file c", "leave one out"),
         ("{classifier} --prompt a", "has a head for classification, and no vocabulary scores"),
         ("{bare} --prompt a", "the checkpoint has no tokenizer: put its spiece.model beside it, or give --tokenizer"),
         ("{causal} --prompt ___", "has gaps, and the checkpoint reads from left to right"),

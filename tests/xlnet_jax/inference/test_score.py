@@ -153,7 +153,6 @@ def test_a_causal_model_scores_from_left_to_right_after_the_end_of_another_text(
     ("orders", "said"),
     [
         ("backwards", r"`orders` backwards: give one or several of left-to-right, right-to-left, random:8"),
-        ("random:none", r"`orders` random:none: give one"),
         (["pseudo", "left-to-right"], r"`orders` pseudo, left-to-right: give one .* or pseudo by itself"),
         ((), r"`orders` : give one"),
         ("0 1 1", r"`orders` '0 1 1' must have each position of the 6 pieces once in text 0, which reads: ▁The"),
@@ -246,8 +245,6 @@ def test_a_mistake_is_one_line_that_names_it_and_leaves_no_file(folder, tmp_path
         (("--texts", gap, "--out", tmp_path / "new.jsonl"), r"gap\.jsonl: line 3 is empty"),
         ((*texts, "--max-len", "5"), r"texts\.txt: line 1: 6 pieces .* 5 at most: split it, or raise --max-len"),
         ((*lines, "--text-field", "s", "--id-field", "x"), r"the one with the ids by --id-f"),
-        ((*texts, "--id-field", "x"), r"only JSON Lines and Parquet have fields"),
-        (("--sentences", ""), r"sentence 1: the tokenizer leaves nothing"),
         (("--sentences", "x", "--out", there), r"scores\.tsv exists: name a file that does not, or give --overwrite"),
         (("--sentences", "x", "--out", "scores.txt"), r"give a name that ends in \.jsonl or \.tsv"),
     ):

@@ -2,6 +2,7 @@
 
 import math
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 
@@ -71,8 +72,7 @@ def test_a_font_is_chosen_for_what_the_default_lacks(monkeypatch):
     files = {"default": frozenset("abc"), "cjk": frozenset("天地"), "other": frozenset("天")}
     monkeypatch.setattr(style, "_font_files", lambda: {style.DEFAULT: "default", "Other": "other", "CJK": "cjk"})
     monkeypatch.setattr(style, "_characters", files.__getitem__)
-    for texts, families in ((["a", "b"], []), (["a", "天地"], ["CJK"]), (["Ω"], [])):
-        assert style.Lettering(texts).families == [style.DEFAULT, *families]
-    assert style.Lettering(["天"]).legible("a天", "id 7") == "a天"
-    assert style.Lettering(["a"]).legible("天", "id 7") == "id 7"
-    assert style.Lettering(["a"]).legible("a" * 20, "", longest=5) == "aaaa…"
+    for texts, families in ((["a", "b"], []), (["a", "天地"], ["CJK"])):
+        with style.lettering(texts, 9):
+            assert mpl.rcParams["font.family"] == [style.DEFAULT, *families]
+    assert style.shorten("a" * 20, longest=5) == "aaaa…"
