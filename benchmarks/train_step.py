@@ -68,8 +68,7 @@ def our_step(dropout: float) -> Callable[[], float]:
     from xlnet_jax.objectives.language_model import LanguageModel
     from xlnet_jax.training import sharding
     from xlnet_jax.training.optimizer import make_optimizer
-    from xlnet_jax.training.state import init_state, plan_state
-    from xlnet_jax.training.step import make_train_step
+    from xlnet_jax.training.step import init_state, make_train_step, plan_state
 
     config = dataclasses.replace(
         OUR_CONFIG, model=dataclasses.replace(OUR_CONFIG.model, dropout=dropout, attention_dropout=dropout)

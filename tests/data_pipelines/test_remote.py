@@ -21,7 +21,7 @@ from tests.web import Buckets, Web, serving
 from xlnet_jax.errors import RESTART, InputError, exit_code
 from xlnet_jax.settings.config import Config
 from xlnet_jax.tasks.classification.tables import read_table
-from xlnet_jax.training.text import Text
+from xlnet_jax.training.resolve import Text
 from xlnet_jax.training.workdir import Workdir
 
 LINES = [f"line {number} of the text" for number in range(2_000)]

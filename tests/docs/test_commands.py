@@ -32,7 +32,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config, HeadConfig, ModelConfig
 from xlnet_jax.tasks import config as finetune_config
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.training import text as training_text
+from xlnet_jax.training import resolve
 
 FORM = r"\b(TASK|SOURCE|TARGET)\b"
 NOT_RUN = {
@@ -251,7 +251,7 @@ def stand_in_for_run(settings):
     if isinstance(settings, CompareConfig):
         return
     is_finetuning = isinstance(settings, FinetuneConfig)
-    folder = (finetune_config if is_finetuning else training_text).folder_of(settings)
+    folder = (finetune_config if is_finetuning else resolve).folder_of(settings)
     model = "finetuned" if is_finetuning else "causal" if settings.model.attn_type == "uni" else "austen-demo"
     if not Path(folder).exists():
         shutil.copytree(f"runs/{model}", folder)

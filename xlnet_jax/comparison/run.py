@@ -37,7 +37,7 @@ from xlnet_jax.tasks.finetune import seed_folder
 from xlnet_jax.training import machine, sharding
 from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.pretrain import pretrain
-from xlnet_jax.training.text import Text
+from xlnet_jax.training.resolve import Text
 from xlnet_jax.training.workdir import Workdir
 
 PRETRAINED = "pretrained"

@@ -20,8 +20,7 @@ from xlnet_jax.tasks.features import Features, Outputs, Split, batch_by_length, 
 from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
 from xlnet_jax.training.loop import Numbers
-from xlnet_jax.training.state import TrainState
-from xlnet_jax.training.step import Program
+from xlnet_jax.training.step import Program, TrainState
 from xlnet_jax.training.stop import Interrupt, Wish
 
 

@@ -37,7 +37,7 @@ from xlnet_jax.storage.reading import find_damage, read_json, write_checksums
 from xlnet_jax.storage.versions import with_version
 from xlnet_jax.training import sharding
 from xlnet_jax.training.hosts import ALONE, Hosts
-from xlnet_jax.training.state import Guard, TrainState, empty_mems_ZBMD
+from xlnet_jax.training.step import Guard, TrainState, empty_mems_ZBMD
 
 keep_orbax_quiet()
 

@@ -104,7 +104,7 @@ def evaluate(
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
     from xlnet_jax.checkpoints.run import Run
     from xlnet_jax.training.evaluation import measure_loss
-    from xlnet_jax.training.text import demand_memory
+    from xlnet_jax.training.resolve import demand_memory
 
     run = Run.of(asked.checkpoint)
     pretrained = load_with_tokenizer(asked.checkpoint, asked.tokenizer)

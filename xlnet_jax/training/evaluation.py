@@ -27,8 +27,7 @@ from xlnet_jax.training import sharding
 from xlnet_jax.training.initial import params_of
 from xlnet_jax.training.loop import Numbers
 from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.state import TrainState, empty_mems_ZBMD, plan_state
-from xlnet_jax.training.step import EvalStep, make_eval_step
+from xlnet_jax.training.step import EvalStep, TrainState, empty_mems_ZBMD, make_eval_step, plan_state
 from xlnet_jax.training.stop import Interrupt, Wish
 
 

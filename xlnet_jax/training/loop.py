@@ -40,8 +40,7 @@ from xlnet_jax.training.metrics import (
     read_records,
     start_wandb,
 )
-from xlnet_jax.training.state import TrainState
-from xlnet_jax.training.step import Metrics, Program
+from xlnet_jax.training.step import Metrics, Program, TrainState
 from xlnet_jax.training.stop import Interrupt, Wish, stop_after_step
 from xlnet_jax.training.workdir import Workdir
 

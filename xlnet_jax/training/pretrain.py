@@ -25,9 +25,8 @@ from xlnet_jax.training.hosts import Process, connect
 from xlnet_jax.training.initial import InitialWeights, params_of
 from xlnet_jax.training.loop import Run, train
 from xlnet_jax.training.metrics import read_records, speed
-from xlnet_jax.training.resolve import Resolved, resolve
+from xlnet_jax.training.resolve import Resolved, folder_of, resolve
 from xlnet_jax.training.step import make_eval_step
-from xlnet_jax.training.text import folder_of
 from xlnet_jax.training.workdir import Workdir
 
 LARGER = {

@@ -1,29 +1,190 @@
-"""Resolve the settings of a pretraining run, once, before it begins."""
+"""Resolve the settings of a pretraining run, once, before it begins: its folder, its text (a prepared corpus, or text
+from which tokenizer and corpus are made in the workdir), the weights it starts from, and its program.
+"""
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 
+from data_pipelines import sources, texts, windows
 from data_pipelines.batches import BatchSource
-from data_pipelines.corpus import Corpus
-from data_pipelines.tokenizer import Tokenizer
+from data_pipelines.corpus import Corpus, is_corpus
+from data_pipelines.prepare import prepare
+from data_pipelines.sources import Source
+from data_pipelines.tokenizer import Normalization, Settings, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import inputs_of
-from xlnet_jax.objectives.presets import defaults_of
+from xlnet_jax.objectives.presets import PRESETS, defaults_of
 from xlnet_jax.objectives.registry import objective_named, validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.settings.files import from_dict, to_dict
+from xlnet_jax.storage.files import drop_leftovers
 from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import check_attention, choose_attention, last_windows
 from xlnet_jax.training.fit import Memory, build_fitting, keep_fit
 from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.initial import begin_from, tokenizer_of
 from xlnet_jax.training.step import Program, pretraining_program
-from xlnet_jax.training.text import Text
 from xlnet_jax.training.workdir import Workdir
+
+
+def folder_of(config: Config) -> str:
+    """Return `workdir`, or a name made of text, preset and objective."""
+    if config.workdir:
+        return config.workdir
+    objective = "" if config.objective == PRESETS[config.preset]().objective else f"-{config.objective}"
+    return f"runs/{name_of_text(config)}-{config.preset}{objective}"
+
+
+def name_of_text(config: Config) -> str:
+    """Return a short name of the text, that can be part of a file name."""
+    return "+".join(map(sources.describe, config.corpus)) or "austen"
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text that the settings `corpus` and `validation` name."""
+
+    name: str  # short, can be part of a file name
+    prepared: Corpus | None
+    train: list[Source]
+    validation: list[Source] | None  # None = held out from train
+
+    @classmethod
+    def of(cls, config: Config) -> "Text":
+        """Find the text. Raises InputError where a name stands for nothing, or a prepared corpus is not alone."""
+        names, validation = config.corpus, config.validation
+        name = name_of_text(config)
+        prepared = [corpus for corpus in names if is_corpus(corpus)]
+        if prepared and (len(names) > 1 or validation):
+            raise InputError(
+                f"`corpus` {prepared[0]} is a prepared corpus, with a held-out part of its own: it stands alone; "
+                "prepare several texts together, and give them `data.weights`"
+            )
+        if prepared:
+            return cls(name, Corpus(prepared[0]), [], None)
+        if not names:
+            novels = sources.embedded()
+            names, validation = novels[:1], validation or novels[1:]
+
+        def find(names: tuple[str, ...], split: str) -> list[Source]:
+            return sources.find(names, config.text_field, config.tfds_data_dir, split)
+
+        train, held_out = find(names, "train"), find(validation, "validation") if validation else None
+        sources.demand_distinct(train, held_out or ())
+        return cls(name, None, train, held_out)
+
+    def demanded_tokenizer(self, config: Config, of_weights: Tokenizer | None) -> Tokenizer | None:
+        """Return the tokenizer that the run must use: that of its initial weights, of the setting `tokenizer`, or of a
+        prepared corpus; None where the run trains one.
+
+        Raises InputError where two of them differ, or one has another data.token_level than the settings.
+        """
+        given = of_weights or self._given_tokenizer(config)
+        origin = f"`init` {config.init}" if of_weights else f"`tokenizer` {config.tokenizer}"
+        if self.prepared is not None:
+            if given:
+                self.prepared.demand(given, str(config.init if of_weights else config.tokenizer))
+            given, origin = self.prepared.tokenizer, f"`corpus` {config.corpus[0]}"
+        level = config.data.token_level
+        if given and level not in ("piece", given.settings.token_level):
+            raise InputError(
+                f"data.token-level {level}: the tokenizer of {origin} is there already, and of level "
+                f"{given.settings.token_level}; leave one of the two out"
+            )
+        size, is_given = config.model.vocab_size, "model.vocab-size" in config.given
+        if given and not of_weights and is_given and size != given.vocab_size:
+            raise InputError(
+                f"model.vocab-size {size}: the tokenizer of {origin} has {given.vocab_size:,} pieces; leave it out, or "
+                f"give {given.vocab_size}"
+            )
+        return given
+
+    def counted_tokenizer(self, config: Config, workdir: Workdir) -> Tokenizer | None:
+        """Return a tokenizer of words, characters or bytes, whose vocabulary the text determines: that of the run that
+        resumes in the workdir, or a new one. None for pieces, whose number is a setting."""
+        if config.data.token_level == "piece":
+            return None
+        goes_on = workdir.has_checkpoints and workdir.tokenizer.exists()
+        return Tokenizer.load(workdir.tokenizer) if goes_on else self._train_tokenizer(config)
+
+    def _given_tokenizer(self, config: Config) -> Tokenizer | None:
+        if config.tokenizer is None:
+            return None
+
+        def suited() -> Settings:
+            return Settings.suited_to((), self._normalization(config))
+
+        return Tokenizer.load(config.tokenizer, Settings if self.prepared else suited)
+
+    def _normalization(self, config: Config) -> Normalization | Literal["auto"]:
+        """Return the normalisation of the settings; for auto that which suits the text, which is printed."""
+        if config.data.normalization != "auto" or config.data.token_level == "byte":
+            return config.data.normalization
+        survey = texts.survey(self.train, config.corpus_errors)
+        print(f"chosen      {survey.describe()}")
+        return survey.normalization
+
+    def _train_tokenizer(self, config: Config) -> Tokenizer:
+        lines = sources.read_lines(self.train, config.corpus_errors)
+        size, level = config.model.vocab_size, config.data.token_level
+        try:
+            return Tokenizer.train(lines, size, self._normalization(config), token_level=level)
+        except InputError as error:
+            raise InputError(str(error).replace("`vocab_size`", "`model.vocab_size`")) from None
+
+    def find_tokenizer(self, config: Config, given: Tokenizer | None, workdir: Workdir) -> Tokenizer:
+        """Return the tokenizer in the workdir; else save there the one given, or one trained on the text.
+
+        Raises InputError where the workdir has another tokenizer than the one given.
+        """
+        if workdir.tokenizer.exists():
+            drop_leftovers(workdir.tokenizer)
+            there = Tokenizer.load(workdir.tokenizer)
+            if given and given.sha256 != there.sha256:
+                name = config.tokenizer or config.init or self.name
+                raise InputError(
+                    f"workdir {workdir.folder} holds another run (its tokenizer is not {name}): give `tokenizer` "
+                    f"{workdir.tokenizer}, or another `workdir`"
+                )
+            return there
+        tokenizer = given or self._train_tokenizer(config)
+        tokenizer.save(workdir.tokenizer)
+        return tokenizer
+
+    def find_corpus(self, config: Config, tokenizer: Tokenizer, workdir: Workdir) -> Corpus:
+        """Return the prepared corpus, or the one in the workdir, which is made where it does not exist yet."""
+        if self.prepared:
+            demand_memory(self.prepared, config)
+            return self.prepared
+        return prepare(
+            self.train,
+            self.validation,
+            tokenizer,
+            workdir.corpus,
+            block_len=windows.block_len(config.data),
+            validation_fraction=config.data.validation_fraction,
+            errors=config.corpus_errors,
+        )
+
+
+def demand_memory(corpus: Corpus, config: Config) -> None:
+    """Raise InputError where the blocks of a corpus never fill the memory: they may be shorter than asked for."""
+    held = windows.steps_per_block(corpus.block_len, config.data)
+    carried = (held - 1) * config.data.reuse_len
+    if held > 0 and config.model.mem_len > carried:
+        raise InputError(
+            f"model.mem-len {config.model.mem_len} can never be filled: the {held} windows in a block of corpus "
+            f"{corpus.folder}, of {corpus.block_len} tokens, carry at most {carried} positions; lower it, or prepare "
+            f"blocks of {windows.block_len(config.data)}"
+        )
+
+
+# ---- the run ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

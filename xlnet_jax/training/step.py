@@ -1,7 +1,8 @@
-"""The compiled part of a run: its train step, its evaluation step, and its program, which is the train step with its
-mesh, the layout of its state and the shapes of its batches.
+"""The compiled part of a run: its state, created on the devices that hold it; its train step and its evaluation step;
+and its program, which is the train step with its mesh, the layout of its state and the shapes of its batches.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,17 +13,78 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import struct
 from jax.sharding import Mesh
 
 from data_pipelines.objectives.base import batch_spec, shape_of
 from xlnet_jax.dims import Batch
+from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, Objective, Scored, objective_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config, RunConfig
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import learning_rate, make_optimizer
-from xlnet_jax.training.state import Guard, TrainState, empty_mems_ZBMD, init_state, plan_state, with_params
+
+# ---- state -----------------------------------------------------------------------------------------------------------
+
+
+@struct.dataclass
+class Guard:
+    """Statistics of the steps so far, by which a bad step is recognised."""
+
+    norm_mean: jax.Array  # float32, running mean of the gradient norm over steps that were not skipped
+    skipped: jax.Array  # int32, number of skipped steps
+    skipped_in_a_row: jax.Array  # int32, number of skipped steps since the last one that was not
+    mems_begin: jax.Array  # int32, first step whose hidden states the memory may hold
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that the next step depends on, besides settings and batch; random numbers come from (seed, step)."""
+
+    step: jax.Array  # int32, steps done, skipped ones included
+    params: Any  # float32, nested dicts
+    opt_state: Any
+    mems_ZBMD: jax.Array  # compute type
+    guard: Guard
+
+
+def empty_mems_ZBMD(mems: Any) -> jax.Array:
+    """Return empty memory of this shape and sharding: the state of all rows at the first step of a block."""
+    return jax.jit(lambda: jnp.zeros(mems.shape, mems.dtype), out_shardings=mems.sharding)()
+
+
+def _create(seed: int, objective: Objective, tx: optax.GradientTransformation) -> TrainState:
+    params = objective.init(jax.random.key(seed))
+    mems = jnp.zeros(objective.mems.shape, objective.mems.dtype)
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(zero, params, tx.init(params), mems, Guard(jnp.zeros(()), zero, zero, zero))
+
+
+def plan_state(objective: Objective, tx: optax.GradientTransformation, mesh: Mesh) -> TrainState:
+    """Return the shapes, types and shardings of a state (jax.ShapeDtypeStruct), before any of it exists: shapes by
+    `eval_shape`, shardings by the table of sharding.py. Checkpoints are restored to it."""
+    boxed = jax.eval_shape(lambda: _create(0, objective, tx))
+    shardings = sharding.of_boxed(boxed, mesh).replace(mems_ZBMD=sharding.over_memory(mesh))
+    return jax.tree.map(
+        lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), sharding.unboxed(boxed), shardings
+    )
+
+
+def init_state(seed: int, objective: Objective, tx: optax.GradientTransformation, plan: TrainState) -> TrainState:
+    """Return the state before the first step. Each shard is made on the device that holds it, without a host copy."""
+    return jax.jit(lambda: sharding.unboxed(_create(seed, objective, tx)), out_shardings=sharding.shardings_of(plan))()
+
+
+def with_params(state: TrainState, params: Any) -> TrainState:
+    """Return the state with its parameters replaced by `params` (nested host arrays), as far as these have them."""
+    drawn = flatten(state.params)
+    given = {path: sharding.from_host(a, drawn[path].sharding) for path, a in flatten(params).items()}
+    return dataclasses.replace(state, params=nest(drawn | given))
+
+
+# ---- steps -----------------------------------------------------------------------------------------------------------
 
 Metrics = dict[str, jax.Array]
 TrainStep = Callable[[TrainState, DeviceBatch], tuple[TrainState, Metrics]]
@@ -216,6 +278,8 @@ def make_eval_step(objective: Objective, plan: TrainState, mesh: Mesh, count: in
         out_shardings=Scored(*cast(Any, (everywhere, everywhere, mems, everywhere, everywhere))),
     )
 
+
+# ---- program ---------------------------------------------------------------------------------------------------------
 
 O = TypeVar("O", bound=Objective)
 AbstractBatch = dict[str, jax.ShapeDtypeStruct]

@@ -158,7 +158,7 @@ def test_commands_print_the_rule_that_they_choose_and_how_many_letters_it_change
 def test_a_run_prints_the_rule_for_the_tokenizer_that_it_trains(dutch, capsys):
     from dataclasses import replace
 
-    from xlnet_jax.training.text import Text
+    from xlnet_jax.training.resolve import Text
 
     config = replace(Config(), corpus=("dutch.txt",))
     config = replace(config, model=replace(config.model, vocab_size=60))

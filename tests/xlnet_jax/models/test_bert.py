@@ -21,7 +21,7 @@ from xlnet_jax.objectives.presets import PRESETS, parse_config
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.state import plan_state
+from xlnet_jax.training.step import plan_state
 
 IDS = np.random.default_rng(0).integers(9, 40, (2, 8)).astype(np.int32)
 

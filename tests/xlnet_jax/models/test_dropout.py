@@ -20,8 +20,7 @@ from xlnet_jax.objectives.language_model import BatchDropout, LanguageModel
 from xlnet_jax.settings.config import Config, HeadConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.state import init_state, plan_state
-from xlnet_jax.training.step import make_train_step
+from xlnet_jax.training.step import init_state, make_train_step, plan_state
 
 ROWS, LENGTH, TARGETS, MEMORY = 8, 16, 6, 8
 WIDTH, INNER, HEADS = 16, 32, 2

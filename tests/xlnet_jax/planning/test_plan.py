@@ -27,7 +27,7 @@ from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import fit
 from xlnet_jax.training.fit import input_bytes
 from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.state import init_state
+from xlnet_jax.training.step import init_state
 
 # ---- what a step is given --------------------------------------------------------------------------------------------
 

@@ -118,7 +118,7 @@ def test_windows_that_are_given_change_those_of_a_run_where_they_are_the_default
 def test_the_vocabulary_that_is_given_is_that_of_the_tokenizer(tmp_path):
     tokenizer = xlnet_jax.load("tiny").tokenizer
     tokenizer.save(tmp_path / "tokenizer")
-    text = import_module("xlnet_jax.training.text").Text.of(Config())
+    text = import_module("xlnet_jax.training.resolve").Text.of(Config())
     start = presets.parse_config(["--tokenizer", str(tmp_path / "tokenizer")], "train", "")
     assert text.demanded_tokenizer(start, None).sha256 == tokenizer.sha256
     words = ["--tokenizer", str(tmp_path / "tokenizer"), "--model.vocab-size", "4000"]

@@ -15,8 +15,7 @@ from xlnet_jax.tasks.features import Features, TrainingBatches
 from xlnet_jax.tasks.selection import Supervised
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import learning_rate, make_optimizer
-from xlnet_jax.training.state import init_state, plan_state, with_params
-from xlnet_jax.training.step import make_train_step
+from xlnet_jax.training.step import init_state, make_train_step, plan_state, with_params
 
 torch = pytest.importorskip("torch", reason="no PyTorch: pip install -e '.[bench]'")
 transformers = pytest.importorskip("transformers", reason="no transformers: pip install -e '.[bench]'")

@@ -19,7 +19,7 @@ from xlnet_jax.planning.estimate import abstract_step
 from xlnet_jax.settings.config import MeshConfig, ReplacedConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.fit import compile_step
-from xlnet_jax.training.state import plan_state
+from xlnet_jax.training.step import plan_state
 
 STEPS = 3
 

@@ -22,7 +22,7 @@ from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import fit, sharding
 from xlnet_jax.training.hosts import Hosts
 from xlnet_jax.training.loop import Loop
-from xlnet_jax.training.state import TrainState
+from xlnet_jax.training.step import TrainState
 from xlnet_jax.training.workdir import Workdir
 
 KIB, GIB = 2**10, 2**30

@@ -28,7 +28,7 @@ from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, validate_finetuning
 from xlnet_jax.training.loop import Loop
 from xlnet_jax.training.pretrain import LARGER, propose_next
-from xlnet_jax.training.text import folder_of
+from xlnet_jax.training.resolve import folder_of
 from xlnet_jax.training.workdir import Workdir
 
 

@@ -10,8 +10,7 @@ from xlnet_jax.objectives.language_model import objective_of
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig, OptimizerConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.state import plan_state
-from xlnet_jax.training.step import Program, make_train_step
+from xlnet_jax.training.step import Program, make_train_step, plan_state
 
 CONFIG = Config(
     steps=20,

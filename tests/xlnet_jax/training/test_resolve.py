@@ -14,7 +14,7 @@ from xlnet_jax import train
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.settings.config import Config
-from xlnet_jax.training.text import Text
+from xlnet_jax.training.resolve import Text
 from xlnet_jax.training.workdir import Workdir
 
 
