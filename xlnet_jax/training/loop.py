@@ -13,7 +13,6 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -153,33 +152,23 @@ def _train(run: Run, checkpoints: Checkpoints, process: Process) -> tuple[int, i
         evaluations = hosts.gather("evaluations", [r for r in records if r["split"] == "validation"])[0]
         if run.evaluation:
             run.evaluation.recall(evaluations, start)
-        with _open_loop(run, checkpoints, interrupt, process, start, records) as loop:
+        config, workdir = run.config, run.workdir
+        view = ProgressView(start, config.steps, run.reference, process.console)
+        if hosts.first:
+            wandb_run = start_wandb(config.log.wandb, config, workdir.wandb_id) if config.log.wandb else None
+            writer = MetricsWriter(workdir.metrics, workdir.tensorboard, start, wandb_run)
+        else:
+            writer = SilentWriter()
+        with view.bar, writer:
+            times = WallTime(records, start, process.began, run.memory.seconds)
+            traced = traced_steps(config.trace_steps if hosts.first else None)
+            tracer = Tracer(traced, start, writer.events_folder, workdir.tensorboard, view.say)
+            loop = Loop(run, checkpoints, interrupt, writer, view, times, tracer)
             done, stopped = loop.train(state, start, any(r["step"] == start for r in evaluations))
             checkpoints.wait()
     if stopped:
         say(f"stopped by {interrupt} with step {done} saved; the same command goes on from there")
     return done, interrupt.exit_code if stopped else 0
-
-
-@contextmanager
-def _open_loop(
-    run: Run,
-    checkpoints: Checkpoints,
-    interrupt: Interrupt,
-    process: Process,
-    start: int,
-    records: list[dict[str, Any]],
-) -> Iterator["Loop"]:
-    """Open the outputs of a run that goes on at step `start`; only process 0 writes and traces."""
-    config, workdir, first = run.config, run.workdir, process.hosts.first
-    view = ProgressView(start, config.steps, run.reference, process.console)
-    wandb_run = start_wandb(config.log.wandb, config, workdir.wandb_id) if first and config.log.wandb else None
-    writer = MetricsWriter(workdir.metrics, workdir.tensorboard, start, wandb_run) if first else SilentWriter()
-    with view.bar, writer:
-        times = WallTime(records, start, process.began, run.memory.seconds)
-        traced = traced_steps(config.trace_steps if first else None)
-        tracer = Tracer(traced, start, writer.events_folder, workdir.tensorboard, view.say)
-        yield Loop(run, checkpoints, interrupt, writer, view, times, tracer)
 
 
 @dataclass(frozen=True)

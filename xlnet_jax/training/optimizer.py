@@ -1,6 +1,6 @@
 """Optimizers: optax AdamW, and that of the 2019 code (model_utils.py, `get_train_op`, `AdamWeightDecayOptimizer`)."""
 
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import jax
@@ -50,7 +50,8 @@ def _adam_2019(config: OptimizerConfig, steps: int) -> list[optax.GradientTransf
         adam = scale_by_adam_2019(config.beta1, config.beta2, config.eps, bias_correction=True)
         return [_stored(adam, config), rate]
     adam = _stored(scale_by_adam_2019(config.beta1, config.beta2, config.eps, bias_correction=False), config)
-    return [adam, optax.add_decayed_weights(config.weight_decay, decayed_2019), rate]
+    mask = functools.partial(decayed, profile="paper2019")
+    return [adam, optax.add_decayed_weights(config.weight_decay, mask), rate]
 
 
 def scale_by_adam_2019(beta1: float, beta2: float, eps: float, bias_correction: bool) -> optax.GradientTransformation:
@@ -149,21 +150,16 @@ def scale_matrices(share: float) -> optax.GradientTransformation:
     return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scale, updates))
 
 
-def decayed(params: Any) -> Any:
-    """Return True for each parameter under weight decay: all but biases and normalisation."""
-    return _by_name(params, lambda name: name not in _VECTORS)
-
-
-def decayed_2019(params: Any) -> Any:
-    """Return True for each parameter under weight decay in the 2019 code: also the r_w, r_r and r_s biases."""
-    return _by_name(params, lambda name: name == "biases" or name not in _VECTORS)
-
-
 _VECTORS = ("scale", "bias", "biases", "output_bias", "query")
 
 
-def _by_name(params: Any, holds: Callable[[str], bool]) -> Any:
+def decayed(params: Any, profile: str = "default") -> Any:
+    """Return True for each parameter under weight decay: all but biases and normalisation; in the 2019 code also the
+    r_w, r_r and r_s biases."""
+    left_alone = set(_VECTORS) - ({"biases"} if profile == "paper2019" else set())
+
     def at(path: tuple[Any, ...], _: Any) -> bool:
-        return holds(path[-1].key if not hasattr(path[-1], "name") else path[-2].key)
+        last = path[-1].key if not hasattr(path[-1], "name") else path[-2].key
+        return last not in left_alone
 
     return jax.tree_util.tree_map_with_path(at, params)
