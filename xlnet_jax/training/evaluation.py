@@ -20,14 +20,13 @@ from data_pipelines.tokenizer import CLS, EOD, EOP, SEP, UNK, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
 from xlnet_jax.dims import Batch
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.language_model import DeviceBatch, objective_of
+from xlnet_jax.objectives.language_model import objective_of
 from xlnet_jax.objectives.registry import batch_source, objective_named, validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
 from xlnet_jax.training.initial import params_of
 from xlnet_jax.training.loop import Numbers
-from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.step import EvalStep, TrainState, empty_mems_ZBMD, make_eval_step, plan_state
+from xlnet_jax.training.step import EvalStep, Program, TrainState, make_eval_step
 from xlnet_jax.training.stop import Interrupt, Wish
 
 
@@ -155,12 +154,11 @@ def _mean_over_targets(values_V: np.ndarray, batches: Iterable[Batch], put: Put)
 class HeldOutLoss:
     """`Evaluation` of pretraining: the same batches every time."""
 
+    program: Program[Any]
     step: EvalStep
     batches: Sequence[Batch]
-    empty_mems: Callable[[], jax.Array]
-    put: Callable[[Batch], DeviceBatch]
     unigram_nats: float
-    every_steps: int
+    every_steps: int = 0
     is_worth_saving: bool = False
     is_enough: bool = False
 
@@ -175,13 +173,13 @@ class HeldOutLoss:
         """Return loss, nats per target over all batches, and the other measures per row: pair_loss (nats) and
         pair_accuracy (a share), or detection_loss (nats a token), detection_accuracy and replaced_share. Return None
         where `is_stopped`, asked before each batch, says so."""
-        mems_ZBMD = self.empty_mems()
+        mems_ZBMD = self.program.empty_mems_ZBMD()
         sums: Any = None
         for batch in self.batches:
             if is_stopped():
                 return None
             jax.block_until_ready(sums)  # stay one batch ahead of the device: a stop waits for no more
-            on_mesh = self.put(batch)
+            on_mesh = self.program.put(batch)
             scored = self.step(params, on_mesh, mems_ZBMD)
             mems_ZBMD = scored.new_mems_ZBMD
             of_rows = {**scored.row_losses, **scored.row_measures}
@@ -243,30 +241,24 @@ def measure_loss(
     seen = {name: getattr(config.model, name) for name in AT_EVALUATION}
     config = replace(config, model=replace(pretrained.model, **seen))
     validate(config)
-    mesh = sharding.make_mesh(config)
-    put = sharding.batch_to_mesh(mesh, config.data.batch_size)
+    program = Program.of(config, objective_of(config))
     batches = held_out_batches(corpus, tokenizer, config)
-    unigram = unigram_line(unigram_counts, batches, put)
-
+    unigram = unigram_line(unigram_counts, batches, program.put)
     params, missing = params_of(pretrained, config)
     if missing:
         raise InputError(
             f"the checkpoint has no {', '.join(missing)}: it was trained by another objective, or without "
             "data.pair-loss; measure what it has learned"
         )
-    objective = objective_of(config)
-    plan = plan_state(objective, make_optimizer(config.optimizer, config.steps), mesh)
-    held_out = HeldOutLoss(
-        make_eval_step(objective, plan, mesh), batches, lambda: empty_mems_ZBMD(plan.mems_ZBMD), put, unigram,
-        config.eval.every_steps,
-    )  # fmt: skip
+    eval_step = make_eval_step(program.objective, program.plan, program.mesh)
+    held_out = HeldOutLoss(program, eval_step, batches, unigram)
     counted = itertools.count(1)
 
     def is_stopped() -> bool:
         on_batch(next(counted), len(batches))
         return False
 
-    numbers = held_out.measure(sharding.from_host(params, sharding.shardings_of(plan.params)), is_stopped)
+    numbers = held_out.measure(sharding.from_host(params, sharding.shardings_of(program.plan.params)), is_stopped)
     assert numbers is not None
     return Measured(
         config.objective,

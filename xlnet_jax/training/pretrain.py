@@ -125,9 +125,7 @@ def _build(resolved: Resolved, workdir: Workdir, process: Process) -> Run:
     held_out = list(held_out_text.iterate(0, held_out_text.steps_per_epoch, program.rows))
     unigram_nats = unigram_line(corpus.unigram_counts, held_out, program.put)
     eval_step = make_eval_step(program.objective, program.plan, program.mesh, config.optimizer.accumulate)
-    evaluation = HeldOutLoss(
-        eval_step, held_out, program.empty_mems_ZBMD, program.put, unigram_nats, config.eval.every_steps
-    )
+    evaluation = HeldOutLoss(program, eval_step, held_out, unigram_nats, config.eval.every_steps)
     rates = functools.partial(speed, config)
     locate = functools.partial(locate_window, config, str(workdir.folder), batches.steps_per_block)
     reference = {"unigram": unigram_nats}

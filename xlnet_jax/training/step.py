@@ -174,36 +174,26 @@ def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
     """Return a function: params, batch, memory, dropout -> measurements, gradient of the sum of all losses, next
     memory. It goes through `count` micro-batches. "loss" is the mean over targets, other measurements over rows."""
 
-    def micro_batch_grads(
-        params: Any,
-        part: DeviceBatch,
-        mems_ZBMD: jax.Array,
-        dropout: BatchDropout | None,
-        targets: jax.Array,
-        rows: int,
-    ) -> tuple[Any, Any, jax.Array]:
-        def share_of_loss(params: Any) -> tuple[jax.Array, Any]:
-            scored = objective.score(params, part, mems_ZBMD, dropout)
-            losses = {name: total / rows for name, total in scored.row_losses.items()}
-            losses["loss"] = scored.loss_sum / targets
-            measured = losses | {name: hits / rows for name, hits in scored.row_measures.items()}
-            return sum(losses.values(), start=jnp.zeros(())), (measured, scored.new_mems_ZBMD)
-
-        grads, (measured, new_mems_ZBMD) = jax.grad(share_of_loss, has_aux=True)(params)
-        return measured, grads, new_mems_ZBMD
-
     def batch_grads(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Any:
         weights_BP = batch["target_weights"]
-        whole = jnp.maximum(weights_BP.sum(), 1.0), weights_BP.shape[0]
+        targets, rows = jnp.maximum(weights_BP.sum(), 1.0), weights_BP.shape[0]
 
-        def run_rows(rows: Any, mems: jax.Array) -> tuple[Any, jax.Array]:
-            part, example_B = rows
+        def micro_batch_grads(examples: Any, mems: jax.Array) -> tuple[Any, jax.Array]:
+            part, example_B = examples
             part_dropout = None if dropout is None else dropout._replace(example_B=example_B)
-            measured, grads, new_mems_ZBMD = micro_batch_grads(params, part, mems, part_dropout, *whole)
+
+            def share_of_loss(params: Any) -> tuple[jax.Array, Any]:
+                scored = objective.score(params, part, mems, part_dropout)
+                losses = {name: total / rows for name, total in scored.row_losses.items()}
+                losses["loss"] = scored.loss_sum / targets
+                measured = losses | {name: hits / rows for name, hits in scored.row_measures.items()}
+                return sum(losses.values(), start=jnp.zeros(())), (measured, scored.new_mems_ZBMD)
+
+            grads, (measured, new_mems_ZBMD) = jax.grad(share_of_loss, has_aux=True)(params)
             return (measured, grads), new_mems_ZBMD
 
-        rows = batch, None if dropout is None else dropout.example_B
-        (measured, grads), new_mems_ZBMD = _sum_micro_batches(run_rows, rows, mems_ZBMD, count, mesh)
+        examples = batch, None if dropout is None else dropout.example_B
+        (measured, grads), new_mems_ZBMD = _sum_micro_batches(micro_batch_grads, examples, mems_ZBMD, count, mesh)
         return measured, grads, new_mems_ZBMD
 
     return batch_grads
