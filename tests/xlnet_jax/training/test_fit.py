@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from rich.console import Console
 
 from tests.xlnet_jax.training.tiny import CONFIG, changed
-from tests.xlnet_jax.training.tiny_run import arguments, assert_same, records_of, state_of
+from tests.xlnet_jax.training.tiny_run import arguments, records_of
 from xlnet_jax import train
 from xlnet_jax.errors import OutOfMemory, exit_code
 from xlnet_jax.settings.config import MeshConfig
@@ -156,9 +156,7 @@ def test_the_compilers_refusal_is_read_and_kept(measured, tmp_path, monkeypatch)
 # ---- the train command -----------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_was_fitted_learns_what_an_unlimited_one_learns_and_resumes(
-    text, straight, tmp_path, monkeypatch, capsys
-):
+def test_a_run_that_was_fitted_learns_what_an_unlimited_one_learns(text, straight, tmp_path, monkeypatch, capsys):
     needs, real = [], fit.compiled_need
 
     def compiled_need(compiled, inputs):
@@ -169,18 +167,13 @@ def test_a_run_that_was_fitted_learns_what_an_unlimited_one_learns_and_resumes(
 
     monkeypatch.setattr(fit, "compiled_need", compiled_need)
     monkeypatch.setattr(fit, "memory_of", lambda device: GIB)
-    command = arguments(text, tmp_path, "--auto-fit")
-    assert train.main(command) == 0
+    assert train.main(arguments(text, tmp_path, "--auto-fit")) == 0
     assert "auto-fit    model.remat full and mesh.fsdp 4: as asked, a step needs" in capsys.readouterr().out
     assert json.loads((tmp_path / "config.json").read_text())["model"]["remat"] == "full"
     for ours, theirs in zip(records_of(tmp_path), records_of(straight), strict=True):
         assert ours.pop("split") == theirs.pop("split")
         assert ours == pytest.approx(theirs, rel=1e-4)
-    before = state_of(tmp_path)
-    shutil.rmtree(tmp_path / "checkpoints" / "12")
-    assert train.main(command) == 0
-    assert len(needs) == 3
-    assert_same(state_of(tmp_path), before)
+    assert len(needs) == 2
 
 
 def test_a_run_that_fails_after_all_ends_in_one_line_and_keeps_the_backends_words(
