@@ -1,4 +1,4 @@
-"""Statistics that studies make of their measurements: laws, n-gram models, intervals."""
+"""Laws, n-gram models and intervals, which studies make of their measurements."""
 
 import itertools
 

@@ -21,9 +21,8 @@ from benchmarks.dependent_targets import (
     numbers,
     queries_of,
 )
-from benchmarks.english import whole
 from benchmarks.long_recall import DISTANCES, KEYS, RECENT, REUSED, WINDOW, needle
-from benchmarks.twice import sentences_twice, words_twice
+from benchmarks.twice import words_twice
 from data_pipelines.tokenizer import MASK, Tokenizer
 from tests.xlnet_jax.random_models import SMALL, random_model
 from xlnet_jax.inference.log_probs import Query
@@ -165,24 +164,6 @@ def test_a_phrase_of_a_sentence_that_is_set_aside_is_not_learned():
     learned, aside = eight_tasks.split_phrases("sentence\tlabel\n" + "".join(rows))
     assert aside == "sentence\tlabel\n" + rows[0] + rows[40]
     assert learned == "sentence\tlabel\n" + "".join(rows[1:40]) + rows[42]
-
-
-def test_phrases_of_a_sentence_are_left_out():
-    sentence, phrase = (" ".join(f"word{n}" for n in range(*ends)) for ends in ((0, 20), (3, 17)))
-    other = " ".join(f"other{n}" for n in range(12))
-    assert whole([phrase, sentence, "too short", other, sentence]) == [sentence, other]
-
-
-def test_sentences_are_said_twice_in_the_same_words():
-    documents = sentences_twice([f"the line of the number {n}" for n in range(100_000)], 100, random.Random(1))
-    assert len(documents) == 100
-    for said in (document.split("\n") for document in documents):
-        at = parts = 0
-        while at < len(said):
-            size = 1 if said[at] == said[at + 1] else 2
-            assert said[at : at + size] == said[at + size : at + 2 * size]
-            at, parts = at + 2 * size, parts + 1
-        assert parts == 20
 
 
 def test_words_of_the_text_are_said_twice_or_three_times():
