@@ -27,8 +27,7 @@ from xlnet_jax.tasks.model import Model
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 INPUTS = ("input_ids", "attention_mask", "segment_ids")
-PROGRAM, WEIGHTS, ABOUT, TOKENIZER = "model.stablehlo", "weights.npz", "export.json", "tokenizer"
-OF_TEXTS, OF_WORDS = ("classification", "regression", "multilabel"), "token_classification"
+HEADS = ("classification", "regression", "multilabel", "token_classification")
 
 
 def export(model: Model, path: str | Path, *, seq_len: int | None = None) -> Path:
@@ -45,17 +44,15 @@ def export(model: Model, path: str | Path, *, seq_len: int | None = None) -> Pat
     target = demand_new(path)
     config = model.settings(seq_len=seq_len)
     head = config.head
-    if head.task not in (*OF_TEXTS, OF_WORDS):
-        raise InputError(f"a head for {head.task} cannot be exported: {', '.join((*OF_TEXTS, OF_WORDS))} can")
+    if head.task not in HEADS:
+        raise InputError(f"a head for {head.task} cannot be exported: {', '.join(HEADS)} can")
     length = config.data.seq_len
     config = replace(config, model=replace(config.model, attention="plain", remat="none"))
     task, network = make_task(config), build_model(config.model, head)
 
-    def forward(
-        weights: dict[str, Any], ids_BL: jax.Array, mask_BL: jax.Array, segments_BL: jax.Array
-    ) -> dict[str, jax.Array]:
+    def forward(weights: dict[str, Any], ids_BL: jax.Array, mask_BL: jax.Array, segments_BL: jax.Array) -> Any:
         params = nest(weights)
-        if head.task == OF_WORDS:
+        if head.task == "token_classification":
             logits_BLC: Any = network.apply({"params": params}, text_inputs(ids_BL, mask_BL, segments_BL))
             return {"log_probs": jax.nn.log_softmax(logits_BLC)}
         return task.predict(network, params, dict(zip(INPUTS, (ids_BL, mask_BL, segments_BL), strict=True)))
@@ -78,9 +75,9 @@ def export(model: Model, path: str | Path, *, seq_len: int | None = None) -> Pat
     with disk_errors_as_os_error(target.parent), complete_folder(target) as made:
         folder = Path(made)
         demand_space(folder, sum(array.nbytes for array in weights.values()))
-        (folder / PROGRAM).write_bytes(exported.serialize())
-        np.savez(folder / WEIGHTS, **weights)
-        write_versioned(folder / ABOUT, "export", about)
+        (folder / "model.stablehlo").write_bytes(exported.serialize())
+        np.savez(folder / "weights.npz", **weights)
+        write_versioned(folder / "export.json", "export", about)
         if model.tokenizer:
-            model.tokenizer.save(folder / TOKENIZER)
+            model.tokenizer.save(folder / "tokenizer")
     return target

@@ -120,9 +120,9 @@ def _write_rows(config: FinetuneConfig, rows: dict[str, list[dict[str, Any]]]) -
     paths = {}
     for role, of_role in rows.items():
         content = "".join(f"{json.dumps(row, default=str)}\n" for row in of_role).encode()
-        paths[role] = folder / f"{role}-{hashlib.sha256(content).hexdigest()[:12]}.jsonl"
+        paths[role] = str(folder / f"{role}-{hashlib.sha256(content).hexdigest()[:12]}.jsonl")
         write_durably(paths[role], content)
-    return {role: str(path) for role, path in paths.items()}
+    return paths
 
 
 def run(config: FinetuneConfig, *, is_command: bool = False) -> tuple[Result | None, int]:

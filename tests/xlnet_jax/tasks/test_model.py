@@ -1,7 +1,6 @@
 """A finetuned checkpoint predicts in Python what its command writes, for every family of tasks."""
 
 import csv
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,19 +21,9 @@ from xlnet_jax.tasks.readers import rows_of
 def finetuned(pretrained, table, workdir, **changes):
     settings = {
         "init": pretrained, "train": table, "eval": table, "workdir": workdir, "steps": 2,
-        "data": {"seq_len": 16, "batch_size": 8},
+        "data": {"seq_len": 16, "batch_size": 8, "buckets": (16,)},
     }  # fmt: skip
     return xlnet_jax.finetune(**settings | changes)
-
-
-@pytest.fixture(scope="module")
-def result(pretrained, table, tmp_path_factory):
-    return finetuned(pretrained, table, tmp_path_factory.mktemp("runs") / "run", predict=table)
-
-
-@pytest.fixture(scope="module")
-def model(result):
-    return xlnet_jax.load(result.checkpoint)
 
 
 def of_head(pretrained, head, **kept):
@@ -44,29 +33,35 @@ def of_head(pretrained, head, **kept):
     return Model(drawn.model, drawn.params, start.objective, head, start.tokenizer, **kept)
 
 
-def test_finetuning_returns_its_metrics_and_its_checkpoint(result, model):
-    assert result.metric == "accuracy"
+@pytest.fixture(scope="module")
+def folder(pretrained, tmp_path_factory):
+    """A classifier with a random head."""
+    folder = tmp_path_factory.mktemp("classifier") / "checkpoint"
+    xlnet_jax.save(of_head(pretrained, HeadConfig("classification", 2, labels=("bad", "good"))), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return xlnet_jax.load(folder)
+
+
+def test_predictions_are_those_that_the_command_writes(folder, model, table, tmp_path):
+    settings = {"eval": table, "predict": table, "workdir": tmp_path, "data": {"seq_len": 16, "batch_size": 8}}
+    result = xlnet_jax.finetune(init=folder, **settings)
     assert 0 <= result.metrics["accuracy"] <= 1
-    assert set(result.predictions) == {
-        f"{result.workdir}/predictions/{of}/predictions.tsv" for of in ("eval", "predict")
-    }
-    assert model.finetuning.task == "classification"
-    assert model.head.labels == ("bad", "good")
-
-
-def test_predictions_are_those_that_the_run_wrote(result, model):
-    with open(f"{result.workdir}/predictions/predict/predictions.tsv") as file:
+    assert set(result.predictions) == {f"{tmp_path}/predictions/{of}/predictions.tsv" for of in ("eval", "predict")}
+    with open(result.predictions[1], newline="") as file:
         written = list(csv.DictReader(file, delimiter="\t"))
-    found = model.predict(GOOD + BAD)
+    found = model.predict(GOOD + BAD, seq_len=16)
     assert [p.value for p in found] == [row["label"] for row in written]
     for p, row in zip(found, written, strict=True):
-        assert p.probabilities == pytest.approx(
-            {label: float(row[f"p({label})"]) for label in ("bad", "good")}, rel=1e-4
-        )
+        expected = {label: float(row[f"p({label})"]) for label in ("bad", "good")}
+        assert p.probabilities == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_prediction_does_not_depend_on_the_others(model, result):
-    (alone,) = xlnet_jax.load(result.workdir).predict(GOOD[:1])
+def test_a_prediction_does_not_depend_on_the_others(model):
+    (alone,) = model.predict(GOOD[:1])
     together = model.predict([" ".join(GOOD), GOOD[0], (GOOD[0], BAD[0])], batch_size=2)
     assert together[1].probabilities == pytest.approx(alone.probabilities, rel=1e-6)
     assert together[2].probabilities != pytest.approx(alone.probabilities, rel=1e-5)
@@ -115,12 +110,11 @@ def test_rows_of_python_are_read_as_the_file_of_them_is(table, model, handed, tm
     assert model.predict([{"text": row["text"]} for row in rows]) == model.predict([row["text"] for row in rows])
 
 
-def test_paths_may_be_text_or_paths(table, handed, model, result, tmp_path):
-    for names in (table, str(table), [table]):
-        xlnet_jax.finetune(init=Path(result.checkpoint), predict=names, workdir=tmp_path)
+def test_paths_may_be_text_or_paths(table, handed, model, folder, tmp_path):
+    for init, names in ((folder, table), (str(folder), str(table)), (folder, [table])):
+        xlnet_jax.finetune(init=init, predict=names, workdir=tmp_path)
     assert handed[0] == handed[1] == handed[2]
-    assert handed[0].init == result.checkpoint
-    assert xlnet_jax.load(Path(result.checkpoint)).predict(GOOD[:1]) == model.predict(GOOD[:1])
+    assert xlnet_jax.load(str(folder)).predict(GOOD[:1]) == model.predict(GOOD[:1])
 
 
 def test_rows_are_those_of_a_table_of_pandas_or_of_a_list():

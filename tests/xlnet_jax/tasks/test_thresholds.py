@@ -70,6 +70,8 @@ def asked():
 
 
 def test_python_answers_as_the_run_that_tuned_the_threshold(run, asked):
+    assert run.metric == "best_f1"
+    assert xlnet_jax.load(run.workdir).finetuning.task == run.task == "squad2"
     expected = written(run.workdir, "predictions.json")
     assert sorted({not text for text in expected.values()}) == [False, True]
     for place in (run.workdir, run.checkpoint):
