@@ -9,7 +9,7 @@ import pytest
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task
-from xlnet_jax.tasks.ranking.collection import read_collection
+from xlnet_jax.tasks.ranking.trec import read_collection
 from xlnet_jax.tasks.readers import Record, files, json_file
 
 SQUAD = {"data": [{"paragraphs": [{"context": "Tea.", "qas": [{"id": "a", "question": "?"}]}]}]}

@@ -18,7 +18,7 @@ from xlnet_jax.storage.reading import write_checksums
 from xlnet_jax.storage.versions import with_version
 from xlnet_jax.tasks.config import MultilabelConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.question_answering.answers import Answers, Candidate
+from xlnet_jax.tasks.question_answering.task import Answers, Candidate
 
 CONTEXTS = [
     f"{who} {how} {what}"

@@ -7,7 +7,7 @@ finds the same subsequence; each row of the table is computed at once, as the bi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,45 +18,13 @@ ENOUGH = 0.8  # of the text's characters must have a partner, as in the original
 BLOCK_ROWS = 4096  # of a long text so many are kept at a time; those of earlier blocks are computed twice
 
 
-class Partners:
-    """Partner of each character of one text in another text, ascending; UNMATCHED where it has none."""
-
-    def __init__(self, partner: np.ndarray):
-        self.partner = partner
-        at, has = np.arange(len(partner)), partner != UNMATCHED
-        self._front = np.maximum.accumulate(np.where(has, at, UNMATCHED))
-        self._rear = np.minimum.accumulate(np.where(has, at, len(partner))[::-1])[::-1]
-
-    def nearest(self, places: np.ndarray, size: int | None, *, is_start: bool) -> np.ndarray:
-        """Return the partners of these places. A place without one gets the first (is_start) or last place between its
-        neighbours' partners (`_convert_index` of run_squad.py). size: length of the other text; None = it ends with the
-        last partner."""
-        front, rear = self._front[places], self._rear[places]
-        none_in_front, none_behind = front < 0, rear == len(self.partner)
-        low = np.where(none_in_front, -1, self.partner[front])
-        high = self.partner[np.minimum(rear, len(self.partner) - 1)]
-        high = np.where(none_behind, low + 1 if size is None else size, high)
-        if is_start:
-            between = np.where(none_behind & (high == low + 1), low, low + 1)
-        else:
-            between = np.where(none_in_front & (high == 0), 0, high - 1)
-        return np.where(front == rear, self.partner[places], between)
-
-
-@dataclass(frozen=True)
-class Alignment:
+class Alignment(NamedTuple):
     """Alignment of a text with its tokens."""
 
     starts: np.ndarray  # int64 [tokens]: its first character
     ends: np.ndarray  # int64 [tokens]: its last one
-    _places: Partners  # of the characters in the tokens' text
-    _token_of_place: np.ndarray  # int64
-
-    def tokens_of(self, start: int, end: int) -> tuple[int, int]:
-        """Return the first and last token of the characters from `start` to `end`, both included."""
-        first = self._places.nearest(np.array([start]), None, is_start=True)[0]
-        last = self._places.nearest(np.array([end]), None, is_start=False)[0]
-        return int(self._token_of_place[first]), int(self._token_of_place[max(first, last)])
+    first_tokens: np.ndarray  # int64 [characters]: token with which an answer begins that begins here
+    last_tokens: np.ndarray  # int64 [characters]: token with which an answer ends that ends here, or an earlier one
 
 
 def align(characters: Sequence[str], pieces: Sequence[str]) -> Alignment | None:
@@ -73,13 +41,31 @@ def align(characters: Sequence[str], pieces: Sequence[str]) -> Alignment | None:
     partner_of_place[partner[matched]] = matched
     lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
     last = np.cumsum(lengths) - 1
-    of_places = Partners(partner_of_place)
+    token_of_place = np.repeat(np.arange(len(pieces)), lengths)
     return Alignment(
-        of_places.nearest(last - lengths + 1, len(characters), is_start=True),
-        of_places.nearest(last, len(characters), is_start=False),
-        Partners(partner),
-        np.repeat(np.arange(len(pieces)), lengths),
+        _nearest(partner_of_place, len(characters), is_start=True)[last - lengths + 1],
+        _nearest(partner_of_place, len(characters), is_start=False)[last],
+        token_of_place[_nearest(partner, None, is_start=True)],
+        token_of_place[_nearest(partner, None, is_start=False)],
     )
+
+
+def _nearest(partner: np.ndarray, size: int | None, *, is_start: bool) -> np.ndarray:
+    """Return the partner of each place. A place without one gets the first (is_start) or last place between its
+    neighbours' partners (`_convert_index` of run_squad.py). size: length of the other text; None = it ends with the
+    last partner."""
+    places, has = np.arange(len(partner)), partner != UNMATCHED
+    front = np.maximum.accumulate(np.where(has, places, UNMATCHED))
+    rear = np.minimum.accumulate(np.where(has, places, len(partner))[::-1])[::-1]
+    none_in_front, none_behind = front < 0, rear == len(partner)
+    low = np.where(none_in_front, -1, partner[front])
+    high = partner[np.minimum(rear, len(partner) - 1)]
+    high = np.where(none_behind, low + 1 if size is None else size, high)
+    if is_start:
+        between = np.where(none_behind & (high == low + 1), low, low + 1)
+    else:
+        between = np.where(none_in_front & (high == 0), 0, high - 1)
+    return np.where(has, partner, between)
 
 
 def _partners(characters: Sequence[str], tokens_text: str) -> np.ndarray:

@@ -25,16 +25,16 @@ from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text
 from xlnet_jax.tasks.losses import pairwise_loss_B, pointwise_loss_B, softmax_loss_B
-from xlnet_jax.tasks.ranking.collection import (
+from xlnet_jax.tasks.ranking.trec import (
     Run,
     best_first,
     is_run,
+    mean_scores,
     read_collection,
     read_qrels,
     read_run,
     write_run,
 )
-from xlnet_jax.tasks.ranking.scores import mean_scores
 from xlnet_jax.tasks.readers import files
 from xlnet_jax.tasks.task import Loss, Task, inputs_of
 

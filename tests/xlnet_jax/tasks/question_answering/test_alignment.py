@@ -47,7 +47,7 @@ def test_a_text_that_only_gains_a_space_is_aligned_as_any_other():
         pieces = ["▁", *text.replace(" ", "▁")]
         alignment = align(text, pieces)
         partner = by_table(text, " " + text, 6)
-        assert [alignment.tokens_of(i, i)[0] for i in range(len(text))] == partner.tolist()
+        assert alignment.first_tokens.tolist() == partner.tolist()
 
 
 def english(character):
@@ -62,7 +62,7 @@ def test_tokens_stand_for_the_characters_that_they_were_made_of():
     assert shown[:5] == ["He", "said", "to", "her", ":"]
     assert shown[5:8] == ["``ﬁ", "``ﬁ", "ne"]  # nothing says which of the characters without partners is whose
     assert shown[8:] == ["tea", "''", "–", "to", "Jo", "sé"]
-    assert alignment.tokens_of(text.index("José"), len(text) - 1) == (12, 13)
+    assert (alignment.first_tokens[text.index("José")], alignment.last_tokens[-1]) == (12, 13)
 
 
 def test_texts_that_have_little_in_common_with_their_tokens_are_not_aligned():

@@ -13,10 +13,17 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.tasks.config import QuestionAnsweringConfig, TaskDataConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.question_answering.answers import Window, candidates
 from xlnet_jax.tasks.question_answering.files import Answer, Question
 from xlnet_jax.tasks.question_answering.scores import best_threshold, raw_scores
-from xlnet_jax.tasks.question_answering.task import HEAD, NO_PLACE, QuestionAnswering, widest_contexts, windows_over
+from xlnet_jax.tasks.question_answering.task import (
+    HEAD,
+    NO_PLACE,
+    QuestionAnswering,
+    Window,
+    candidates,
+    widest_contexts,
+    windows_over,
+)
 
 ENDS = {"start_n_top": 3, "end_n_top": 2}
 

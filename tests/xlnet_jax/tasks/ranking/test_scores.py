@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from xlnet_jax.tasks.config import RankingConfig
-from xlnet_jax.tasks.ranking.collection import best_first
-from xlnet_jax.tasks.ranking.scores import mean_scores, query_scores
+from xlnet_jax.tasks.ranking.trec import best_first, mean_scores, query_scores
 
 # Ties, judgements below 0, a judged document that is not ranked, one ranked that is not judged; query 3 has nothing
 # relevant, query 4 no ranking.

@@ -14,8 +14,8 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.ranking.collection import read_run
 from xlnet_jax.tasks.ranking.task import LOSSES_B, Ranking
+from xlnet_jax.tasks.ranking.trec import read_run
 
 HEAD = HeadConfig("regression")
 MODEL = dataclasses.replace(SMALL, mem_len=0, num_layers=1)

@@ -7,7 +7,7 @@ import pytest
 from etils import epath
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.ranking.collection import best_first, is_run, read_collection, read_qrels, read_run, write_run
+from xlnet_jax.tasks.ranking.trec import best_first, is_run, read_collection, read_qrels, read_run, write_run
 
 SMART = """.I 1
 .T
