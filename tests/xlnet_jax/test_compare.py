@@ -18,7 +18,7 @@ from xlnet_jax.settings.config import Config
 from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.workdir import Workdir
 
-# Without dropout, the programs of a seed are those of another, and are compiled once.
+# Without dropout, the programs of a seed are those of another, and so are those of finetuning: both have one network.
 FINETUNE = (
     "steps=4 optimizer.warmup-steps=1 optimizer.learning-rate=0.02 data.batch-size=8 data.seq-len=16 data.buckets=16 "
     "selection.every-steps=4 model.dropout=0 model.attention-dropout=0"
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def words(folder, workdir, *more, contenders="plm-next,clm", seeds=("0", "1"), task=None):
+def words(folder, workdir, *more, contenders="plm-next,plm-no-spans", seeds=("0", "1"), task=None):
     return [
         *TINY, "--steps", "12", "--eval.every-steps", "6", "--checkpoint.every-steps", "12", "--objectives", contenders,
         "--budget", str(STEPS * 8 * 32), "--seeds", *seeds, "--corpus", str(folder / "novel.txt"),
@@ -75,7 +75,7 @@ def results(workdir):
 
 def test_results_are_those_of_the_runs(compared):
     found = results(compared)["contenders"]
-    assert found.keys() == {"plm-next", "clm"}
+    assert found.keys() == {"plm-next", "plm-no-spans"}
     for name, numbers in found.items():
         of_runs = {key: {} for key in NUMBERS}
         for seed in ("0", "1"):
@@ -134,7 +134,7 @@ def test_a_run_that_has_not_ended_is_continued_and_its_exit_code_ends_the_compar
     compared, folder, tmp_path, ran, missing
 ):
     workdir = shutil.copytree(compared, tmp_path / "again")
-    unfinished = workdir / "clm/seed-0" / missing
+    unfinished = workdir / "plm-no-spans/seed-0" / missing
     unfinished.unlink()
     assert compare.main(words(folder, workdir)) == RESTART
     assert ran == [str(unfinished.parent)]
@@ -145,7 +145,7 @@ def test_a_comparison_that_was_moved_half_way_goes_on(compared, folder, tmp_path
     before = results(compared)
     moved = compared.rename(tmp_path / "moved")
     try:
-        (moved / "clm/seed-0/sst-2/results.json").unlink()
+        (moved / "plm-no-spans/seed-0/sst-2/results.json").unlink()
         assert compare.main(words(folder, moved)) == 0
         assert results(moved) == before
     finally:
@@ -154,7 +154,7 @@ def test_a_comparison_that_was_moved_half_way_goes_on(compared, folder, tmp_path
 
 def test_contenders_and_seeds_can_be_added(compared, folder, tmp_path, ran):
     workdir = shutil.copytree(compared, tmp_path / "more")
-    assert compare.main(words(folder, workdir, contenders="clm,mlm", seeds=("1", "2"))) == RESTART
+    assert compare.main(words(folder, workdir, contenders="plm-no-spans,mlm", seeds=("1", "2"))) == RESTART
     assert ran == [f"{workdir}/mlm/seed-1/pretrained"]
 
 

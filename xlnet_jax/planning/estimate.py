@@ -31,28 +31,11 @@ def abstract_step(config: Config, devices: Sequence[Any]) -> tuple[Program[Any],
 
 
 @dataclass(frozen=True)
-class Work:
-    """Work of one compiled step, on each device."""
-
-    parts: dict[Part, Cost]
-    """memory traffic and cycles by part of the model"""
-    collectives: tuple[Collective, ...]
-
-    @property
-    def total(self) -> Cost:
-        """Sum over all parts."""
-        return functools.reduce(Cost.plus, self.parts.values(), Cost())
-
-
-@dataclass(frozen=True)
 class Plan:
-    """Train step on a topology, in plain numbers."""
+    """Train step on a topology."""
 
     config: Config
-    topology: str
-    chip: Chip
-    chips: int
-    devices: int
+    topology: Topology
     mesh: dict[str, int]
     state: dict[str, int]
     """bytes on each device of the inputs of a step, by kind"""
@@ -60,11 +43,21 @@ class Plan:
     """bytes on each device of activations, gradients and everything else that a step allocates"""
     program: int
     """bytes on each device of the program's instructions"""
-    available: int
-    """bytes on each device that programs can use"""
-    work: Work | None
-    """None = not compiled, because it does not fit"""
-    compile_seconds: float
+    parts: dict[Part, Cost] | None = None
+    """memory traffic and cycles of a step on each device, by part of the model; None = not compiled, because it does
+    not fit"""
+    collectives: tuple[Collective, ...] = ()
+    compile_seconds: float = 0.0
+
+    @property
+    def chip(self) -> Chip:
+        """Data sheet of the topology's chips."""
+        return self.topology.chip
+
+    @property
+    def total(self) -> Cost:
+        """Memory traffic and cycles of a step on each device."""
+        return functools.reduce(Cost.plus, (self.parts or {}).values(), Cost())
 
     @property
     def peak(self) -> int:
@@ -74,7 +67,7 @@ class Plan:
     @property
     def fits(self) -> bool:
         """True if the step compiles, and a device can hold all of it."""
-        return self.work is not None and self.peak <= self.available
+        return self.parts is not None and self.peak <= self.topology.available
 
     @property
     def flops(self) -> int:
@@ -94,19 +87,19 @@ class Plan:
     @property
     def has_floor(self) -> bool:
         """True if the compiler's estimate is a lower bound, because it counts some kernels at their peak FLOPs."""
-        return self.work is not None and self.work.total.kernels_at_least > 0
+        return self.total.kernels_at_least > 0
 
     @property
     def at_least(self) -> dict[str, float]:
         """Seconds of a step for arithmetic, memory traffic and links, each alone at its peak rate."""
-        arithmetic = (self.flops + self.recomputed) / (self.chips * self.chip.flops)
-        if self.work is None:
+        arithmetic = (self.flops + self.recomputed) / (self.topology.chips * self.chip.flops)
+        if self.parts is None:
             return {"arithmetic": arithmetic}
         per_chip = self.chip.devices
-        sent = sum(c.sent for c in self.work.collectives if c.group > per_chip)
+        sent = sum(c.sent for c in self.collectives if c.group > per_chip)
         return {
             "arithmetic": arithmetic,
-            "memory": self.work.total.bytes * per_chip / self.chip.memory_bandwidth,
+            "memory": self.total.bytes * per_chip / self.chip.memory_bandwidth,
             # Two devices on one chip need not send the same data twice.
             "links": sent / self.chip.link_bandwidth if self.chip.link_bandwidth else 0.0,
         }
@@ -115,7 +108,7 @@ class Plan:
     def compilers_estimate(self) -> float:
         """Seconds of a step by the cycles of all its instructions, collectives not included; 0 if not compiled, and for
         GPUs, whose compiler gives no cycles."""
-        return self.work.total.all_cycles / self.chip.clock if self.work and self.chip.clock else 0.0
+        return self.total.all_cycles / self.chip.clock if self.chip.clock else 0.0
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -125,12 +118,12 @@ class Plan:
     @property
     def mfu(self) -> dict[str, float]:
         """Share of the peak FLOPs that the FLOPs of the model reach, if a step takes as long as `seconds` says."""
-        at_peak = self.flops / (self.chips * self.chip.flops)
+        at_peak = self.flops / (self.topology.chips * self.chip.flops)
         return {name: at_peak / seconds for name, seconds in self.seconds.items() if seconds}
 
     def step_seconds(self, utilization: float) -> float:
         """Return the seconds of a step at this share of the peak FLOPs, or the longest of `seconds` if longer."""
-        return max(self.flops / (self.chips * self.chip.flops * utilization), *self.seconds.values())
+        return max(self.flops / (self.topology.chips * self.chip.flops * utilization), *self.seconds.values())
 
 
 def make_plan(config: Config, topology: Topology) -> Plan:
@@ -138,8 +131,7 @@ def make_plan(config: Config, topology: Topology) -> Plan:
     program, batch = abstract_step(config, topology.devices)
     config = cast(Config, program.config)
     inputs = input_bytes(program, batch)
-    need = Need(inputs, None)
-    work, seconds = None, 0.0
+    mesh, need = dict(program.mesh.shape), Need(inputs, None)
     if need.known < topology.available:
         try:
             compiled, seconds = compile_step(program, batch)
@@ -149,10 +141,7 @@ def make_plan(config: Config, topology: Topology) -> Plan:
         else:
             need = compiled_need(compiled, inputs)
             parsed = hlo.parse(compiled.as_text())
-            devices = len(topology.devices)
-            work = Work(cost_by_part(parsed, topology.chip), tuple(collectives(parsed, devices)))
-    mesh = dict(program.mesh.shape)
-    return Plan(
-        config, topology.name, topology.chip, topology.chips, len(topology.devices), mesh, need.inputs,
-        need.temporaries or 0, need.program, topology.available, work, seconds,
-    )  # fmt: skip
+            parts, found = cost_by_part(parsed, topology.chip), tuple(collectives(parsed, len(topology.devices)))
+            temporaries = need.temporaries or 0
+            return Plan(config, topology, mesh, need.inputs, temporaries, need.program, parts, found, seconds)
+    return Plan(config, topology, mesh, need.inputs, need.temporaries or 0, need.program)

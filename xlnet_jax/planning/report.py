@@ -27,15 +27,15 @@ GPUS_LACK = (
 
 def show(plan: Plan, utilization: float, console: Console) -> None:
     """Print one plan in full."""
-    c = plan.config
-    where = f"{plan.topology}: {_count(plan.chips, 'chip')}, {_count(plan.devices, 'device')} as {_mesh(plan)}"
+    c, there = plan.config, plan.topology
+    where = f"{there.name}: {_count(there.chips, 'chip')}, {_count(len(there.devices), 'device')} as {_mesh(plan)}"
     console.print(f"{where}, batch {c.data.batch_size:,} x {c.data.seq_len}")
     console.print(
         f"{c.preset}, {c.objective}, {c.model.dtype}, remat {c.model.remat}, accumulate {c.optimizer.accumulate}, "
         f"attention {c.model.attention}, {_compiled(plan)}\n\n{_verdict(plan)}\n"
     )
     _memory(plan, console)
-    if plan.work:
+    if plan.parts:
         _collectives(plan, console)
         _time(plan, utilization, console)
     console.print(f"{predicted_loss(c)}\n")
@@ -77,17 +77,17 @@ def compare(plans: Sequence[Plan], utilization: float, title: str, console: Cons
             f"{c.steps * seconds / DAY:.1f}",
         )
         table.add_row(
-            plan.topology, f"{plan.devices:,}", f"{c.data.batch_size:,}", _mesh(plan), c.model.remat,
+            plan.topology.name, f"{len(plan.topology.devices):,}", f"{c.data.batch_size:,}", _mesh(plan), c.model.remat,
             str(c.optimizer.accumulate), "yes" if plan.fits else "no", _gib(sum(plan.state.values())), _gib(plan.peak),
-            *(timed if plan.work else len(timed) * ("",)),
+            *(timed if plan.parts else len(timed) * ("",)),
         )  # fmt: skip
     console.print(table)
     console.print(
         "state, peak: GiB a device; estimate: the compiler's, of a step; tokens/s and days of "
         f"{plans[0].config.steps:,} steps at {utilization:.0%} of the peak FLOPs, or at bound or estimate if slower"
     )
-    for name in dict.fromkeys(plan.topology for plan in plans if not plan.chip.clock):
-        _cards([plan for plan in plans if plan.topology == name], console)
+    for name in dict.fromkeys(plan.topology.name for plan in plans if not plan.chip.clock):
+        _cards([plan for plan in plans if plan.topology.name == name], console)
 
 
 def _cards(plans: Sequence[Plan], console: Console) -> None:
@@ -96,7 +96,7 @@ def _cards(plans: Sequence[Plan], console: Console) -> None:
     The memory that a step needs does not depend on the memory that a GPU has, and grows with the rows in a line but for
     what the compiler saves here and there: the line goes through the fewest and the most rows.
     """
-    compiled = [plan for plan in plans if plan.work]
+    compiled = [plan for plan in plans if plan.parts]
     peaks = {plan.config.data.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"]): plan.peak for plan in compiled}
     fewest, most = min(peaks, default=0), max(peaks, default=0)
     if not peaks or peaks[most] <= peaks[fewest]:
@@ -110,7 +110,7 @@ def _cards(plans: Sequence[Plan], console: Console) -> None:
 
 
 def _verdict(plan: Plan) -> str:
-    needed, there = f"{_gib(plan.peak)} GiB a device", f"{_gib(plan.available)} GiB that programs can have"
+    needed, there = f"{_gib(plan.peak)} GiB a device", f"{_gib(plan.topology.available)} GiB that programs can have"
     card = next(
         (card for card in GPU_MEMORY_SIZES if not plan.chip.clock and plan.peak <= memory_for_programs(card)), None
     )
@@ -120,7 +120,7 @@ def _verdict(plan: Plan) -> str:
 
 
 def _compiled(plan: Plan) -> str:
-    if plan.work:
+    if plan.parts:
         return f"compiled in {plan.compile_seconds:.0f} s"
     return "refused by the compiler" if plan.temporaries else "not compiled, because its inputs alone are too large"
 
@@ -139,9 +139,8 @@ def _memory(plan: Plan, console: Console) -> None:
 
 
 def _collectives(plan: Plan, console: Console) -> None:
-    assert plan.work
     by_kind: dict[tuple[str, int], list[float]] = defaultdict(lambda: [0, 0, 0.0])
-    for c in plan.work.collectives:
+    for c in plan.collectives:
         row = by_kind[c.kind, c.group]
         row[0], row[1], row[2] = row[0] + c.times, row[1] + c.times * c.bytes, row[2] + c.sent
     if not by_kind:
@@ -157,8 +156,7 @@ def _collectives(plan: Plan, console: Console) -> None:
 
 
 def _time(plan: Plan, utilization: float, console: Console) -> None:
-    assert plan.work
-    c, chip, cost = plan.config, plan.chip, plan.work.total
+    c, chip, cost = plan.config, plan.chip, plan.total
     bounds, seconds = plan.at_least, plan.step_seconds(utilization)
     slowest, limit = (max(times, key=lambda name: times[name]) for times in (bounds, plan.seconds))
     reached = ""
@@ -181,7 +179,7 @@ def _time(plan: Plan, utilization: float, console: Console) -> None:
             f"at {utilization:.0%} utilisation",
             f"{_seconds(seconds)} a step{reached}: {plan.tokens / seconds:,.0f} tokens/s",
         ),
-        ("schedule", f"{c.steps:,} steps: {days:,.1f} days, {24 * days * plan.chips:,.0f} chip-hours"),
+        ("schedule", f"{c.steps:,} steps: {days:,.1f} days, {24 * days * plan.topology.chips:,.0f} chip-hours"),
     ]
     table = Table(box=box.SIMPLE, show_header=False)
     for row in rows:
@@ -219,21 +217,21 @@ def _cycles(cost: Cost) -> str:
 def show_parts(plan: Plan, console: Console) -> None:
     """Print memory traffic and cycles of a step by part of the model, the most cycles first; for GPUs, which have none,
     the most traffic."""
-    if not plan.work:
+    if not plan.parts:
         return
     has_cycles = plan.chip.clock > 0
     cycles = ("million cycles", "in kernels", "by traffic") if has_cycles else ()
-    table = Table("part of a step", "GB", *cycles, "share", title=plan.topology, box=box.SIMPLE)
+    table = Table("part of a step", "GB", *cycles, "share", title=plan.topology.name, box=box.SIMPLE)
     for column in table.columns[1:]:
         column.justify = "right"
-    total = plan.work.total
+    total = plan.total
 
     def add(name: str, cost: Cost) -> None:
         numbers = (cost.cycles, cost.kernel_cycles, cost.traffic_cycles) if has_cycles else ()
         share = cost.all_cycles / max(total.all_cycles, 1) if has_cycles else cost.bytes / max(total.bytes, 1)
         table.add_row(name, f"{cost.bytes / 1e9:,.1f}", *(f"{n / 1e6:,.1f}" for n in numbers), f"{share:.1%}")
 
-    for name, cost in sorted(plan.work.parts.items(), key=lambda item: (-item[1].all_cycles, -item[1].bytes)):
+    for name, cost in sorted(plan.parts.items(), key=lambda item: (-item[1].all_cycles, -item[1].bytes)):
         add(name, cost)
     table.add_section()
     add("all", total)

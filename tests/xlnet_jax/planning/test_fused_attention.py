@@ -69,7 +69,7 @@ for attention in ("plain", "auto"):
     config = dataclasses.replace(demo, model=dataclasses.replace(model, attention=attention))
     config = dataclasses.replace(config, data=dataclasses.replace(base().data, batch_size=32))
     plan = make_plan(config, find_topology(sys.argv[1]))
-    print(plan.config.model.attention, plan.work.total.bytes, *sorted(plan.work.parts), sep=",")
+    print(plan.config.model.attention, plan.total.bytes, *sorted(plan.parts), sep=",")
 """
 OF_SCORES = {"relative shift", "attention dropout", "position product"}
 

@@ -117,9 +117,9 @@ for attention in ("plain", "auto"):
         data=dataclasses.replace(config.data, batch_size=int(sys.argv[2])),
     )
     plan = make_plan(config, find_topology(sys.argv[1]))
-    kinds = {c.kind for c in plan.work.collectives}
-    print(plan.config.model.attention, plan.devices, plan.fits, "all-reduce" in kinds, plan.work.total.bytes)
-    print(*sorted(plan.work.parts), sep=";")
+    kinds = {c.kind for c in plan.collectives}
+    print(plan.config.model.attention, len(plan.topology.devices), plan.fits, "all-reduce" in kinds, plan.total.bytes)
+    print(*sorted(plan.parts), sep=";")
 """
 IN_KERNELS = {"relative shift", "attention dropout"}
 
