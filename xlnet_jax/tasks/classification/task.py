@@ -34,7 +34,6 @@ from xlnet_jax.tasks.losses import classification_loss_B, multilabel_loss_B, reg
 from xlnet_jax.tasks.readers import Record, demand_form
 from xlnet_jax.tasks.task import Loss, Prediction, Task
 
-Label = str | float | tuple[str, ...]  # several: of multilabel
 PARTS = ("accuracy_m", "accuracy_mm")  # of MNLI
 PREDICTIONS = "predictions.tsv"
 SHOWN = 12  # labels, in a message
@@ -59,7 +58,8 @@ class TextExample:
     id: str
     text: str
     text_pair: str | None
-    label: Label | None
+    label: Any
+    """a text, a number or, of multilabel, a tuple of texts; None = unknown"""
     # The hash of the training examples counts texts and labels only, so that files may move.
     where: str = dataclasses.field(repr=False)
     """file and line, for messages"""
@@ -148,7 +148,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
         return text, text_field(row, pair_columns, "text_pair") if pair_columns else None
 
     @abstractmethod
-    def _label(self, row: Record) -> Label:
+    def _label(self, row: Record) -> Any:
         """Return the label of a row. Raises InputError where it has none, or one that cannot be learned."""
 
     # ---- examples to features and outputs ---------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
     def features(
         self, examples: Sequence[TextExample], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
-        """Return one item an example; value: labels [items, …] of `targets`.
+        """Return one item an example; value: labels, int32 [items], or float32 [items] or [items, labels] (`_array`).
 
         Raises InputError where a finetuned head has other labels than the task, or an example has a label that the head
         lacks.
@@ -168,7 +168,14 @@ class TextTask(Task[TextExample, list[Prediction]]):
                 f"{', '.join(has[:SHOWN])}: name the `task` that it was finetuned for"
             )
         self._labels = head.labels or tuple(map(str, range(head.num_labels))) * (head.task != "regression")
-        targets = self.targets(examples)
+        for example in examples:
+            for label in example.label if isinstance(example.label, tuple) else [example.label]:
+                if isinstance(label, str) and label not in self._labels:
+                    shown = ", ".join(self._labels[:SHOWN]) + (", …" if len(self._labels) > SHOWN else "")
+                    raise InputError(
+                        f"{example.where}: the label {label} is none of the training examples', which are {shown}"
+                    )
+        labels = self._array([e.label for e in examples])
         texts = tokenizer.encode_lines([e.text for e in examples])
         pairs = tokenizer.encode_lines([e.text_pair or "" for e in examples])
         rows = [
@@ -176,7 +183,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
         ]
         return Features(
             tokens={"input_ids": [ids for ids, _ in rows], "segment_ids": [segments for _, segments in rows]},
-            values={"labels": targets} if training else {},
+            values={"labels": labels if labels.dtype == np.int32 else labels.astype(np.float32)} if training else {},
             examples=np.arange(len(examples)),
         )
 
@@ -200,9 +207,9 @@ class TextTask(Task[TextExample, list[Prediction]]):
         return encode_text(a, b[0] if b else None, None)
 
     @abstractmethod
-    def targets(self, examples: Sequence[TextExample]) -> np.ndarray:
-        """Return what is learned: numbers of labels, int32 [examples], numbers to predict, float32 [examples], or which
-        labels each has, float32 [examples, labels]. Raises InputError on a label that the head lacks."""
+    def _array(self, values: Sequence[Any]) -> np.ndarray:
+        """Return labels, or values of predictions, as numbers of labels, int32 [examples], as numbers, float
+        [examples], or as which labels each has, float [examples, labels]; None as the first label, 0 or no label."""
 
     def outputs(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
         """Return logits, float32 [B, C], or the numbers of a regression [B]."""
@@ -215,14 +222,22 @@ class TextTask(Task[TextExample, list[Prediction]]):
 
     # ---- answers ----------------------------------------------------------------------------------------------------
 
+    def _both(self, examples: Sequence[TextExample], answers: list[Prediction]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the true and the predicted labels."""
+        return self._array([e.label for e in examples]), self._array([a.value for a in answers])
+
     def metrics(self, examples: Sequence[TextExample], answers: list[Prediction]) -> dict[str, float]:
         """Return the scores of glue.py, the mean of two official ones as `average`, and the accuracies of the two parts
         of MNLI."""
-        found, official = self._metrics(examples, answers), self._published.metrics
+        true, predicted = self._both(examples, answers)
+        found, official = self._scores(true, predicted), self._published.metrics
+        parts = np.array([e.part for e in examples])
+        for part in sorted({*parts.tolist()} - {""}):
+            found[f"accuracy_{part}"] = float((predicted == true)[parts == part].mean())
         return found | ({"average": float(np.mean([found[name] for name in official]))} if len(official) > 1 else {})
 
     @abstractmethod
-    def _metrics(self, examples: Sequence[TextExample], answers: list[Prediction]) -> dict[str, float]: ...
+    def _scores(self, true: np.ndarray, predicted: np.ndarray) -> dict[str, float]: ...
 
     def write(self, folder: epath.Path, examples: Sequence[TextExample], answers: list[Prediction]) -> list[str]:
         """Write predictions.tsv, with id, answer and the probability of each label, and for GLUE the submission
@@ -252,7 +267,7 @@ class Classification(TextTask):
 
     scores, column = ("accuracy", "f1", "mcc"), "label"
 
-    def _label(self, row: Record) -> Label:
+    def _label(self, row: Record) -> Any:
         labels = self._published.labels
         value = _single_label(row, self._published.label, -1 if labels else None)
         if labels and type(value) is int:
@@ -275,9 +290,9 @@ class Classification(TextTask):
         scope = f"classification_{self.config.task}" if published else ""
         return dataclasses.replace(self.config.head, num_labels=len(labels), labels=labels, scope=scope)
 
-    def targets(self, examples: Sequence[TextExample]) -> np.ndarray:
-        numbers = [0 if e.label is None else _label_number(e, str(e.label), self._labels) for e in examples]
-        return np.array(numbers, np.int32)
+    def _array(self, values: Sequence[Any]) -> np.ndarray:
+        numbers = {label: number for number, label in enumerate(self._labels)}
+        return np.array([0 if value is None else numbers[value] for value in values], np.int32)
 
     def answers(self, examples: Sequence[TextExample], features: Features, outputs: Outputs) -> list[Prediction]:
         """Return the likeliest label with the probability of each."""
@@ -286,20 +301,11 @@ class Classification(TextTask):
             for row in outputs["log_probs"]
         ]
 
-    def _metrics(self, examples: Sequence[TextExample], answers: list[Prediction]) -> dict[str, float]:
-        true, predicted = self.targets(examples), self._numbers(answers)
-        found = classification_scores(predicted, true, len(self._labels))
-        parts = np.array([e.part for e in examples])
-        for part in sorted({*parts.tolist()} - {""}):
-            found[f"accuracy_{part}"] = float((predicted == true)[parts == part].mean())
-        return found
+    def _scores(self, true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+        return classification_scores(predicted, true, len(self._labels))
 
     def compare(self, examples: Sequence[TextExample], answers: list[Prediction]) -> Confusion:
-        return Confusion.count(self._labels, self.targets(examples), self._numbers(answers), "examples")
-
-    def _numbers(self, answers: list[Prediction]) -> np.ndarray:
-        numbers = {label: number for number, label in enumerate(self._labels)}
-        return np.array([numbers[str(answer.value)] for answer in answers])
+        return Confusion.count(self._labels, *self._both(examples, answers), "examples")
 
 
 class Regression(TextTask):
@@ -307,7 +313,7 @@ class Regression(TextTask):
 
     scores, column = ("pearson", "spearman"), "score"
 
-    def _label(self, row: Record) -> Label:
+    def _label(self, row: Record) -> Any:
         value = _single_label(row, self._published.label, None)
         try:
             number = float(value)
@@ -322,21 +328,17 @@ class Regression(TextTask):
         scope = f"regression_{self.config.task}" if self._published.submission else ""
         return dataclasses.replace(self.config.head, num_labels=1, scope=scope)
 
-    def targets(self, examples: Sequence[TextExample]) -> np.ndarray:
-        return np.array([e.label or 0 for e in examples], np.float32)
+    def _array(self, values: Sequence[Any]) -> np.ndarray:
+        return np.array([value or 0 for value in values], float)
 
     def answers(self, examples: Sequence[TextExample], features: Features, outputs: Outputs) -> list[Prediction]:
         return [Prediction(float(score), {}) for score in outputs["scores"]]
 
-    def _metrics(self, examples: Sequence[TextExample], answers: list[Prediction]) -> dict[str, float]:
-        return regression_scores(*self._numbers(examples, answers))
+    def _scores(self, true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+        return regression_scores(predicted, true)
 
     def compare(self, examples: Sequence[TextExample], answers: list[Prediction]) -> Scatter:
-        predicted, true = self._numbers(examples, answers)
-        return Scatter(true, predicted)
-
-    def _numbers(self, examples: Sequence[TextExample], answers: list[Prediction]) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([a.value for a in answers], float), np.array([e.label for e in examples], float)
+        return Scatter(*self._both(examples, answers))
 
     def _written(self, value: Any) -> str:
         return f"{value:.6g}"
@@ -350,7 +352,7 @@ class Multilabel(TextTask):
 
     scores, column = ("micro_f1", "macro_f1", "accuracy"), "labels"
 
-    def _label(self, row: Record) -> Label:
+    def _label(self, row: Record) -> Any:
         value = field(row, self._published.label, "label")
         if isinstance(value, str):
             value = value.split(self.config.columns.label_separator)
@@ -360,16 +362,13 @@ class Multilabel(TextTask):
 
     def head(self, train: Sequence[TextExample]) -> HeadConfig:
         """Return a head with the labels of the training examples, sorted. Raises InputError where none has a label."""
-        labels = tuple(sorted({label for example in train for label in _labels_of(example)}))
+        labels = tuple(sorted({label for example in train for label in example.label or ()}))
         if not labels:
             raise InputError(f"{train[0].where}: no example has a label; there is nothing to learn")
         return dataclasses.replace(self.config.head, num_labels=len(labels), labels=labels)
 
-    def targets(self, examples: Sequence[TextExample]) -> np.ndarray:
-        has = np.zeros((len(examples), len(self._labels)), np.float32)
-        for row, example in zip(has, examples, strict=True):
-            row[[_label_number(example, label, self._labels) for label in _labels_of(example)]] = 1
-        return has
+    def _array(self, values: Sequence[Any]) -> np.ndarray:
+        return np.array([[label in (value or ()) for label in self._labels] for value in values], float)
 
     def answers(self, examples: Sequence[TextExample], features: Features, outputs: Outputs) -> list[Prediction]:
         """Return the labels at multilabel.threshold or above it, with the probability of every label."""
@@ -379,10 +378,8 @@ class Multilabel(TextTask):
             for row in outputs["probabilities"]
         ]
 
-    def _metrics(self, examples: Sequence[TextExample], answers: list[Prediction]) -> dict[str, float]:
-        chosen = [answer.value if isinstance(answer.value, tuple) else () for answer in answers]
-        predicted = np.array([[label in labels for label in self._labels] for labels in chosen])
-        return multilabel_scores(predicted, self.targets(examples) > 0)
+    def _scores(self, true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+        return multilabel_scores(predicted > 0, true > 0)
 
     def _written(self, value: Any) -> str:
         return self.config.columns.label_separator.join(value)
@@ -401,17 +398,6 @@ def _single_label(row: Record, columns: Sequence[str], unknown: int | None) -> A
     if isinstance(value, (list, dict)):
         raise InputError(f"{row.where}: its label {value!r:.60} is neither text nor a number; an example has one label")
     return value
-
-
-def _labels_of(example: TextExample) -> tuple[str, ...]:
-    return example.label if isinstance(example.label, tuple) else ()
-
-
-def _label_number(example: TextExample, label: str, labels: Sequence[str]) -> int:
-    if label not in labels:
-        shown = ", ".join(labels[:SHOWN]) + (f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else "")
-        raise InputError(f"{example.where}: the label {label} is none of the training examples', which are {shown}")
-    return labels.index(label)
 
 
 def _padded_left(rows_BL: jax.Array, mask_BL: jax.Array) -> jax.Array:

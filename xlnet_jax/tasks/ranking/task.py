@@ -111,17 +111,8 @@ class Ranking(Task[RankedQuery, Run]):
         return texts
 
     @cached_property
-    def _queries(self) -> dict[str, str]:
-        return self._read_queries(self._settings.queries)
-
-    @cached_property
     def _candidates(self) -> dict[str, tuple[str, ...]]:
         return self._best(self._settings.candidates, "`ranking.candidates`")
-
-    @cached_property
-    def _sha256(self) -> str:
-        texts = "\n".join(f"{name} {text}" for name, text in self.documents.items())
-        return hashlib.sha256(texts.encode()).hexdigest()
 
     def read(self, paths: Sequence[str], labelled: bool) -> list[RankedQuery]:
         """Read the queries of qrels (labelled), of runs, whose documents are ranked again, or of files of queries,
@@ -129,38 +120,29 @@ class Ranking(Task[RankedQuery, Run]):
 
         Raises InputError on an id that no file has, and on a grade above `ranking.max_grade`.
         """
-        if labelled:
-            return self._judged(paths)
-        if all(map(is_run, files(paths, "`predict`"))):
-            best = self._best(paths, "`predict`")
-            known = self._known(best, self._queries, "queries", "`predict`")
-            return [RankedQuery(q, self._queries[q], {}, (), best[q], self._sha256) for q in known]
-        everything = () if self._settings.candidates else tuple(self.documents)
-        return [
-            RankedQuery(q, text, {}, (), everything or self._candidates.get(q, ()), self._sha256)
-            for q, text in self._read_queries(paths).items()
-        ]
-
-    def _judged(self, qrels: Sequence[str]) -> list[RankedQuery]:
-        settings, where = self._settings, f"qrels {qrels[0]}"
-        judged = read_qrels(qrels, settings.judgements)
-        found = []
-        for query in self._known(judged, self._queries, "queries", where):
-            grades = {document: grade for document, grade in judged[query].items() if grade is not None}
-            left_out = tuple(document for document in judged[query] if document not in grades)
-            candidates = None
-            if settings.candidates:
-                candidates = tuple(d for d in self._candidates.get(query, ()) if d not in left_out)
-            found.append(RankedQuery(query, self._queries[query], grades, left_out, candidates, self._sha256))
-        self._known((d for example in found for d in example.grades), self.documents, "documents", where)
-        highest = max((grade for example in found for grade in example.grades.values()), default=0)
+        settings, where = self._settings, f"qrels {paths[0]}" if labelled else "`predict`"
+        of_runs = not labelled and all(map(is_run, files(paths, where)))
+        queries = self._read_queries(settings.queries if labelled or of_runs else paths)
+        judged = read_qrels(paths, settings.judgements) if labelled else {}
+        best = self._best(paths, where) if of_runs else self._candidates
+        everything = None if labelled else tuple(self.documents)
+        digest = hashlib.sha256("\n".join(f"{name} {text}" for name, text in self.documents.items()).encode())
+        examples = []
+        for query in self._known(judged or (best if of_runs else queries), queries, "queries", where):
+            grades = {document: grade for document, grade in judged.get(query, {}).items() if grade is not None}
+            left_out = tuple(document for document in judged.get(query, {}) if document not in grades)
+            candidates = tuple(d for d in best.get(query, ()) if d not in left_out)
+            chosen = candidates if of_runs or settings.candidates else everything
+            examples.append(RankedQuery(query, queries[query], grades, left_out, chosen, digest.hexdigest()))
+        self._known((d for example in examples for d in example.grades), self.documents, "documents", where)
+        highest = max((grade for example in examples for grade in example.grades.values()), default=0)
         if highest > settings.max_grade:
             raise InputError(
                 f"{where}: a grade of {highest}, and `ranking.max_grade` is {settings.max_grade}: raise it"
             )
-        if without := [example.id for example in found if example.candidates == ()]:
-            tell(f"{where}: {len(without)} of {len(found)} queries have no candidates, {without[0]!r} the first")
-        return found
+        if without := [example.id for example in examples if example.candidates == ()]:
+            tell(f"{where}: {len(without)} of {len(examples)} queries have no candidates, {without[0]!r} the first")
+        return examples
 
     def _read_queries(self, paths: Sequence[str]) -> dict[str, str]:
         queries = read_collection(paths, "queries")

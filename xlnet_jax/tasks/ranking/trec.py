@@ -1,4 +1,4 @@
-"""Test collections: documents and queries, judgements (TREC's qrels), rankings (TREC's runs) and their metrics: those of
+"""Test collections: documents and queries, judgements (TREC's qrels), rankings (TREC's runs) and the metrics of
 trec_eval and, as in the Web tracks, of gdeval.
 
 A document without a judgement, or with one below 0, has grade 0. DCG@k = sum over ranks i <= k of gain / log2(i + 1),

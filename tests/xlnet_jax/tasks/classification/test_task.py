@@ -151,35 +151,6 @@ def read(tmp_path, content, name="classification", labelled=True, **columns):
     return task(name, columns=ColumnsConfig(**columns)).read([str(path)], labelled)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("classification", "sentence\tlabel\na\t1\n", "a.tsv: line 2: there is no column text, only sentence, label: "),
-        ("classification", "text\tlabel\na\t1\n \t1\n", "line 3: its text is empty; fill it, or leave the line out"),
-        ("classification", "text\tlabel\n", "a.tsv: there are no examples in it"),
-        ("classification", '{"text": 7, "label": 1}', "a.jsonl: line 1: its text is not text, but 7"),
-        ("classification", '{"text": null, "label": 1}', "line 1: its text is empty"),
-        ("classification", "text\tlabel\na\t\n", "line 2: it has no label; training and evaluation need one"),
-        ("classification", '{"text": "a", "label": NaN}', "line 1: it has no label"),
-        (
-            "classification",
-            '{"text": "a", "label": ["x"]}',
-            "['x'] is neither text nor a number; an example has",
-        ),
-        ("classification", r'{"text": "a", "label": "\ud83d"}', r"line 1 holds half a character, \ud83d; mend it"),
-        ("regression", "text\tlabel\na\t1\nb\t-inf\n", "line 3: the label '-inf' is not a number"),
-        ("regression", "text\tlabel\na\tgood\n", "a.tsv: line 2: the label 'good' is not a number"),
-        ("multilabel", '{"text": "a", "label": 3}', "line 1: its label 3 is neither text nor a list of labels"),
-        ("sst-2", "sentence\tlabel\na\t1\nb\t2\n", "a.tsv: line 3: the label 2 is none of 0, 1, which sst-2 has"),
-        ("sst-2", '{"sentence": "a", "label": -1}', "line 1: it has no label; training and evaluation need one"),
-    ],
-)
-def test_an_example_that_cannot_be_learned_is_named(tmp_path, name, content, message):
-    with pytest.raises(InputError) as error:
-        read(tmp_path, content, name)
-    assert message in str(error.value)
-
-
 def test_second_texts_and_ids_are_named_too(tmp_path):
     with pytest.raises(InputError, match=r"a\.tsv: line 2: its text_pair is empty"):
         read(tmp_path, "text\ttext_pair\tlabel\na\t\t1\n", text_pair="text_pair")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 
 import numpy as np
 import pytest
@@ -126,51 +125,6 @@ def test_json_lines_answer_by_text_letter_or_number_under_any_names(tmp_path):
     found = task.read(written(tmp_path / "a.jsonl", *rows), labelled=True)
     assert [q.answer for q in found] == [0, 2, 1, 2]
     assert [q.id for q in found] == ["0", "1", "2", "3"]
-
-
-GOOD = {"context": "c", "question": "q", "options": ["x", "y"], "answer": "A"}
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({**GOOD, "answer": "C"}, "line 2: the answer 'C' is none of its 2 options, nor a letter from A to B"),
-        ({**GOOD, "answer": 2}, "nor a number from 0 to 1"),
-        ({**GOOD, "options": ["x"]}, "line 2: from 2 to 26 options can be chosen from"),
-        ({**GOOD, "options": "xy"}, "line 2: 'options': Expected array, got str"),
-        ({**GOOD, "options": ["", " "]}, "line 2: from 2 to 26 options can be chosen from, of which one may be empty"),
-        ({**GOOD, "options": ["x", "\ud83d"]}, r"line 2 holds half a character, \\ud83d; mend it"),
-        ({**GOOD, "context": " "}, "line 2: the text that it asks about is empty"),
-        ({"question": "q", "options": ["x", "y"]}, "line 2 has no 'context', only 'question', 'options'"),
-        (["c", "q"], "line 2 is not a JSON object; an example is one JSON object on one line"),
-        ({**GOOD, "id": "0"}, "line 2: its id 0 is also that of .*line 1"),
-    ],
-)
-def test_what_cannot_be_read_ends_in_a_line_with_its_place(tmp_path, row, message):
-    with pytest.raises(InputError, match=message) as error:
-        MultipleChoice(configured()).read(written(tmp_path / "b.jsonl", GOOD, row), labelled=True)
-    assert re.search(r"b\.jsonl: line 2", str(error.value))
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("task", "content", "message"),
-    [
-        ("race", "{", "a.txt is not JSON"),
-        ("race", json.dumps({**HIGH, "answers": []}), "a.txt is damaged: zip.* argument 3 is shorter"),
-        ("race", json.dumps({**HIGH, "questions": [], "options": [], "answers": []}), "there are no questions in it"),
-        ("dream", json.dumps([DIALOGUE[:2]]), "a.txt is damaged: not enough values to unpack"),
-        (
-            "dream",
-            json.dumps([[["x"], [{"question": "q", "choice": ["a", "b"]}], "7"]]),
-            "dialogue 7, question 1 has no 'answer'",
-        ),
-    ],
-)
-def test_files_of_another_form_are_refused(tmp_path, task, content, message):
-    (tmp_path / "a.txt").write_text(content)
-    with pytest.raises(InputError, match=message):
-        MultipleChoice(configured(task)).read([str(tmp_path / "a.txt")], labelled=True)
 
 
 def test_names_of_fields_are_refused_where_the_form_has_its_own():

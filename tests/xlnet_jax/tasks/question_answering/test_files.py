@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 from xlnet_jax.tasks.question_answering.files import NOWHERE
 
@@ -81,35 +80,3 @@ def test_unlabelled_files_may_say_what_they_like_of_answers(read):
     (found,) = read(squad({"id": "a", "question": "?", "answers": [{"text": 3}], "is_impossible": True}), False, False)
     assert found.answers == ()
     assert not found.is_impossible
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("[", "is not JSON"),
-        ({"questions": []}, "data.json is damaged: it has no 'data'"),
-        ({"data": []}, "there are no questions in it"),
-        ({"data": ["x"]}, "data.json is damaged: string indices must be integers"),
-        ({"data": [{"title": "t"}]}, "data.json is damaged: it has no 'paragraphs'"),
-        (squad({"id": "a"}), "question a has no 'question'"),
-        (squad(asked("a")), "question a needs either an answer or is_impossible true"),
-        (squad(asked("a", ("tea", "4"))), "question a: an answer is a text and answer_start, the number of its first"),
-        (squad(asked("a", ("", 4))), "question a: an answer is a text and answer_start"),
-        (squad(asked("a", ("tea", 4), is_impossible=True)), "question a needs either an answer or is_impossible true"),
-        (squad(asked("a", ("tea", 4), is_impossible="no")), "question a: 'is_impossible': Expected bool, got str"),
-        (squad(asked("a", ("tea", 4)), asked("a", ("tea", 4))), "its id a is also that of"),
-        (squad(asked("a", ("tea", 4)), context=" \n"), "question a: its text is empty"),
-        (squad(asked("a", ("tea", 4)), context="tea \ud83d"), "data.json holds half a character"),
-        ([{"qas": [{"query_id": "a", "query_text": "?"}]}], "data.json is damaged: it has no 'context_text'"),
-    ],
-)
-def test_what_cannot_be_read_is_named(read, content, said):
-    with pytest.raises(InputError) as error:
-        read(content)
-    assert "data.json" in str(error.value)
-    assert said in str(error.value)
-
-
-def test_unanswerable_questions_belong_to_squad2(read):
-    with pytest.raises(InputError, match="`task` squad2"):
-        read(squad(asked("a", is_impossible=True)), unanswerable=False)

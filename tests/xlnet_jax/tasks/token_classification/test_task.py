@@ -89,24 +89,6 @@ def test_chinese_characters_as_published_are_read(published):
     assert task.head(sentences).labels == ("B-LOC", "B-ORG", "B-PER", "I-LOC", "I-ORG", "I-PER", "O")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a O\nb c O\n", "line 2 has 3 fields between spaces, the first line 2; every word needs the same"),
-        ("a\tO\nb O\n", "line 2 has 1 fields between tabs, the first line 2"),
-        ("a\tO\nb\t\n", "line 2 has a word without a label"),
-        ("a O\nb\0 O\n", "line 2 has a zero byte, .* convert the file"),
-        ("a\nb\n", "line 1 has a word without a label"),
-        ("a O\nb NN\n", "line 1: 'NN', the label of 'b', is not a tag .* `task` token_classification"),
-        ("\n-DOCSTART- O\n\n", "a.conll: there are no sentences in it"),
-    ],
-)
-def test_what_cannot_be_read_ends_in_a_line_with_its_place(tmp_path, text, message):
-    with pytest.raises(InputError, match=message) as error:
-        read(tmp_path, text)
-    assert "\n" not in str(error.value)
-
-
 def test_a_label_that_was_not_learned_is_refused(tmp_path, english):
     task = task_with()
     head = task.head(read(tmp_path, CONLL_2003))

@@ -1,0 +1,90 @@
+"""Examples that cannot be learned from end in one line that names their file, their place and what is wrong."""
+
+import json
+
+import pytest
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.tasks.defaults import DEFAULTS, make_task
+
+HALF = "\ud83d"  # of a character
+CHOICE = {"context": "c", "question": "q", "options": ["x", "y"], "answer": "A"}
+RACE = {"article": "a", "questions": ["q"], "options": [["x", "y"]], "answers": ["C"]}
+DREAM = [["turn"], [{"question": "q", "choice": ["a", "b"]}], "7"]
+ASKED = {"id": "a", "question": "Which tea?", "answers": [{"text": "tea", "answer_start": 4}]}
+
+
+def squad(*questions, context="The tea was cold."):
+    return {"data": [{"paragraphs": [{"context": context, "qas": list(questions)}]}]}
+
+
+def answered(text, start):
+    return squad(ASKED | {"answers": [{"text": text, "answer_start": start}]})
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "content", "message"),
+    [
+        # ---- texts and labels
+        ("classification", "a.tsv", "sentence\tlabel\na\t1\n", "line 2: there is no column text, only sentence"),
+        ("classification", "a.tsv", "text\tlabel\na\t1\n \t1\n", "line 3: its text is empty; fill it, or leave"),
+        ("classification", "a.tsv", "text\tlabel\n", "a.tsv: there are no examples in it"),
+        ("classification", "a.jsonl", {"text": 7, "label": 1}, "line 1: its text is not text, but 7"),
+        ("classification", "a.jsonl", {"text": None, "label": 1}, "line 1: its text is empty"),
+        ("classification", "a.tsv", "text\tlabel\na\t\n", "line 2: it has no label; training and evaluation need one"),
+        ("classification", "a.jsonl", '{"text": "a", "label": NaN}', "line 1: it has no label"),
+        ("classification", "a.jsonl", {"text": "a", "label": ["x"]}, "['x'] is neither text nor a number"),
+        ("classification", "a.jsonl", {"text": "a", "label": HALF}, r"line 1 holds half a character, \ud83d; mend it"),
+        ("regression", "a.tsv", "text\tlabel\na\t1\nb\t-inf\n", "line 3: the label '-inf' is not a number"),
+        ("regression", "a.tsv", "text\tlabel\na\tgood\n", "line 2: the label 'good' is not a number"),
+        ("multilabel", "a.jsonl", {"text": "a", "label": 3}, "line 1: its label 3 is neither text nor a list"),
+        ("sst-2", "a.tsv", "sentence\tlabel\na\t1\nb\t2\n", "line 3: the label 2 is none of 0, 1, which sst-2 has"),
+        ("sst-2", "a.jsonl", {"sentence": "a", "label": -1}, "line 1: it has no label"),
+        # ---- words
+        ("ner", "a.txt", "a O\nb c O\n", "line 2 has 3 fields between spaces, the first line 2; every word"),
+        ("ner", "a.txt", "a\tO\nb O\n", "line 2 has 1 fields between tabs, the first line 2"),
+        ("ner", "a.txt", "a\tO\nb\t\n", "line 2 has a word without a label"),
+        ("ner", "a.txt", "a O\nb\0 O\n", "line 2 has a zero byte"),
+        ("ner", "a.txt", "a\nb\n", "line 1 has a word without a label"),
+        ("ner", "a.txt", "a O\nb NN\n", "line 1: 'NN', the label of 'b', is not a tag"),
+        ("ner", "a.txt", "\n-DOCSTART- O\n\n", "a.txt: there are no sentences in it"),
+        ("ner", "a.jsonl", {"words": ["a", "b"], "labels": ["O"]}, "line 1 has 2 words and 1 labels: label each word"),
+        ("ner", "a.jsonl", {"words": ["a\tb"], "labels": ["O"]}, r"line 1: 'a\tb' is neither a word nor its label"),
+        # ---- questions with options
+        ("multiple_choice", "a.jsonl", CHOICE | {"answer": "C"}, "the answer 'C' is none of its 2 options"),
+        ("multiple_choice", "a.jsonl", CHOICE | {"answer": 2}, "nor a number from 0 to 1"),
+        ("multiple_choice", "a.jsonl", CHOICE | {"options": ["x"]}, "line 1: from 2 to 26 options can be chosen from"),
+        ("multiple_choice", "a.jsonl", CHOICE | {"options": ["", " "]}, "from, of which one may be empty"),
+        ("multiple_choice", "a.jsonl", CHOICE | {"options": "xy"}, "line 1: 'options': Expected array, got str"),
+        ("multiple_choice", "a.jsonl", CHOICE | {"context": " "}, "line 1: the text that it asks about is empty"),
+        ("multiple_choice", "a.jsonl", {"question": "q"}, "line 1 has no 'context', only 'question'"),
+        ("multiple_choice", "a.jsonl", "[1]", "line 1 is not a JSON object; an example is one JSON object on one line"),
+        ("race", "a.txt", "{", "a.txt is not JSON"),
+        ("race", "a.txt", RACE, "question 1: the answer 'C' is none of its 2 options"),
+        ("race", "a.txt", RACE | {"answers": []}, "a.txt is damaged: zip() argument 3 is shorter"),
+        ("dream", "a.json", [DREAM[:2]], "a.json is damaged: not enough values to unpack"),
+        ("dream", "a.json", [DREAM], "dialogue 7, question 1 has no 'answer'"),
+        # ---- questions about texts
+        ("squad2", "a.json", {"questions": []}, "a.json is damaged: it has no 'data'"),
+        ("squad2", "a.json", {"data": []}, "there are no questions in it"),
+        ("squad2", "a.json", {"data": ["x"]}, "a.json is damaged: string indices must be integers"),
+        ("squad2", "a.json", squad({"id": "a"}), "question a has no 'question'"),
+        ("squad2", "a.json", squad(ASKED | {"answers": []}), "question a needs either an answer or"),
+        ("squad2", "a.json", squad(ASKED | {"is_impossible": True}), "question a needs either an answer or"),
+        ("squad2", "a.json", squad(ASKED | {"is_impossible": "no"}), "'is_impossible': Expected bool, got str"),
+        ("squad2", "a.json", answered("tea", "4"), "question a: an answer is a text and answer_start"),
+        ("squad2", "a.json", answered("", 4), "question a: an answer is a text and answer_start"),
+        ("squad2", "a.json", squad(ASKED, ASKED), "its id a is also that of"),
+        ("squad2", "a.json", squad(ASKED, context=" \n"), "question a: its text is empty"),
+        ("squad2", "a.json", squad(ASKED, context=HALF), "a.json holds half a character"),
+        ("squad", "a.json", squad({"id": "a", "question": "?", "is_impossible": True}), "`task` squad2 learns that"),
+        ("cmrc2018", "a.json", [{"qas": [{"query_id": "a", "query_text": "?"}]}], "it has no 'context_text'"),
+    ],
+)  # fmt: skip
+def test_an_example_that_cannot_be_learned_is_named(tmp_path, task, file, content, message):
+    (tmp_path / file).write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(InputError) as error:
+        make_task(DEFAULTS[task]()).read([str(tmp_path / file)], labelled=True)
+    assert file in str(error.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
