@@ -15,6 +15,7 @@ import flax.linen as nn
 import jax
 from etils import epath
 
+from data_pipelines.sources import kind_of
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import Inputs, text_inputs
@@ -78,6 +79,8 @@ class Task(ABC, Generic[E, A]):
     """True where the training features differ from epoch to epoch, though not their number"""
     noun = "examples"
     """name of its examples, for messages"""
+    reads_rows = True
+    """False where examples come from files of its own form alone"""
 
     def __init__(self, config: FinetuneConfig):
         self.config = config
@@ -112,7 +115,7 @@ class Task(ABC, Generic[E, A]):
             with naming_damage(path):
                 examples += self.examples_in(path, before, labelled)
             if len(examples) == before:
-                raise InputError(f"{path}: there are no {self.noun} in it")
+                raise InputError(f"{path}: there are no examples in it")
             for example in examples[before:]:
                 key = self.key(example)
                 if key in places:
@@ -130,7 +133,7 @@ class Task(ABC, Generic[E, A]):
 
     def find(self, paths: Sequence[str]) -> Sequence[str]:
         """Return the files that the settings name. Raises InputError where there are none."""
-        return files(paths, self.noun)
+        return files(paths, "examples")
 
     def examples_in(self, path: str, first: int, labelled: bool) -> Iterator[E]:
         """Yield the examples of a file. first: number of its first example in the run."""
@@ -138,7 +141,11 @@ class Task(ABC, Generic[E, A]):
             yield self.example(record, number, labelled)
 
     def records(self, path: str) -> Iterator[Record]:
-        """Yield the rows of a file: JSON lines, unless the family has published forms."""
+        """Yield the rows of a file: JSON lines, or the published form of the task."""
+        return json_lines(path) if kind_of(path) == ".jsonl" else self.published_rows(path)
+
+    def published_rows(self, path: str) -> Iterator[Record]:
+        """Yield the rows of a file in the published form of the task."""
         return json_lines(path)
 
     def example_of(self, value: Any, where: str, number: int, labelled: bool) -> E:

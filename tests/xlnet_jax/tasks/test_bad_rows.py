@@ -43,11 +43,11 @@ def answered(text, start):
         # ---- words
         ("ner", "a.txt", "a O\nb c O\n", "line 2 has 3 fields between spaces, the first line 2; every word"),
         ("ner", "a.txt", "a\tO\nb O\n", "line 2 has 1 fields between tabs, the first line 2"),
-        ("ner", "a.txt", "a\tO\nb\t\n", "line 2 has a word without a label"),
+        ("ner", "a.txt", "a\tO\nb\t\n", "line 1: a word has no label"),
         ("ner", "a.txt", "a O\nb\0 O\n", "line 2 has a zero byte"),
-        ("ner", "a.txt", "a\nb\n", "line 1 has a word without a label"),
+        ("ner", "a.txt", "a\nb\n", "line 1: a word has no label"),
         ("ner", "a.txt", "a O\nb NN\n", "line 1: 'NN', the label of 'b', is not a tag"),
-        ("ner", "a.txt", "\n-DOCSTART- O\n\n", "a.txt: there are no sentences in it"),
+        ("ner", "a.txt", "\n-DOCSTART- O\n\n", "a.txt: there are no examples in it"),
         ("ner", "a.jsonl", {"words": ["a", "b"], "labels": ["O"]}, "line 1 has 2 words and 1 labels: label each word"),
         ("ner", "a.jsonl", {"words": ["a\tb"], "labels": ["O"]}, r"line 1: 'a\tb' is neither a word nor its label"),
         # ---- questions with options
@@ -66,7 +66,7 @@ def answered(text, start):
         ("dream", "a.json", [DREAM], "dialogue 7, question 1 has no 'answer'"),
         # ---- questions about texts
         ("squad2", "a.json", {"questions": []}, "a.json is damaged: it has no 'data'"),
-        ("squad2", "a.json", {"data": []}, "there are no questions in it"),
+        ("squad2", "a.json", {"data": []}, "there are no examples in it"),
         ("squad2", "a.json", {"data": ["x"]}, "a.json is damaged: string indices must be integers"),
         ("squad2", "a.json", squad({"id": "a"}), "question a has no 'question'"),
         ("squad2", "a.json", squad(ASKED | {"answers": []}), "question a needs either an answer or"),

@@ -86,20 +86,17 @@ def read_table(
         elif kind == PARQUET:
             yield from (Record(fields, f"{path}: row {i}") for i, fields in enumerate(parquet_rows(path), start=1))
         else:
-            yield from _with_columns(_csv(path) if kind == ".csv" else _tsv(path), path, published, header)
+            tsv = ((number, line.split("\t")) for number, line in numbered_lines(path) if line)
+            yield from _with_columns(_csv(path) if kind == ".csv" else tsv, path, published, header)
 
 
-def files_of_role(names: Sequence[str], stems: Groups) -> tuple[str, ...]:
-    """Replace folders by their files of a role, and TFDS datasets without a split by their splits of it.
+def files_of_role(name: str, stems: Groups) -> list[str]:
+    """Return the files of a role in a folder, or its splits of a TFDS dataset without one; of any other name itself.
 
     stems: groups of names of files or folders, without their ends and shard numbers; the first group that occurs
     counts, with all its names. The splits of TFDS are the first group that begins as theirs do. Raises InputError
     where a folder has none.
     """
-    return tuple(found for name in names for found in _of_role(name, stems))
-
-
-def _of_role(name: str, stems: Groups) -> list[str]:
     if name.startswith(TFDS) and not name.endswith("]"):
         splits = next((group for group in stems if group[0].startswith(("train", "validation", "test"))), stems[0])
         return [f"{name}[{split}]" for split in splits]
@@ -115,10 +112,6 @@ def _of_role(name: str, stems: Groups) -> list[str]:
             return found
     wanted = " or ".join(stem for group in stems for stem in group)
     raise InputError(f"{name}: this folder has no table named {wanted} ({', '.join(_ENDS)}): name a file")
-
-
-def _tsv(path: str) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.split("\t")) for number, line in numbered_lines(path) if line)
 
 
 def _csv(path: str) -> Iterator[tuple[int, list[str]]]:

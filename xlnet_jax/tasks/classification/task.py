@@ -27,7 +27,7 @@ from xlnet_jax.tasks.classification.glue import (
     published_task,
     regression_scores,
 )
-from xlnet_jax.tasks.classification.tables import Role, field, files_of_role, read_table, text_field
+from xlnet_jax.tasks.classification.tables import field, files_of_role, read_table, text_field
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text, head_and_tail, shorten
 from xlnet_jax.tasks.losses import classification_loss_B, multilabel_loss_B, regression_loss_B
@@ -69,11 +69,10 @@ class TextExample:
 def with_files_of_roles(config: FinetuneConfig) -> FinetuneConfig:
     """Replace folders and TFDS datasets in `train`, `eval` and `predict` by their files, or splits, of these roles."""
     stems = STEMS | published_task(config.task).stems
-
-    def found(role: Role) -> tuple[str, ...]:
-        return files_of_role(getattr(config, role), stems[role])
-
-    return dataclasses.replace(config, train=found("train"), eval=found("eval"), predict=found("predict"))
+    found: dict[str, Any] = {}
+    for role, groups in stems.items():
+        found[role] = tuple(file for name in getattr(config, role) for file in files_of_role(name, groups))
+    return dataclasses.replace(config, **found)
 
 
 class TextTask(Task[TextExample, list[Prediction]]):
@@ -99,8 +98,6 @@ class TextTask(Task[TextExample, list[Prediction]]):
         self.demand_room(4)  # A <sep> B <sep> <cls>
         if config.data.long_texts == "memory" and config.model.mem_len == 0:
             raise InputError("data.long-texts memory needs a memory: give its length by model.mem-len, such as 384")
-
-    # ---- rows to examples -------------------------------------------------------------------------------------------
 
     def find(self, paths: Sequence[str]) -> Sequence[str]:
         """Return the names as they are given: `tables.read_table` reads files, globs, folders and TFDS datasets."""
@@ -150,8 +147,6 @@ class TextTask(Task[TextExample, list[Prediction]]):
     @abstractmethod
     def _label(self, row: Record) -> Any:
         """Return the label of a row. Raises InputError where it has none, or one that cannot be learned."""
-
-    # ---- examples to features and outputs ---------------------------------------------------------------------------
 
     def features(
         self, examples: Sequence[TextExample], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
@@ -219,8 +214,6 @@ class TextTask(Task[TextExample, list[Prediction]]):
             ids_BL, mask_BL, segments_BL = (_padded_left(x, mask_BL) for x in (ids_BL, mask_BL, segments_BL))
         *earlier, last = text_windows(ids_BL, mask_BL, segments_BL, seq_len, mem_len)
         return apply(model, params, dropout, last, mask_BL[:, -seq_len:], earlier=earlier)
-
-    # ---- answers ----------------------------------------------------------------------------------------------------
 
     def _both(self, examples: Sequence[TextExample], answers: list[Prediction]) -> tuple[np.ndarray, np.ndarray]:
         """Return the true and the predicted labels."""

@@ -22,7 +22,7 @@ from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text
 from xlnet_jax.tasks.losses import classification_loss_B
-from xlnet_jax.tasks.readers import Record, json_file
+from xlnet_jax.tasks.readers import Record, json_file, json_lines
 from xlnet_jax.tasks.task import Loss, Prediction, Task, inputs_of
 
 SPECIALS = 3  # <sep> after the text, <sep> and <cls> after the question
@@ -55,7 +55,6 @@ class MultipleChoice(Task[Question, list[Prediction]]):
     """Questions with options in the form that the task names: race, dream, or else JSON lines."""
 
     metric = "accuracy"
-    noun = "questions"
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
@@ -65,12 +64,9 @@ class MultipleChoice(Task[Question, list[Prediction]]):
             )
         self.demand_room(config.choice.max_qa_len + SPECIALS, "choice.max_qa_len")
 
-    # ---- rows to examples -------------------------------------------------------------------------------------------
-
-    def records(self, path: str) -> Iterator[Record]:
-        """Yield a row for each question: context, question, options, and answer where the file has one."""
-        published = {"race": _race, "dream": _dream}.get(self.config.task)
-        return super().records(path) if published is None or path.endswith(".jsonl") else published(path)
+    def published_rows(self, path: str) -> Iterator[Record]:
+        forms = {"race": _race, "dream": _dream}
+        return forms.get(self.config.task, json_lines)(path)
 
     def example(self, record: Record, number: int, labelled: bool) -> Question:
         """Return the question of a row, whose answer is the text, the letter or the number of an option."""
@@ -84,8 +80,6 @@ class MultipleChoice(Task[Question, list[Prediction]]):
             raise InputError(f"{where}: from 2 to {len(LETTERS)} options can be chosen from, of which one may be empty")
         right = _number_of(record.get(columns.label or "answer", object), options, where) if labelled else None
         return Question(name, context, question, options, right, where, record.content.get("level"))
-
-    # ---- examples to features and outputs ---------------------------------------------------------------------------
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
         """Return a head for as many options as the longest list in the training examples."""
@@ -128,8 +122,6 @@ class MultipleChoice(Task[Question, list[Prediction]]):
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return probabilities, float32 [B, C] over the options; 0 where a question has fewer."""
         return {"probabilities": jax.nn.softmax(_scores_BC(model, params, batch, None), axis=-1)}
-
-    # ---- answers ----------------------------------------------------------------------------------------------------
 
     def answers(self, examples: Sequence[Question], features: Features, outputs: Outputs) -> list[Prediction]:
         """Return the likeliest option with the probability of each."""

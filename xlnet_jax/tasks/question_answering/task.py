@@ -103,8 +103,6 @@ class SpanFeatures(Features):
 class QuestionAnswering(Task[Question, Answers]):
     """Tasks squad, squad2, cmrc2018 and drcd, which differ in their metrics; only squad2 has unanswerable questions."""
 
-    noun = "questions"
-
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
         self._qa = config.qa
@@ -118,11 +116,8 @@ class QuestionAnswering(Task[Question, Answers]):
         """The null threshold that the last evaluation chose, if it chose one."""
         return {} if self._tuned is None else {NULL_THRESHOLD: self._tuned}
 
-    # ---- rows to examples -------------------------------------------------------------------------------------------
-
-    def records(self, path: str) -> Iterator[Record]:
-        """Yield the rows of a file of SQuAD or CMRC, or of JSON lines."""
-        return super().records(path) if path.endswith(".jsonl") else read_rows(path)
+    def published_rows(self, path: str) -> Iterator[Record]:
+        return read_rows(path)
 
     def examples_in(self, path: str, first: int, labelled: bool) -> Iterator[Question]:
         """Yield the questions of a file, their answers where they occur in the text (`files.mend_answers`)."""
@@ -130,8 +125,6 @@ class QuestionAnswering(Task[Question, Answers]):
 
     def example(self, record: Record, number: int, labelled: bool) -> Question:
         return question_of(record, number, labelled, self._unanswerable)
-
-    # ---- examples to features and outputs ---------------------------------------------------------------------------
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
         return HEAD
@@ -217,8 +210,6 @@ class QuestionAnswering(Task[Question, Answers]):
             "end_index": full(end_index_BIJ - first_B[:, None, None], ends_BIJ, NO_PLACE),
             "unanswerable": unanswerable_B,
         }
-
-    # ---- answers ----------------------------------------------------------------------------------------------------
 
     def answers(self, examples: Sequence[Question], features: Features, outputs: Outputs) -> Answers:
         """Return the n best answers to each question and the one that is given.

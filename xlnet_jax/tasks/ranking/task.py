@@ -100,8 +100,6 @@ class Ranking(Task[RankedQuery, Run]):
         self.metric = f"ndcg@{config.ranking.cutoff}"
         self._tokens: dict[int, np.ndarray] = {}  # of documents that were read, by the one tokenizer of a run
 
-    # ---- files to examples ------------------------------------------------------------------------------------------
-
     @cached_property
     def documents(self) -> dict[str, str]:
         """Text of each document, by id."""
@@ -172,8 +170,6 @@ class Ranking(Task[RankedQuery, Run]):
                 )
             tell(f"{message}; they are left out")
         return [name for name in asked if name in texts]
-
-    # ---- examples to features and outputs ---------------------------------------------------------------------------
 
     def features(
         self, examples: Sequence[RankedQuery], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
@@ -300,8 +296,6 @@ class Ranking(Task[RankedQuery, Run]):
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return score, float32 [B]."""
         return {"score": _scores(model, params, batch, None)}
-
-    # ---- answers ----------------------------------------------------------------------------------------------------
 
     def answers(self, examples: Sequence[RankedQuery], features: Features, outputs: Outputs) -> Run:
         """Return the score of each document, that of its best passage (Dai & Callan 2019)."""

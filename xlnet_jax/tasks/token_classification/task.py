@@ -54,12 +54,11 @@ class Sentence:
     """file and first line, or row, for messages"""
 
 
-def read_conll(path: str, word: int, label: int | None) -> Iterator[Sentence]:
-    """Yield the sentences of a file.
+def read_conll(path: str, word: int, label: int) -> Iterator[Record]:
+    """Yield the sentences of a file: words, labels where there are any, and lines as they are in the file.
 
-    word, label: columns from 0, or from the end, -1 the last; label None = it is not read. A tab separates columns
-    where the first line of a file has one, else spaces or tabs do. Raises InputError, with file and line, on a line
-    with another number of columns.
+    word, label: columns from 0, or from the end, -1 the last. A tab separates columns where the first line of a file
+    has one, else spaces or tabs do. Raises InputError, with file and line, on a line with another number of columns.
     """
     rows: list[tuple[int, str, list[str]]] = []
     width, by_tab = 0, False
@@ -69,25 +68,23 @@ def read_conll(path: str, word: int, label: int | None) -> Iterator[Sentence]:
         if fields == [""] or fields[0] == DOCUMENT_START:
             if rows:
                 numbers, lines, of_lines = zip(*rows, strict=True)
-                labels = None if label is None else tuple(f[label] for f in of_lines)
-                yield Sentence(tuple(f[word] for f in of_lines), labels, lines, f"{path}: line {numbers[0]}")
+                content = {"words": [f[word] for f in of_lines], "lines": lines}
+                if -width <= label < width:
+                    content["labels"] = [f[label] for f in of_lines]
+                yield Record(content, f"{path}: line {numbers[0]}")
                 rows = []
             continue
         width = width or len(fields)
-        if len(fields) != width or not all(-width <= column < width for column in (word, label or 0)):
+        if len(fields) != width or not -width <= word < width:
             raise InputError(
                 f"{path}: line {number} has {len(fields)} fields between {'tabs' if by_tab else 'spaces'}, the first "
-                f"line {width}; every word needs the same, with those of `columns.text` and `columns.label`"
+                f"line {width}; every word needs the same, with that of `columns.text`"
             )
-        if label is not None and (not fields[label] or width == 1):
-            raise InputError(f"{path}: line {number} has a word without a label: {line!r:.60}")
         rows.append((number, line, fields))
 
 
 class TokenClassification(Task[Sentence, list[Prediction]]):
     """Labels of words. Task ner takes tags of entities; task token_classification takes any labels."""
-
-    noun = "sentences"
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
@@ -105,15 +102,8 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
             raise InputError("columns.text-pair and columns.id: a file in CoNLL form has words and labels alone")
         self.demand_room(SPECIALS)
 
-    # ---- rows to examples -------------------------------------------------------------------------------------------
-
-    def examples_in(self, path: str, first: int, labelled: bool) -> Iterator[Sentence]:
-        """Yield the sentences of a file in CoNLL form, or of JSON lines with words and labels."""
-        if path.endswith(".jsonl"):
-            yield from super().examples_in(path, first, labelled)
-            return
-        for sentence in read_conll(path, self._word, self._label if labelled else None):
-            yield self._checked(sentence)
+    def published_rows(self, path: str) -> Iterator[Record]:
+        return read_conll(path, self._word, self._label)
 
     def example(self, record: Record, number: int, labelled: bool) -> Sentence:
         """Return the sentence of a row. Raises InputError where words and labels are not lists of equal length."""
@@ -121,11 +111,21 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         labels = record.get("labels", tuple[str, ...]) if labelled else None
         if not words or (labels is not None and len(words) != len(labels)):
             raise InputError(f"{record.where} has {len(words)} words and {len(labels or ())} labels: label each word")
-        for word in (*words, *(labels or ())):
-            if not word.strip() or len(word.splitlines()) > 1 or "\t" in word:
-                raise InputError(f"{record.where}: {word!r:.60} is neither a word nor its label")
-        lines = words if labels is None else tuple(map("\t".join, zip(words, labels, strict=True)))
-        return self._checked(Sentence(words, labels, lines, record.where))
+        if labels is not None and (labels == words or not all(labels)):
+            raise InputError(f"{record.where}: a word has no label; `columns.label` names their column")
+        lines = record.content.get("lines")
+        if lines is None:
+            for word in (*words, *(labels or ())):
+                if not word.strip() or len(word.splitlines()) > 1 or "\t" in word:
+                    raise InputError(f"{record.where}: {word!r:.60} is neither a word nor its label")
+            lines = words if labels is None else tuple(map("\t".join, zip(words, labels, strict=True)))
+        for word, label in zip(words, labels or (), strict=False):
+            if self._of_entities and not is_tag(label):
+                raise InputError(
+                    f"{record.where}: {label!r}, the label of {word!r}, is not a tag of an entity, as B-PER; name "
+                    "the column by `columns.label`, or learn other labels by `task` token_classification"
+                )
+        return Sentence(words, labels, lines, record.where)
 
     def example_of(self, value: Any, where: str, number: int, labelled: bool) -> Sentence:
         """Return the sentence of a row, or of a list of words."""
@@ -135,17 +135,6 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
     def key(self, example: Sentence) -> object:
         """Return a new object: sentences have no ids."""
         return object()
-
-    def _checked(self, sentence: Sentence) -> Sentence:
-        for word, label in zip(sentence.words, sentence.labels or (), strict=False):
-            if self._of_entities and not is_tag(label):
-                raise InputError(
-                    f"{sentence.where}: {label!r}, the label of {word!r}, is not a tag of an entity, as B-PER; name "
-                    "the column by `columns.label`, or learn other labels by `task` token_classification"
-                )
-        return sentence
-
-    # ---- examples to features and outputs ---------------------------------------------------------------------------
 
     def head(self, train: Sequence[Sentence]) -> HeadConfig:
         """Return a head with the labels of the training examples, sorted."""
@@ -197,8 +186,6 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return label, int32 [B, W]: the likeliest label of each word."""
         return {"label": _logits_BWC(model, params, batch, None).argmax(-1).astype(jnp.int32)}
-
-    # ---- answers ----------------------------------------------------------------------------------------------------
 
     def answers(self, examples: Sequence[Sentence], features: Features, outputs: Outputs) -> list[Prediction]:
         """Return the label of each word."""

@@ -150,13 +150,12 @@ def test_a_folder_stands_for_its_files_of_a_role_and_a_dataset_for_its_split(tmp
     ):  # fmt: skip
         (tmp_path / name).touch()
     here = str(tmp_path)
-    assert files_of_role([here], (("train",),)) == (f"{here}/train.tsv",)
-    assert files_of_role(["x.tsv", here], (("dev",), ("valid",))) == ("x.tsv", f"{here}/valid.csv.gz")
-    shards = tuple(f"{here}/val-0000{i}-of-00002.parquet" for i in range(2))
-    assert files_of_role([here], (("val",),)) == shards
-    assert files_of_role([here], (("test_a", "test_b"),)) == (f"{here}/test_a.tsv", f"{here}/test_b.tsv")
-    assert files_of_role(["tfds:a", "tfds:a[x]"], (("dev",), ("validation", "b"))) == (
-        "tfds:a[validation]", "tfds:a[b]", "tfds:a[x]",
-    )  # fmt: skip
+    assert files_of_role(here, (("train",),)) == [f"{here}/train.tsv"]
+    assert files_of_role("x.tsv", (("dev",),)) == ["x.tsv"]
+    assert files_of_role(here, (("dev",), ("valid",))) == [f"{here}/valid.csv.gz"]
+    assert files_of_role(here, (("val",),)) == [f"{here}/val-0000{i}-of-00002.parquet" for i in range(2)]
+    assert files_of_role(here, (("test_a", "test_b"),)) == [f"{here}/test_a.tsv", f"{here}/test_b.tsv"]
+    assert files_of_role("tfds:a", (("dev",), ("validation", "b"))) == ["tfds:a[validation]", "tfds:a[b]"]
+    assert files_of_role("tfds:a[x]", (("dev",),)) == ["tfds:a[x]"]
     with pytest.raises(InputError, match=r"this folder has no table named dev or v \(\.tsv, \.csv"):
-        files_of_role([here], (("dev",), ("v",)))
+        files_of_role(here, (("dev",), ("v",)))

@@ -63,7 +63,7 @@ def test_columns_are_named_by_number(tmp_path):
     first, _ = read(tmp_path, CONLL_2003, task)
     assert first.labels == ("NNP", "NNP", "VBD", "NNP", ".")
     assert first.words == ("B-NP", "I-NP", "B-VP", "B-NP", "O")
-    with pytest.raises(InputError, match=r"line 1 has 2 fields between spaces, .* those of `columns\.text`"):
+    with pytest.raises(InputError, match="line 1 has no 'labels', only"):
         read(tmp_path, "a O\n", task_with(label="2"))
     with pytest.raises(InputError, match=r"columns\.text and columns\.label of a file in CoNLL form are numbers"):
         task_with(text="word")
