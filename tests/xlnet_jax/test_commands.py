@@ -94,14 +94,6 @@ run(main)"""
         assert started.wait(60) == code
 
 
-def test_the_broken_pipe_of_something_else_keeps_its_trace(capfd):
-    def main(_):
-        raise BrokenPipeError
-
-    with pytest.raises(BrokenPipeError):
-        run(main)
-
-
 def test_every_public_name_is_a_function_though_a_command_has_its_name():
     modules = {
         name: importlib.import_module(f"xlnet_jax.{name}") for name in COMMANDS if (ROOT / f"{name}.py").exists()

@@ -229,19 +229,8 @@ def complete_folder(out: epath.PathLike) -> Iterator[epath.Path]:
     The next call for the same `out` removes what a killed process left. Raises InputError where another process is
     making `out` on this disk; in a bucket the caller sees to it that there is one.
     """
-    with _in_the_making(out, keep=False) as (finished, _):
+    with resumable_folder(out, keep=False) as (finished, _):
         yield finished
-
-
-@contextlib.contextmanager
-def resumable_folder(out: epath.PathLike) -> Iterator[tuple[epath.Path, epath.Path]]:
-    """Yield two folders beside `out`: one that becomes `out` when the body ends well, and one for intermediate files.
-
-    Both keep their files when the body fails or the process is killed, and the next call for the same `out` yields them
-    again. Errors as `complete_folder`.
-    """
-    with _in_the_making(out, keep=True) as folders:
-        yield folders
 
 
 def drop_leftovers(out: epath.PathLike) -> None:
@@ -277,7 +266,12 @@ def sync_tree(folder: epath.Path) -> None:
 
 
 @contextlib.contextmanager
-def _in_the_making(out: epath.PathLike, keep: bool) -> Iterator[tuple[epath.Path, epath.Path]]:
+def resumable_folder(out: epath.PathLike, keep: bool = True) -> Iterator[tuple[epath.Path, epath.Path]]:
+    """Yield two folders beside `out`: one that becomes `out` when the body ends well, and one for intermediate files.
+
+    keep: both keep their files when the body fails or the process is killed, and the next call for the same `out`
+    yields them again. Errors as `complete_folder`.
+    """
     out = epath.Path(out)
     partial = beside(out)
     finished, work = partial / "finished", partial / "work"

@@ -171,7 +171,8 @@ def push(folder: Path, name: str) -> str:
 def _library(what: str = "") -> Any:
     """Return huggingface_hub, which draws its bars on terminals alone. Raises InputError where it is not installed."""
     try:
-        import huggingface_hub
+        import huggingface_hub.errors
+        import huggingface_hub.utils
     except ImportError:
         raise InputError(f"{what} needs huggingface_hub: pip install 'xlnet_jax[hub]'") from None
     if not sys.stderr.isatty():

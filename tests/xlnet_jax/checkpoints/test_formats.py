@@ -214,14 +214,9 @@ def test_a_tokenizer_of_another_vocabulary_is_refused(hf_folder, reference):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_layer": "three"}, "config.json is damaged"),
         ({"n_head": None}, "num-heads None must be a whole number"),
         ({"clamp_len": "three"}, "clamp-len 'three' must be a whole number"),
-        ({"layer_norm_eps": float("nan")}, "must be a finite number"),
         ({"attn_type": "both"}, "attn-type 'both' must be one of bi, uni"),
-        ({"dropout": -1.0}, r"dropout -1\.0 must be in"),
-        ({"mem_len": -3}, "mem-len -3"),
-        ({"ff_activation": []}, "config.json is damaged"),
         ({"ff_activation": "silu"}, "ff_activation silu is none of"),
         ({"id2label": {"a": "x"}}, "config.json is damaged"),
         ({"reuse_len": "all"}, "reuse_len 'all'"),

@@ -7,7 +7,6 @@ from importlib import import_module
 import pytest
 
 import xlnet_jax
-from xlnet_jax.comparison.settings import parse_comparison
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import presets
 from xlnet_jax.planning.settings import PlanConfig, check_plan
@@ -41,12 +40,9 @@ def test_flags_keywords_and_files_are_given_even_where_they_change_nothing(tmp_p
         assert config == Config()
         assert config.given == given_in(config, Config()) == names
     assert parsed(Config, "--data.no-bidirectional").given == {"data.bidirectional"}
+    assert given_in(replace(Config(), steps=3), Config()) == {"steps"}
     whole = with_keywords(Config(), {"optimizer": OptimizerConfig()})
     assert {name.partition(".")[0] for name in whole.given} == {"optimizer"}
-
-
-def test_settings_that_were_changed_by_other_means_are_given_where_they_differ():
-    assert given_in(replace(Config(), steps=3), Config()) == {"steps"}
 
 
 def test_every_setting_in_the_file_of_a_run_is_given_and_the_list_is_not_written(tmp_path):
@@ -92,14 +88,6 @@ def test_a_network_that_is_given_is_not_replaced_by_that_of_the_weights():
     assert asked == usual
     with pytest.raises(InputError, match=r"model.num-layers 2: the weights of `init` tiny have 4"):
         begin_from("tiny", asked, None, usual)
-
-
-def test_a_comparison_refuses_what_it_sets_itself_whatever_the_value(tmp_path):
-    (tmp_path / "train.tsv").write_text("sentence\tlabel\na\t1\n")
-    (tmp_path / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
-    words = ["--budget", "1e9", "--tasks", f"sst-2={tmp_path}", "--finetune", "seeds=0"]
-    with pytest.raises(InputError, match="--finetune seeds: a comparison sets it by itself; leave it out"):
-        parse_comparison(words, "compare", "")
 
 
 def test_windows_that_are_given_change_those_of_a_run_where_they_are_the_defaults_too():
