@@ -5,12 +5,11 @@ calls a function of the room that does the work. A mistake that the user can men
 (errors.py lists the codes).
 """
 
-import contextlib
 import difflib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -23,7 +22,6 @@ from xlnet_jax.errors import (
     UNREAD,
     USER_ERROR,
     InputError,
-    OutOfMemory,
     exit_code,
     first_line,
     flags_for,
@@ -51,8 +49,6 @@ class Command:
     """dataclass of its settings as module:Class, or a union of several, of which the first word chooses one"""
     function: str
     """function as module:function, which takes the settings, prints, and returns an exit code, or None for 0"""
-    to_save_memory: str = "close other programs, or take a machine with more"
-    """what to do where a device or the machine runs out of memory"""
     parser: str | None = None
     """function as module:function that reads the settings from (argv, prog, description); None = flags on the defaults
     of the dataclass"""
@@ -97,7 +93,7 @@ class Command:
             from xlnet_jax.training import machine
 
             machine.start_with_huge_pages()
-        run(self.main, self.to_save_memory)
+        run(self.main)
 
 
 _ALL = (
@@ -131,7 +127,6 @@ _ALL = (
         "objectives and their ablations under equal conditions, as in the paper's Table 6.",
         settings="xlnet_jax.comparison.settings:CompareConfig",
         function="xlnet_jax.comparison.run:compare",
-        to_save_memory="give a smaller --data.batch-size",
         parser="xlnet_jax.comparison.settings:parse_comparison",
         has_huge_pages=True,
     ),
@@ -147,14 +142,12 @@ _ALL = (
         "vectors of sentences or documents, as .npy or Parquet.",
         settings="xlnet_jax.inference.embed:EmbedSettings",
         function="xlnet_jax.inference.embed:print_embedding",
-        to_save_memory="give a smaller --batch-tokens",
     ),
     Command(
         "evaluate",
         "the held-out loss and perplexity of a checkpoint on any text.",
         settings="xlnet_jax.training.evaluate:EvaluateSettings",
         function="xlnet_jax.training.evaluate:print_evaluation",
-        to_save_memory="give a smaller --data.batch-size",
     ),
     Command(
         "factorize",
@@ -168,7 +161,6 @@ _ALL = (
         "ranking.",
         settings="xlnet_jax.tasks.config:FinetuneConfig",
         function="xlnet_jax.tasks.finetune:run_finetuning",
-        to_save_memory="give a smaller --data.batch-size, or --model.remat full",
         parser="xlnet_jax.tasks.defaults:parse_finetuning",
         has_huge_pages=True,
     ),
@@ -177,7 +169,6 @@ _ALL = (
         "text that continues a prompt, or that fills its gaps (___).",
         settings="xlnet_jax.inference.generate:GenerateSettings",
         function="xlnet_jax.inference.generate:print_texts",
-        to_save_memory="give a smaller --batch-size, or a shorter prompt",
     ),
     Command(
         "plan",
@@ -191,21 +182,18 @@ _ALL = (
         "relative effective context length: how far back causal checkpoints gain by reading.",
         settings="xlnet_jax.inference.recl:ReclSettings",
         function="xlnet_jax.inference.recl:print_recl",
-        to_save_memory="give a smaller --batch-tokens",
     ),
     Command(
         "score",
         "the log-likelihood of sentences, under one or several orders of their pieces.",
         settings="xlnet_jax.inference.score:ScoreSettings",
         function="xlnet_jax.inference.score:print_scores",
-        to_save_memory="give a smaller --max-len",
     ),
     Command(
         "train",
         "from a text file to a pretrained XLNet.",
         settings="xlnet_jax.settings.config:Config",
         function="xlnet_jax.training.pretrain:run_pretraining",
-        to_save_memory="give a smaller --data.batch-size, or --model.remat full",
         parser="xlnet_jax.objectives.presets:parse_config",
         has_huge_pages=True,
     ),
@@ -239,11 +227,10 @@ def console() -> None:
     run(main)
 
 
-def run(main: Main, to_save_memory: str = Command.to_save_memory) -> None:
+def run(main: Main) -> None:
     """Call `main` with the words of this process and exit. A mistake of the user ends in one line and exit code 2,
     never in a stack trace.
 
-    to_save_memory: what to do where a device or the machine runs out of memory, as "give a smaller --batch-size".
     Where the reader of the output is gone, as in `… | head`, the command ends without a word: --help with exit code 0,
     anything else with UNREAD.
     """
@@ -254,8 +241,7 @@ def run(main: Main, to_save_memory: str = Command.to_save_memory) -> None:
     code: int | str | None
     try:
         try:
-            with _advise_on_memory(to_save_memory):
-                code = main(sys.argv[1:])
+            code = main(sys.argv[1:])
         except SystemExit as stop:  # --help
             code = stop.code
         sys.stdout.flush()
@@ -263,37 +249,44 @@ def run(main: Main, to_save_memory: str = Command.to_save_memory) -> None:
         if not is_reader_gone():  # the pipe or socket of something else
             raise
         code = 0 if {"-h", "--help"}.intersection(sys.argv) else UNREAD
-    except InputError as mistake:
-        code = _fail(str(mistake), exit_code(mistake))
     except KeyboardInterrupt:
         print("stopped at once; the same command goes on from what was saved last", file=sys.stderr)
         code = INTERRUPTED
-    except OSError as error:
-        code = exit_code(error)
-        where = error.filename or "the workdir"
-        if error.errno in FAILING:
-            _fail(
-                f"the disk of {where} fails: {error.strerror}; what was saved before is intact, and the same command "
-                "goes on from there once the disk works"
-            )
-        elif code == CRASH:
-            raise
-        else:
-            _fail(f"cannot write {where}: {error.strerror}; what was saved before is intact")
-        # Exit at once: open writers would report the same error again while the interpreter shuts down.
-        sys.stderr.flush()
-        os._exit(code)
-    except UnicodeEncodeError as error:
-        code = _fail(f"a name or a text in the command line is not UTF-8 ({error})")
     except Exception as error:
-        if found := _JAX_VARIABLE.search(str(error)):
-            name = next(filter(None, found.groups())).upper()
-            sys.exit(_fail(f"{name} in the environment: {first_line(error)}; give a right value, or unset it"))
-        if "gs://" not in str(error):
+        line, code = _explain(error)
+        if line is None:
             raise
-        hint = "check the name, the network, and `gcloud auth application-default login`"
-        code = _fail(f"{error}: {hint}", exit_code(error))
+        line = " ".join(without_secrets(line).split())
+        half = LONGEST_LINE // 2
+        print("error:", line if len(line) <= LONGEST_LINE else f"{line[:half]} … {line[-half:]}", file=sys.stderr)
+        if isinstance(error, OSError) and not is_out_of_memory(error):
+            # Exit at once: open writers would report the same error again while the interpreter shuts down.
+            sys.stderr.flush()
+            os._exit(code)
     sys.exit(code)
+
+
+def _explain(error: Exception) -> tuple[str | None, int]:
+    """Return what a user can do about an error, and the exit code; None for a bug, which keeps its trace."""
+    code, text = exit_code(error), str(error)
+    if isinstance(error, InputError):
+        return text, code
+    if is_out_of_memory(error):
+        advice = "give smaller batches or shorter texts, close other programs, or take a machine with more"
+        return f"out of memory ({first_line(error)}): {advice}", code
+    if isinstance(error, OSError):
+        where, intact = error.filename or "the workdir", "what was saved before is intact"
+        if error.errno in FAILING:
+            again = "and the same command goes on from there once the disk works"
+            return f"the disk of {where} fails: {error.strerror}; {intact}, {again}", code
+        return None if code == CRASH else f"cannot write {where}: {error.strerror}; {intact}", code
+    if isinstance(error, UnicodeEncodeError):
+        return f"a name or a text in the command line is not UTF-8 ({error})", USER_ERROR
+    if found := _JAX_VARIABLE.search(text):
+        name = next(filter(None, found.groups())).upper()
+        return f"{name} in the environment: {first_line(error)}; give a right value, or unset it", USER_ERROR
+    hint = "check the name, the network, and `gcloud auth application-default login`"
+    return f"{text}: {hint}" if "gs://" in text else None, code
 
 
 def _load(name: str) -> Any:
@@ -307,24 +300,6 @@ def _report(unraisable: "sys.UnraisableHookArgs") -> None:
     the asyncio loop that asked is closed, and the save itself has raised its reason."""
     if str(unraisable.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(unraisable)
-
-
-@contextlib.contextmanager
-def _advise_on_memory(advice: str) -> Iterator[None]:
-    """Raise OutOfMemory, with the backend's own words and the advice, where the body runs out of memory."""
-    try:
-        yield
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        raise OutOfMemory(f"out of memory ({first_line(error)}): {advice}") from None
-
-
-def _fail(message: str, code: int = USER_ERROR) -> int:
-    line = " ".join(without_secrets(message).split())
-    cut = line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE // 2]} … {line[-LONGEST_LINE // 2 :]}"
-    print("error: " + cut, file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

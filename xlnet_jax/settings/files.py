@@ -99,8 +99,9 @@ def read_values(settings: Any, values: Mapping[str, Any], where: str, quote: str
     for name, value in values.items():
         shown_name = f"{where}{quote}{name}{quote}"
         if name not in hints:
-            near = nearest(name, hints)
+            near, is_section = nearest(name, hints), any(known.startswith(f"{name}.") for known in hints)
             hint = f"did you mean {near}?" if near else "docs/settings.md lists them all"
+            hint = "a section takes a dictionary" if is_section else hint
             raise InputError(f"{shown_name} is no setting: {hint}")
         try:
             read[name] = typed(value, hints[name])

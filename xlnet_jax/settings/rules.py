@@ -80,15 +80,9 @@ def _trace_steps(config: RunConfig) -> Iterator[str]:
 
 def _model(model: ModelConfig) -> Iterator[str]:
     if model.network == "bert" and model.num_segments > CLS_SEGMENT:
-        yield (
-            f"model.num-segments {model.num_segments} (type_vocab_size of Hugging Face): a text has two segments, A "
-            f"and B, and segment {CLS_SEGMENT} is <cls>, which counts as A; {CLS_SEGMENT} at most"
-        )
+        yield f"model.num-segments {model.num_segments} (type_vocab_size of Hugging Face): a text has two segments"
     if model.network != "bert" and model.num_segments not in (0, 2):
-        yield (
-            f"model.num-segments {model.num_segments} with model.positions {model.positions}: a key has the segment "
-            "of its row or another one; give 2, or 0 for none"
-        )
+        yield f"model.num-segments {model.num_segments} with model.positions {model.positions}: give 2, or 0 for none"
     if model.network != "bert" and (model.embedding_width or model.share_layers):
         name = "embedding-width" if model.embedding_width else "share-layers"
         yield f"model.{name} (ALBERT) needs model.positions learned, not {model.positions}"
@@ -98,26 +92,18 @@ def data_contradictions(data: DataConfig) -> Iterator[str]:
     """Yield what is wrong with the windows of pretraining."""
     new, least = data.seq_len - data.reuse_len, least_new(data)
     if new < least:
-        specials = WINDOW_SPECIALS[data.window]
-        text = {"pairs": f"A, B and {specials}", "sentences": f"text and {specials}", "text": "no"}[data.window]
         yield (
-            f"data.seq-len {data.seq_len} is too short for data.reuse-len {data.reuse_len}: a window holds the reused "
-            f"part, {text} special tokens, so seq-len must be at least reuse-len + {least}"
+            f"data.seq-len {data.seq_len} is too short for data.reuse-len {data.reuse_len}: with text and special "
+            f"tokens behind it, seq-len must be at least reuse-len + {least}"
         )
     if data.pack and data.window == "pairs":
-        yield (
-            "data.pack with data.window pairs: A sees B, which may come from another document; give data.window "
-            "sentences or text"
-        )
+        yield "data.pack with data.window pairs: A sees B of another document; give data.window sentences or text"
     if data.pack and data.emit == "dense":
         yield "data.pack with data.emit dense: perm_mask cannot hide other documents in memory; leave it compact"
     if data.num_predict is not None:
         yield from _num_predict(data.num_predict, data)
     if data.mask_share + data.random_share > 1 + 1e-9:
-        yield (
-            f"data.mask-share {data.mask_share:g} + data.random-share {data.random_share:g} is more than all targets: "
-            "their sum must be at most 1, and the other targets stay unchanged"
-        )
+        yield f"data.mask-share {data.mask_share:g} + data.random-share {data.random_share:g} is more than all targets"
     if data.mask_alpha < data.mask_beta:
         yield f"data.mask-alpha {data.mask_alpha} must be at least data.mask-beta {data.mask_beta}"
     if data.weights and abs(sum(data.weights) - 1) > 1e-6:
@@ -160,10 +146,8 @@ def memory_contradictions(mem_len: int, data: DataConfig) -> Iterator[str]:
 
 def _optimizer(optimizer: OptimizerConfig) -> Iterator[str]:
     if optimizer.decay_steps is not None and optimizer.decay_steps <= optimizer.warmup_steps:
-        yield (
-            f"optimizer.decay-steps {optimizer.decay_steps} must be above optimizer.warmup-steps "
-            f"{optimizer.warmup_steps}: the schedule decays after its warmup"
-        )
+        warmup = f"optimizer.warmup-steps {optimizer.warmup_steps}"
+        yield f"optimizer.decay-steps {optimizer.decay_steps} must be above {warmup}: the schedule decays after it"
 
 
 def absolute_positions(model: ModelConfig, seq_len: int | None) -> Iterator[str]:
@@ -175,10 +159,7 @@ def absolute_positions(model: ModelConfig, seq_len: int | None) -> Iterator[str]
     if model.network == "bert":
         yield from _bert(model, seq_len)
     if model.mem_len:
-        yield (
-            f"model.mem-len {model.mem_len} with {name}: a place in the window cannot tell where memory is; "
-            "give model.positions relative, or model.mem-len 0"
-        )
+        yield f"model.mem-len {model.mem_len} with {name}: a place in the window cannot tell where memory is; give 0"
     if model.clamp_len != -1:
         yield f"model.clamp-len {model.clamp_len} with {name}: only relative positions have distances to bound"
 

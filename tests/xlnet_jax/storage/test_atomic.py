@@ -79,7 +79,6 @@ def test_what_a_killed_process_left_beside_a_complete_folder_is_dropped(tmp_path
     [
         ("Error writing file: [OS error 28: ENOSPC No space left on device]", errno.ENOSPC),
         ("Error opening file: [OS error 5: EIO Input/output error] [source locations='x.cc:1']", errno.EIO),
-        ("I/O error: Permission denied (os error 13)", errno.EACCES),
         ("RESOURCE_EXHAUSTED: the quota of the bucket", errno.ENOSPC),
     ],
 )

@@ -187,9 +187,12 @@ def test_a_function_under_jit_closes_over_the_weights(pretrained):
 def test_keywords_that_are_no_settings_are_refused(pretrained, table, tmp_path):
     for changes, message in (
         ({"task": "sst2"}, "`task` sst2 must be one of"),
-        ({"step": 3}, "there is no setting `step`: did you mean steps"),
-        ({"optimizer": {"learning_rat": 1}}, "no setting `optimizer.learning_rat`: did you mean learning_rate"),
-        ({"optimizer": 3}, "`optimizer` is a section: give a dictionary"),
+        ({"step": 3}, "`step` is no setting: did you mean steps"),
+        (
+            {"optimizer": {"learning_rat": 1}},
+            "learning_rat` is no setting: did you mean optimizer.learning_rate",
+        ),
+        ({"optimizer": 3}, "`optimizer` is no setting: a section takes a dictionary"),
         ({"steps": "many"}, "steps"),
         ({"train": [], "eval": []}, "nothing to do: give `train`"),
     ):
