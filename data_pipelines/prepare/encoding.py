@@ -1,79 +1,163 @@
-"""Encode text: the first pass of preparation.
+"""Cut text into parts, the unit of work, and encode them: the first pass of preparation.
 
-Each part becomes a file: documents in order, `<eod>` after each, with the tokens at which documents and lines begin.
-The parts of a group are listed in a file beside them.
+Parts depend on the text alone, never on the machine: any process encodes any part, and encoded parts survive a stop.
+Units are grouped, so that many small files make few parts. A part ends where a document ends, if one ends in it. Each
+part becomes a file (`FIELDS`), and the parts of a group are listed in a file beside them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
+import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from etils import epath
 
 from data_pipelines.corpus import Start
 from data_pipelines.prepare.holdout import Documents, line_hashes
-from data_pipelines.prepare.parts import Group, Part, cut_parts, fingerprint_of, groups_of
 from data_pipelines.prepare.runners import Runner
 from data_pipelines.readers import Errors
-from data_pipelines.sources import Source
+from data_pipelines.sources import Source, Unit
+from data_pipelines.tfds_text import DatasetSlice
 from data_pipelines.tokenizer import EOD, Tokenizer
-from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import complete_file
-from xlnet_jax.storage.reading import demand_regular, read_arrays, read_json
-from xlnet_jax.storage.versions import KEY, with_version, without_version
+from xlnet_jax.storage.reading import read_arrays, read_json
 
+PART_CHARS = 2**22
+LINE_CHARS = 32  # added to the size of each line: encoding millions of short lines takes much memory
+GROUP_BYTES = 2**26
+BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 READERS = 32  # parts that are open at once, for their documents
-REMEDY = "delete it, and give the same command again"  # for a damaged file that an interrupted run left
-_FORMS: dict[str, tuple[type[np.generic], int]] = {
-    "tokens": (np.int32, 1),
-    "starts": (np.uint8, 1),
-    "document_tokens": (np.int64, 1),
-    "document_hashes": (np.uint64, 1),
-    "line_starts": (np.int64, 1),
-    "continues": (np.bool_, 0),
-    KEY: (np.int64, 0),
+VERSION = 1
+"""Version of the files of parts: an interrupted run of another version is begun anew"""
+FIELDS: dict[str, tuple[type[np.generic], int]] = {
+    "tokens": (np.int32, 1),  # documents in order, <eod> after each
+    "starts": (np.uint8, 1),  # `Start` of each token
+    "document_tokens": (np.int64, 1),  # length of each document in the part; 0 = empty after normalisation
+    "document_hashes": (np.uint64, 1),  # of each, the sum of `holdout.line_hashes` of its lines with tokens
+    "line_starts": (np.int64, 1),  # index of the first token of each line with text
+    "continues": (np.bool_, 0),  # the first document began in the part before
 }
-"""Type of number and rank of each field of a part"""
+"""Arrays of an encoded part: type of number and rank"""
 
 
 @dataclass(frozen=True)
-class EncodedPart:
-    """Tokens of a part, and their documents. The first document may have begun in the part before."""
+class Group:
+    """Consecutive units of a source, read by one process."""
 
-    tokens: np.ndarray  # int32 [E]
-    starts: np.ndarray  # uint8 [E], `Start`
-    document_tokens: np.ndarray  # int64 [documents], length of each; 0 = empty after normalisation
-    document_hashes: np.ndarray  # uint64 [documents], sum of `holdout.line_hashes` of its lines with tokens
-    line_starts: np.ndarray  # int64 [lines], index of the first token of each line with text
-    continues: np.ndarray  # bool [], as in `Part`
-
-    def save(self, file: epath.Path) -> None:
-        """Write the part, whole or not at all. Two processes may save the same part, if a text holds it twice."""
-        with complete_file(file, writer=uuid.uuid4().hex) as partial, partial.open("wb") as opened:
-            np.savez(opened, **with_version("parts", vars(self)))
+    source: int
+    index: int
+    units: tuple[Unit, ...]
+    errors: Errors
 
 
-def load(file: str, *names: str) -> tuple[np.ndarray, ...]:
-    """Read the named fields of a saved part, and no others. Raises InputError where the file is damaged, or of another
-    version."""
-    path = epath.Path(file)
+@dataclass(frozen=True)
+class Part:
+    """A stretch of a group: whole lines, with blank lines between documents."""
+
+    text: str
+    continues: bool  # the first line belongs to the last document of the part before
+    ends: bool  # the last document ends with this part
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 in hex: parts with the same value have the same tokens."""
+        return hashlib.sha256(bytes([self.continues, self.ends]) + self.text.encode()).hexdigest()
+
+
+def groups_of(sources: Sequence[Source], errors: Errors) -> list[Group]:
+    """Group the units of all sources, in order. A missing file raises when it is read, not here."""
+    return [
+        Group(number, index, units, errors)
+        for number, source in enumerate(sources)
+        for index, units in enumerate(_grouped(source))
+    ]
+
+
+def _grouped(source: Source) -> Iterator[tuple[Unit, ...]]:
+    group: list[Unit] = []
+    size = 0
+    for unit, there in itertools.zip_longest(source.units, source.remote):
+        group.append(unit)
+        size += (there.size or 0) if there else _num_bytes(unit)
+        if size >= GROUP_BYTES:
+            yield tuple(group)
+            group, size = [], 0
+    if group:
+        yield tuple(group)
+
+
+def _num_bytes(unit: Unit) -> int:
+    if isinstance(unit, DatasetSlice):
+        return GROUP_BYTES
     try:
-        found = read_arrays(path, {name: _FORMS[name] for name in (*names, KEY)})
-    except InputError as damage:
-        raise InputError(f"{damage}; {REMEDY}") from None
-    without_version("parts", {KEY: int(found.pop(KEY))}, file, REMEDY)
-    most = demand_regular(path)  # no number in it counts more than its bytes
-    if any(
-        array.min(initial=0) < 0 or (name not in ("tokens", "document_hashes") and array.max(initial=0) > most)
-        for name, array in found.items()
-    ):
-        raise InputError(f"{file} is damaged: it holds numbers out of range; {REMEDY}")
-    return tuple(found[name] for name in names)
+        return epath.Path(unit.path).stat().length
+    except OSError:
+        return 0
+
+
+def cut_parts(group: Group) -> Iterator[Part]:
+    """Yield the text of a group, about PART_CHARS characters at a time. Raises the InputErrors of the readers."""
+    pending: list[str] = []
+    size = 0
+    continues = False
+    for chunk in _chunks(group):
+        pending.append(chunk)
+        size += _size(chunk)
+        if size < PART_CHARS:
+            continue
+        text = "".join(pending)
+        if text.isspace():
+            if continues:
+                yield Part(text, continues, ends=True)
+            pending, size, continues = [], 0, False
+            continue
+        end = _last_document_end(text)
+        ends = end > 0
+        yield Part(text[: end or None], continues, ends)
+        rest = text[end:] if ends else ""
+        pending, size, continues = [rest], _size(rest), not ends
+    if (text := "".join(pending)).strip() or continues:
+        yield Part(text, continues, ends=True)
+
+
+def _size(text: str) -> int:
+    return len(text) + LINE_CHARS * text.count("\n")
+
+
+def _chunks(group: Group) -> Iterator[str]:
+    for unit in group.units:
+        yield from unit.chunks(group.errors)
+        yield "\n"  # the end of a file ends a document
+
+
+def _last_document_end(text: str) -> int:
+    """Return the index after the last blank line that has text before it, or 0 if there is no such line."""
+    end = text.rfind("\n\n") + 2
+    if end < 2 or text[:end].isspace():
+        end = max((m.end() for m in BLANK_LINE.finditer(text)), default=0)
+    return 0 if text[:end].isspace() else end
+
+
+def fingerprint(source: Source, errors: Errors) -> str:
+    """Return the SHA-256, in hex, of the text of a source, whatever its files are called."""
+    return _fingerprint_of(part.sha256 for group in groups_of([source], errors) for part in cut_parts(group))
+
+
+def _fingerprint_of(parts: Iterable[str]) -> str:
+    """Return the fingerprint of a source from the hashes of its parts, in order."""
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(bytes.fromhex(part))
+    return whole.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -81,12 +165,16 @@ class EncodedSource:
     """Encoded parts of a source, and its documents. The ends of parts cut some documents into several pieces."""
 
     given: Source
-    fingerprint: str  # as `parts.fingerprint`
+    fingerprint: str  # as `fingerprint`
     files: tuple[str, ...]  # of the parts, in order
-    part: np.ndarray  # int64 [pieces], index of the part of each piece
-    piece_tokens: np.ndarray  # int64 [pieces]
+    pieces: np.ndarray  # int64 [pieces, 3]: part of each piece, and the indices of its first token and after its last
     document: np.ndarray  # int64 [pieces], index of the document of each piece
     hashes: np.ndarray  # uint64 [documents], of whole documents
+
+    @property
+    def piece_tokens(self) -> np.ndarray:
+        """Number of tokens of each piece: int64 [pieces]."""
+        return self.pieces[:, 2] - self.pieces[:, 1]
 
     @property
     def tokens(self) -> int:
@@ -114,10 +202,12 @@ class Encoder:
             folder.mkdir(parents=True, exist_ok=True)
         groups = groups_of(text, errors)
         runner.run(groups, self.encode_part, self.unfinished_parts)
-        return [
-            self._source(source, [group for group in groups if group.source == number])
-            for number, source in enumerate(text)
-        ]
+        found = []
+        for number, source in enumerate(text):
+            lists = (self._list(group) for group in groups if group.source == number)
+            parts = [part for file in lists if file.exists() for part in read_json(file, list[str])]
+            found.append(join_parts(source, [str(self._file(part)) for part in parts]))
+        return found
 
     def unfinished_parts(self, group: Group) -> Iterator[Part]:
         """Yield the parts of a group that are not encoded yet, then write the list of all its parts."""
@@ -131,18 +221,11 @@ class Encoder:
 
     def encode_part(self, part: Part) -> None:
         """Encode a part into a file."""
-        encode(part, self.tokenizer).save(self._file(part.sha256))
-
-    def _source(self, source: Source, groups: Sequence[Group]) -> EncodedSource:
-        parts: list[str] = []
-        for group in groups:
-            file = self._list(group)  # missing for a group without text
-            parts += read_json(file, list[str]) if file.exists() else []
-        return join_parts(source, parts, [str(self._file(part)) for part in parts])
+        save(encode(part, self.tokenizer), self._file(part.sha256))
 
     @property
     def _parts(self) -> epath.Path:
-        return self.folder / f"encoded-{self.tokenizer.sha256[:16]}"
+        return self.folder / f"encoded-{VERSION}-{self.tokenizer.sha256[:16]}"
 
     @property
     def _lists(self) -> epath.Path:
@@ -155,32 +238,38 @@ class Encoder:
         return self._lists / f"{group.source:04d}-{group.index:06d}.json"
 
 
-def join_parts(source: Source, parts: Sequence[str], files: Sequence[str]) -> EncodedSource:
-    """Return a source from its encoded parts, in order, each of which is read once. parts: SHA-256 of each."""
+def save(part: Mapping[str, Any], file: epath.Path) -> None:
+    """Write an encoded part, whole or not at all. Two processes may save the same part, if a text holds it twice."""
+    with complete_file(file, writer=uuid.uuid4().hex) as partial, partial.open("wb") as opened:
+        np.savez(opened, **part)
 
-    def read(file: str) -> tuple[np.ndarray, ...]:
-        tokens, hashes, continues = load(file, "document_tokens", "document_hashes", "continues")
-        if len(tokens) != len(hashes):
-            raise InputError(f"{file} is damaged: its arrays do not agree; {REMEDY}")
-        return tokens, hashes, continues
 
+def load(file: str, *names: str) -> list[np.ndarray]:
+    """Read these arrays of a saved part, and no others. Raises InputError where the file is damaged."""
+    return list(read_arrays(epath.Path(file), {name: FIELDS[name] for name in names}).values())
+
+
+def join_parts(source: Source, files: Sequence[str]) -> EncodedSource:
+    """Return a source from its encoded parts, in order, each of which is read once and named by its SHA-256."""
     with ThreadPoolExecutor(READERS) as pool:
-        found = list(pool.map(read, files))
-    piece_tokens = np.concatenate([np.zeros(0, np.int64), *(tokens for tokens, *_ in found)])
-    piece_hashes = np.concatenate([np.zeros(0, np.uint64), *(hashes for _, hashes, _ in found)])
-    part = np.repeat(np.arange(len(files)), [len(tokens) for tokens, *_ in found])
-    begins = np.ones(len(part), bool)
-    begins[np.searchsorted(part, [number for number, (*_, continues) in enumerate(found) if continues])] = False
-    document = np.cumsum(begins) - 1
-    hashes = np.zeros(int(begins.sum()), np.uint64)
-    np.add.at(hashes, document, piece_hashes)
-    return EncodedSource(source, fingerprint_of(parts), tuple(files), part, piece_tokens, document, hashes)
+        found = list(pool.map(lambda file: load(file, "document_tokens", "document_hashes", "continues"), files))
+    pieces, begins, piece_hashes = [np.zeros((0, 3), np.int64)], [np.zeros(0, bool)], [np.zeros(0, np.uint64)]
+    for part, (tokens, hashes, continues) in enumerate(found):
+        ends = np.cumsum(tokens)
+        pieces.append(np.stack([np.full(len(tokens), part), ends - tokens, ends], axis=1))
+        begins.append(np.arange(len(tokens)) >= continues)
+        piece_hashes.append(hashes)
+    document = np.cumsum(np.concatenate(begins)) - 1
+    hashes = np.zeros(np.count_nonzero(np.concatenate(begins)), np.uint64)
+    np.add.at(hashes, document, np.concatenate(piece_hashes))
+    parts = _fingerprint_of(epath.Path(file).stem for file in files)
+    return EncodedSource(source, parts, tuple(files), np.concatenate(pieces), document, hashes)
 
 
-def encode(part: Part, tokenizer: Tokenizer, threads: int = 1) -> EncodedPart:
-    """Encode a part. Lines and documents that are empty after normalisation leave no token."""
+def encode(part: Part, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
+    """Encode a part; return its `FIELDS`. Lines and documents that are empty after normalisation leave no token."""
     lines = _lines(part)
-    ids, lengths = tokenizer.encode_flat(lines, threads)
+    ids, lengths = tokenizer.encode_flat(lines, threads=1)
     is_end = np.array([not line for line in lines], bool)
     document = np.cumsum(is_end) - is_end  # document number of each line
     documents = int(is_end.sum()) + (not part.ends)
@@ -203,14 +292,14 @@ def encode(part: Part, tokenizer: Tokenizer, threads: int = 1) -> EncodedPart:
     hashes = np.zeros(documents, np.uint64)
     np.add.at(hashes, document[has_text], line_hashes([line for line, has in zip(lines, has_text, strict=True) if has]))
     keep[line_end] = is_end & (has_lines[document] | (document == before))
-    return EncodedPart(
-        tokens=tokens[keep],
-        starts=starts[keep],
-        document_tokens=np.bincount(document, lengths + keep[line_end], documents).astype(np.int64),
-        document_hashes=hashes,
-        line_starts=np.flatnonzero(is_line[keep]),
-        continues=np.array(part.continues),
-    )
+    return {
+        "tokens": tokens[keep],
+        "starts": starts[keep],
+        "document_tokens": np.bincount(document, lengths + keep[line_end], documents).astype(np.int64),
+        "document_hashes": hashes,
+        "line_starts": np.flatnonzero(is_line[keep]),
+        "continues": np.array(part.continues),
+    }
 
 
 def _lines(part: Part) -> list[str]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,32 +32,19 @@ def _letters(line: str) -> bytes:
 
 @dataclass(frozen=True)
 class ByDocument:
-    """Hold out the documents whose hash is in the lowest share of all hashes (0 = none, 1 = all), and those of `also`,
-    but none of `never`."""
+    """Hold out the documents whose hash is in the lowest share of all hashes (0 = none, 1 = all), but for the
+    exceptions: {hash: held out}."""
 
     share: float
-    also: tuple[int, ...] = ()
-    never: tuple[int, ...] = ()
+    exceptions: Mapping[int, bool] = field(default_factory=dict)
 
     def holds_out(self, hashes: np.ndarray) -> np.ndarray:
         """Return which documents are held out, bool [documents]. hashes: uint64 [documents]."""
         chosen = (hashes >> np.uint64(11)) * 2.0**-53 < self.share
-        if self.also:
-            chosen |= np.isin(hashes, np.array(self.also, np.uint64))
-        if self.never:
-            chosen &= ~np.isin(hashes, np.array(self.never, np.uint64))
+        for side in (True, False):
+            found = [hash_ for hash_, is_held_out in self.exceptions.items() if is_held_out is side]
+            chosen[np.isin(hashes, np.array(found, np.uint64))] = side
         return chosen
-
-
-@dataclass(frozen=True)
-class LastTokens:
-    """Hold out the end of a text, from a token on."""
-
-    first: int
-
-
-Rule = ByDocument | LastTokens
-NONE, ALL = ByDocument(0.0), ByDocument(1.0)
 
 
 @dataclass(frozen=True)
@@ -71,31 +58,24 @@ class Documents:
     def total(self) -> int:
         return int(self.tokens.sum())
 
-    def different(self) -> Documents:
-        """Return each different document once, by ascending hash, with the tokens of all that are equal to it."""
-        hashes, index = np.unique(self.hashes, return_inverse=True)
-        tokens = np.zeros(len(hashes), np.int64)
-        np.add.at(tokens, index, self.tokens)
-        return Documents(hashes, tokens)
 
-
-def choose(texts: Sequence[Documents], fraction: float, block_len: int) -> list[Rule]:
+def choose(texts: Sequence[Documents], fraction: float, block_len: int) -> list[ByDocument | int]:
     """Choose the rule for each source of a text; each has at least two blocks.
 
     Hold out about `fraction` of the documents. A source that gives less than a block that way also gives the documents
     with the next hashes; one that gives much more than its share keeps the documents that are too long. One rule serves
-    all sources, so that equal documents are on the same side. Hold out the last blocks of a source where no whole
-    documents fit.
+    all sources, so that equal documents are on the same side. Where no whole documents fit, the last blocks of a source
+    are held out: the rule is the number of tokens before them.
     """
     rule = ByDocument(fraction)
     for text in texts:
         if not _is_fair(text, rule, block_len):
             rule = _adapt(rule, text, block_len)
-    rules: list[Rule] = []
+    rules: list[ByDocument | int] = []
     for text in texts:
         blocks = text.total // block_len
         kept = blocks - min(max(1, round(fraction * blocks)), blocks - 1)
-        rules.append(rule if _is_fair(text, rule, block_len) else LastTokens(kept * block_len))
+        rules.append(rule if _is_fair(text, rule, block_len) else kept * block_len)
     return rules
 
 
@@ -111,28 +91,18 @@ def _most(total: int, fraction: float, block_len: int) -> int:
 
 def _adapt(rule: ByDocument, text: Documents, block_len: int) -> ByDocument:
     """Return the rule with exceptions that suit this text: the fewest documents, by ascending hash."""
-    also, never = set(rule.also), set(rule.never)
+    exceptions = dict(rule.exceptions)
     room, held_out = _most(text.total, rule.share, block_len), 0
-    different = text.different()
-    chosen = rule.holds_out(different.hashes).tolist()
-    for hash_, tokens, is_chosen in zip(different.hashes.tolist(), different.tokens.tolist(), chosen, strict=True):
+    hashes, index = np.unique(text.hashes, return_inverse=True)
+    sizes = np.zeros(len(hashes), np.int64)  # of all documents that are equal
+    np.add.at(sizes, index, text.tokens)
+    for hash_, tokens, is_chosen in zip(hashes.tolist(), sizes.tolist(), rule.holds_out(hashes).tolist(), strict=True):
         if held_out >= block_len and not is_chosen:
             continue
-        if held_out + tokens <= room and hash_ not in never:
+        if held_out + tokens <= room and exceptions.get(hash_, True):
             held_out += tokens
             if not is_chosen:
-                also.add(hash_)
-        elif is_chosen and hash_ not in also:
-            never.add(hash_)
-    return ByDocument(rule.share, tuple(sorted(also)), tuple(sorted(never)))
-
-
-def count_cut_copies(texts: Sequence[Documents], rules: Sequence[Rule]) -> int:
-    """Count the documents with a held-out end by `LastTokens` that are equal to another document of the text."""
-    every, times = np.unique(np.concatenate([text.hashes for text in texts]), return_counts=True)
-    copied = 0
-    for text, rule in zip(texts, rules, strict=True):
-        if isinstance(rule, LastTokens):
-            ends = text.hashes[np.cumsum(text.tokens) > rule.first]
-            copied += int(np.count_nonzero(times[np.searchsorted(every, ends)] > 1))
-    return copied
+                exceptions[hash_] = True
+        elif is_chosen and not exceptions.get(hash_, False):
+            exceptions[hash_] = False
+    return ByDocument(rule.share, exceptions)

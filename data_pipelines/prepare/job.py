@@ -13,63 +13,16 @@ from etils import epath
 
 from data_pipelines import sources
 from data_pipelines.corpus import Corpus, Manifest, SplitName, is_corpus
-from data_pipelines.prepare.encoding import EncodedSource, Encoder
-from data_pipelines.prepare.holdout import ALL, NONE, Rule, choose, count_cut_copies
-from data_pipelines.prepare.parts import fingerprint
+from data_pipelines.prepare.encoding import EncodedSource, Encoder, fingerprint
+from data_pipelines.prepare.holdout import choose
 from data_pipelines.prepare.runners import LocalRunner, Runner
-from data_pipelines.prepare.shards import Content, write_corpus
+from data_pipelines.prepare.shards import Content, cut, stretches_of, write_corpus
 from data_pipelines.readers import Errors
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import tell, without_secrets
 from xlnet_jax.storage.files import demand_place, drop_leftovers, resumable_folder
-
-Origin = dict[str, Any]
-
-
-def origins(text: Mapping[SplitName, Sequence[Source] | None]) -> dict[str, list[Origin | None]]:
-    """Return, for each split, where the text of each source came from, None for text on disk; {} if all of it is."""
-    found: dict[str, list[Origin | None]] = {
-        split: [_origin(source) for source in given or ()] for split, given in text.items()
-    }
-    return found if any(origin for of_split in found.values() for origin in of_split) else {}
-
-
-def fingerprints(split: SplitName, text: Sequence[Source], errors: Errors, made: Manifest) -> list[str]:
-    """Return the fingerprint of each source (`parts.fingerprint`): from the manifest of a corpus, if its record of the
-    files shows that it was made of this source, else by reading the text.
-
-    A dataset of the Hub that is named without a commit is the one at the commit of the record.
-    """
-    there = list(zip(made.origins.get(split) or (), made.made_from.get(split) or (), strict=False))
-    return [
-        there[number][1]
-        if number < len(there) and _is_the_same(_origin(source), there[number][0])
-        else fingerprint(source, errors)
-        for number, source in enumerate(text)
-    ]
-
-
-def _origin(source: Source) -> Origin | None:
-    if not source.remote:
-        return None
-    commit = re.match(r"hf://[^@]+@([^/]+)/", source.remote[0].url)
-    return {
-        "name": without_secrets(source.given),
-        "commit": commit and commit[1],
-        "files": [[without_secrets(file.url), file.size, file.version] for file in source.remote],
-    }
-
-
-def _is_the_same(origin: Origin | None, recorded: Origin | None) -> bool:
-    if origin is None or recorded is None:
-        return False
-    if recorded["commit"] and "@" not in recorded["name"] and origin["name"] == recorded["name"]:
-        return True
-    known = all(version for _, _, version in origin["files"])
-    return known and [file[1:] for file in origin["files"]] == [list(file[1:]) for file in recorded["files"]]
-
 
 # Keys of Manifest.made_from, and the words of the error for a corpus that differs in them.
 MADE_FROM = {
@@ -114,18 +67,17 @@ def prepare(
         "tokenizer": tokenizer.sha256,
         "block_len": block_len,
     }
-    if out.exists():
-        drop_leftovers(out)
-        if not is_corpus(out):
-            raise InputError(f"{out} exists and is not a prepared corpus; name a folder that does not exist yet")
-        corpus = Corpus(out)
-        asked = settings | {s: fingerprints(s, text, errors, corpus.manifest) or None for s, text in given.items()}
-        found = corpus.manifest.made_from
-        if differences := [what for key, what in MADE_FROM.items() if found.get(key) != asked[key]]:
-            raise InputError(f"corpus {out}: {', and '.join(differences)}; give another `out` or `workdir`")
-        return corpus
-
-    return _make(out, given, tokenizer, errors, runner or LocalRunner(), settings)
+    if not out.exists():
+        return _make(out, given, tokenizer, errors, runner or LocalRunner(), settings)
+    drop_leftovers(out)
+    if not is_corpus(out):
+        raise InputError(f"{out} exists and is not a prepared corpus; name a folder that does not exist yet")
+    corpus = Corpus(out)
+    asked = settings | {s: _fingerprints(s, text, errors, corpus.manifest) or None for s, text in given.items()}
+    found = corpus.manifest.made_from
+    if differences := [what for key, what in MADE_FROM.items() if found.get(key) != asked[key]]:
+        raise InputError(f"corpus {out}: {', and '.join(differences)}; give another `out` or `workdir`")
+    return corpus
 
 
 def prepare_to_measure(
@@ -159,20 +111,57 @@ def _make(
         if train:
             _refuse_copies(train, validation)
         text: dict[SplitName, list[EncodedSource]] = {"train": train or validation, "validation": validation}
+        for split, given in text.items():
+            for source in given:
+                _demand_blocks(source, split, 1 if validation else 2, block_len)
         if validation:
-            rules: dict[SplitName, Rule] = {"train": NONE, "validation": ALL}
-            contents: dict[SplitName, list[Content]] = {
-                split: [_whole(source, rule, split, block_len) for source in text[split]]
-                for split, rule in rules.items()
-            }
+            contents = {split: [(source, stretches_of(source)) for source in given] for split, given in text.items()}
         else:
             contents = _hold_out(train, settings["validation_fraction"], block_len)
         made_from = dict(settings)
+        origins: dict[str, Any] = {}
         for split, given in text.items():
             made_from[split] = [source.fingerprint for source in given] or None
-        came_from = origins({split: [source.given for source in given] for split, given in text.items()})
-        write_corpus(folder, contents, tokenizer, block_len, settings["weights"], made_from, came_from, runner)
+            if any(source.given.remote for source in given):
+                origins[split] = [_origin(source.given) for source in given]
+        write_corpus(folder, contents, tokenizer, block_len, settings["weights"], made_from, origins, runner)
     return Corpus(out)
+
+
+def _fingerprints(split: SplitName, text: Sequence[Source], errors: Errors, made: Manifest) -> list[str]:
+    """Return the fingerprint of each source: from the manifest of a corpus, if its record of the files shows that it
+    was made of this source, else by reading the text.
+
+    A dataset of the Hub that is named without a commit is the one at the commit of the record.
+    """
+    there = list(zip(made.origins.get(split) or (), made.made_from.get(split) or (), strict=False))
+    return [
+        there[number][1]
+        if number < len(there) and _is_same(_origin(source), there[number][0])
+        else fingerprint(source, errors)
+        for number, source in enumerate(text)
+    ]
+
+
+def _origin(source: Source) -> dict[str, Any] | None:
+    """Return where the text of a source came from; None for text on disk."""
+    if not source.remote:
+        return None
+    commit = re.match(r"hf://[^@]+@([^/]+)/", source.remote[0].url)
+    return {
+        "name": without_secrets(source.given),
+        "commit": commit and commit[1],
+        "files": [[without_secrets(file.url), file.size, file.version] for file in source.remote],
+    }
+
+
+def _is_same(origin: dict[str, Any] | None, recorded: dict[str, Any] | None) -> bool:
+    if origin is None or recorded is None:
+        return False
+    if recorded["commit"] and "@" not in recorded["name"] and origin["name"] == recorded["name"]:
+        return True
+    known = all(version for _, _, version in origin["files"])
+    return known and [file[1:] for file in origin["files"]] == [list(file[1:]) for file in recorded["files"]]
 
 
 def _refuse_copies(train: Sequence[EncodedSource], validation: Sequence[EncodedSource]) -> None:
@@ -196,35 +185,24 @@ def _refuse_copies(train: Sequence[EncodedSource], validation: Sequence[EncodedS
             tell(f"{name}: the training text holds {copies:,} of its {len(documents):,} documents")
 
 
-def _whole(source: EncodedSource, rule: Rule, split: SplitName, block_len: int) -> Content:
-    """Return all text of a source for a split. Raises InputError if it does not fill a block."""
+def _demand_blocks(source: EncodedSource, split: SplitName, blocks: int, block_len: int) -> None:
     if not source.tokens:
         raise sources.no_text([source.given])
-    if source.tokens < block_len:
-        raise InputError(
-            f"{split} text {source.given.given} has {source.tokens} tokens, but a block needs {block_len}: {REMEDY}"
-        )
-    return Content.of(source, rule, split)
+    if source.tokens < blocks * block_len:
+        needed = f"a block of {block_len}" if blocks == 1 else f"a block of {block_len}, and another to hold out"
+        raise InputError(f"{split} text {source.given.given} has {source.tokens} tokens, and needs {needed}: {REMEDY}")
 
 
 def _hold_out(train: Sequence[EncodedSource], fraction: float, block_len: int) -> dict[SplitName, list[Content]]:
     """Divide each source between the splits."""
-    for source in train:
-        if not source.tokens:
-            raise sources.no_text([source.given])
-        if source.tokens < 2 * block_len:
-            raise InputError(
-                f"text {source.given.given} has {source.tokens} tokens, but one block needs {block_len} for training "
-                f"and {block_len} for validation: {REMEDY}"
-            )
-    texts = [source.documents for source in train]
-    rules = choose(texts, fraction, block_len)
-    if copies := count_cut_copies(texts, rules):
-        tell(
-            f"{copies:,} of the held-out documents are in the training text too, as it has too few different ones; "
-            "give a validation text of its own"
-        )
-    splits: tuple[SplitName, ...] = ("train", "validation")
-    return {
-        split: [Content.of(source, rule, split) for source, rule in zip(train, rules, strict=True)] for split in splits
-    }
+    contents: dict[SplitName, list[Content]] = {"train": [], "validation": []}
+    rules = choose([source.documents for source in train], fraction, block_len)
+    for source, rule in zip(train, rules, strict=True):
+        if isinstance(rule, int):
+            kept, held_out = cut(stretches_of(source), [rule, source.tokens - rule])
+        else:
+            is_held_out = rule.holds_out(source.hashes)[source.document]
+            kept, held_out = stretches_of(source, ~is_held_out), stretches_of(source, is_held_out)
+        contents["train"].append((source, kept))
+        contents["validation"].append((source, held_out))
+    return contents

@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Protocol
+from typing import Any
 
 from xlnet_jax.errors import InputError
 
@@ -22,22 +22,10 @@ def itself(seed: Any) -> Iterator[Any]:
     yield seed
 
 
-class Runner(Protocol):
-    """A way to run work that leaves its results in files."""
-
-    def run(
-        self, seeds: Sequence[Any], work: Callable[[Any], None], expand: Callable[[Any], Iterable[Any]] = itself
-    ) -> None:
-        """Call work(item) for each item of expand(seed) of each seed, in any order and perhaps more than once.
-
-        Raises the first exception of a call.
-        """
-
-
 @dataclass(frozen=True)
 class LocalRunner:
     """The cores of this machine: this process expands the seeds, and one process a core works on the items. This
-    process also does the work if there is only one item."""
+    process also does the work if there is only one item. Results are left in files."""
 
     processes: int | None = None  # None = one for each core that this process may use
     on_progress: Callable[[int], None] = lambda done: None  # called with the number of finished items
@@ -45,7 +33,8 @@ class LocalRunner:
     def run(
         self, seeds: Sequence[Any], work: Callable[[Any], None], expand: Callable[[Any], Iterable[Any]] = itself
     ) -> None:
-        """See `Runner`."""
+        """Call work(item) for each item of expand(seed) of each seed, in any order. Raises the first exception of a
+        call."""
         rest = (item for seed in seeds for item in expand(seed))
         first = list(islice(rest, 2))
         items = chain(first, rest)
@@ -67,7 +56,7 @@ class BeamRunner:
     def run(
         self, seeds: Sequence[Any], work: Callable[[Any], None], expand: Callable[[Any], Iterable[Any]] = itself
     ) -> None:
-        """See `Runner`."""
+        """Work as `LocalRunner.run` does, on an item perhaps more than once."""
         try:
             import apache_beam as beam
             from apache_beam.options.pipeline_options import PipelineOptions
@@ -93,6 +82,9 @@ class BeamRunner:
             if isinstance(error, InputError) or "[while running" in str(error):  # raised by our functions
                 raise
             raise InputError(f"`runner` {self.runner}: {str(error).splitlines()[0]}") from error
+
+
+Runner = LocalRunner | BeamRunner
 
 
 def _cores() -> int:

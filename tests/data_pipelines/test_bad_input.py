@@ -255,7 +255,7 @@ def test_a_corpus_of_another_text_or_version_is_not_touched(run, place, text):
 
 
 def test_a_text_that_is_mended_is_gone_on_with(run, place, monkeypatch, text):
-    monkeypatch.setattr("data_pipelines.prepare.parts.PART_CHARS", 5_000)
+    monkeypatch.setattr("data_pipelines.prepare.encoding.PART_CHARS", 5_000)
     monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 2_000)
     (place / "texts").mkdir()
     (place / "texts" / "a.txt").write_text(text)
@@ -267,6 +267,12 @@ def test_a_text_that_is_mended_is_gone_on_with(run, place, monkeypatch, text):
     assert kept
     assert not (place / "corpus").exists()
     (place / "texts" / "b.txt").write_text("good")
+    damaged = min(place.glob(".corpus.partial/work/encoded-*/*.npz"))
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[: len(whole) // 2])
+    code, err = run("--source", "texts")
+    assert (code, f"{damaged.name} is damaged" in err) == (2, True)
+    damaged.write_bytes(whole)
     seen = []
     monkeypatch.setattr(
         "data_pipelines.prepare.encoding.encode", lambda part, *rest: seen.append(part.sha256) or encode(part, *rest)

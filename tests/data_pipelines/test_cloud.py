@@ -93,8 +93,8 @@ def test_a_corpus_is_prepared_from_a_bucket_into_a_bucket(cloud, bucket, text, t
 
 
 def test_each_part_is_read_once_for_its_documents_and_once_for_each_shard(text, tokenizer, monkeypatch):
-    monkeypatch.setattr("data_pipelines.prepare.parts.PART_CHARS", 3_000)
-    monkeypatch.setattr("data_pipelines.prepare.parts.GROUP_BYTES", 30_000)
+    monkeypatch.setattr("data_pipelines.prepare.encoding.PART_CHARS", 3_000)
+    monkeypatch.setattr("data_pipelines.prepare.encoding.GROUP_BYTES", 30_000)
     monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 1_000)
     backend = type(epath.Path("gs://bucket")._backend)
     open_, opens = backend.open, Counter()

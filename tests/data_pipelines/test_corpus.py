@@ -11,10 +11,9 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 
 from data_pipelines.corpus import Corpus, Start
-from data_pipelines.prepare.encoding import EncodedPart, join_parts
-from data_pipelines.prepare.holdout import LastTokens
+from data_pipelines.prepare.encoding import join_parts, save
 from data_pipelines.prepare.runners import LocalRunner
-from data_pipelines.prepare.shards import Content, write_corpus
+from data_pipelines.prepare.shards import cut, stretches_of, write_corpus
 from data_pipelines.sources import Source
 from xlnet_jax.errors import InputError
 
@@ -55,12 +54,14 @@ def write(folder, text, vocab_size=VOCAB_SIZE, part=333, blocks_per_shard=8):
         sizes = np.diff(first, prepend=0) if continues or first[0] else np.diff(first)
         lines = np.flatnonzero(here > 0)
         files.append(str(parts / f"{begin:06}.npz"))
-        hashes = np.zeros(len(sizes), np.uint64)
-        encoded = EncodedPart(tokens[begin : begin + part], here, sizes, hashes, lines, np.array(continues))
-        encoded.save(epath.Path(files[-1]))
-    source = join_parts(Source("random", "random", ()), (), files)
-    rule = LastTokens(51 * BLOCK_LEN)
-    contents = {split: [Content.of(source, rule, split)] for split in ("train", "validation")}
+        encoded = {
+            "tokens": tokens[begin : begin + part], "starts": here, "document_tokens": sizes,
+            "document_hashes": np.zeros(len(sizes), np.uint64), "line_starts": lines, "continues": np.array(continues),
+        }  # fmt: skip
+        save(encoded, epath.Path(files[-1]))
+    source = join_parts(Source("random", "random", ()), files)
+    sides = cut(stretches_of(source), [51 * BLOCK_LEN, len(tokens) - 51 * BLOCK_LEN])
+    contents = {split: [(source, side)] for split, side in zip(("train", "validation"), sides, strict=True)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("data_pipelines.prepare.shards.blocks_per_shard", lambda *_: blocks_per_shard)
         write_corpus(folder, contents, Vocabulary(vocab_size), BLOCK_LEN, (), {"text": "random"}, {}, LocalRunner(1))

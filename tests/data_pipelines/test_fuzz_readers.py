@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from data_pipelines import sources
 from data_pipelines.corpus import Start
-from data_pipelines.prepare.encoding import encode
-from data_pipelines.prepare.parts import Part, cut_parts, groups_of
+from data_pipelines.prepare.encoding import Part, cut_parts, encode, groups_of
 from data_pipelines.tokenizer import Tokenizer
 from tests.data_pipelines.test_bad_input import COMPRESS as BY_END
 from xlnet_jax.errors import InputError
@@ -38,7 +37,7 @@ def folder(tmp_path_factory):
 def read_in_pieces(chunk_bytes, part_chars):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("data_pipelines.readers.CHUNK_BYTES", chunk_bytes)
-        patch.setattr("data_pipelines.prepare.parts.PART_CHARS", part_chars)
+        patch.setattr("data_pipelines.prepare.encoding.PART_CHARS", part_chars)
         yield
 
 
@@ -221,11 +220,11 @@ def encoded(parts, tokenizer):
     tokens, starts, documents, line_starts = [], [], [], []
     for part in parts:
         one = encode(part, tokenizer)
-        line_starts += (one.line_starts + len(tokens)).tolist()
-        tokens += one.tokens.tolist()
-        starts += one.starts.tolist()
-        sizes = one.document_tokens.tolist()
-        if one.continues:
+        line_starts += (one["line_starts"] + len(tokens)).tolist()
+        tokens += one["tokens"].tolist()
+        starts += one["starts"].tolist()
+        sizes = one["document_tokens"].tolist()
+        if one["continues"]:
             documents[-1] += sizes.pop(0)
         documents += sizes
     return tokens, starts, documents, line_starts

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from data_pipelines import sources
-from data_pipelines.prepare.parts import fingerprint
+from data_pipelines.prepare.encoding import fingerprint
 from xlnet_jax.errors import InputError
 
 

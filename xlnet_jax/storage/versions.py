@@ -10,9 +10,7 @@ from typing import Any, Literal, get_args
 from xlnet_jax.errors import InputError, shown
 
 KEY = "format_version"
-Format = Literal[
-    "checkpoint", "run", "metrics", "results", "thresholds", "comparison", "corpus", "parts", "tokenizer", "export"
-]
+Format = Literal["checkpoint", "run", "metrics", "results", "thresholds", "comparison", "corpus", "tokenizer", "export"]
 VERSIONS: dict[Format, int] = dict.fromkeys(get_args(Format), 1)
 
 

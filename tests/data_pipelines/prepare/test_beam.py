@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from data_pipelines import sources
-from data_pipelines.prepare import parts, prepare
+from data_pipelines.prepare import encoding, prepare
 from data_pipelines.prepare.runners import BeamRunner
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
@@ -29,8 +29,8 @@ def run(tmp_path):
 
 def test_beam_makes_the_same_bytes_as_the_cores_of_this_machine(run, tmp_path, monkeypatch):
     pytest.importorskip("apache_beam", reason="the extra [beam] is not installed")
-    monkeypatch.setattr(parts, "PART_CHARS", 30_000)
-    monkeypatch.setattr(parts, "GROUP_BYTES", 2_000)
+    monkeypatch.setattr(encoding, "PART_CHARS", 30_000)
+    monkeypatch.setattr(encoding, "GROUP_BYTES", 2_000)
     with open(NOVEL) as novel:
         chapters = novel.read().split("\n\n")
     for number, chapter in enumerate(chapters[:12]):

@@ -12,9 +12,8 @@ from etils import epath
 
 from data_pipelines import sources
 from data_pipelines.corpus import Corpus, Start
-from data_pipelines.prepare import parts, prepare
-from data_pipelines.prepare.encoding import encode, load
-from data_pipelines.prepare.parts import Part, cut_parts, groups_of
+from data_pipelines.prepare import encoding, prepare
+from data_pipelines.prepare.encoding import Part, cut_parts, encode, groups_of, load, save
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import EOD, Tokenizer
 from xlnet_jax.errors import InputError
@@ -90,7 +89,7 @@ def test_the_same_text_gives_the_same_bytes(run, documents):
 def test_how_much_text_is_encoded_at_once_does_not_matter(run, documents, monkeypatch):
     whole = run(documents, out="whole", fraction=0.2)
     monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 100)
-    monkeypatch.setattr("data_pipelines.prepare.parts.PART_CHARS", 700)
+    monkeypatch.setattr("data_pipelines.prepare.encoding.PART_CHARS", 700)
     monkeypatch.setattr("data_pipelines.prepare.job.LocalRunner", lambda: LocalRunner(1))
     in_parts = run(documents, out="parts", fraction=0.2)
     assert whole.manifest.splits == in_parts.manifest.splits
@@ -120,12 +119,12 @@ def test_the_smallest_text_has_one_block_on_either_side(run, tokenizer):
     line = " ".join(["the"] * (2 * BLOCK_LEN - 1))
     corpus = run([[line]])
     assert (corpus.num_blocks("train"), corpus.num_blocks("validation")) == (1, 1)
-    with pytest.raises(InputError, match=r"train\.txt has 127 tokens, but one block needs 64 for training and 64 for"):
+    with pytest.raises(InputError, match=r"has 127 tokens, and needs a block of 64, and another to hold out"):
         run([[line.removesuffix(" the")]], out="smaller")
 
 
 def test_a_split_with_text_of_its_own_needs_a_block(run, documents):
-    with pytest.raises(InputError, match=r"validation text .*validation\.txt has \d+ tokens, but a block needs 64"):
+    with pytest.raises(InputError, match=r"validation text .* has \d+ tokens, and needs a block of 64: give"):
         run(documents, [["Too short."]])
     with pytest.raises(InputError, match=r"train text .*train\.txt has \d+ tokens, .* lower `data\.windows_per_block`"):
         run([["Too short."]], documents)
@@ -157,9 +156,9 @@ def test_a_source_that_disappears_midway_is_named(tokenizer, tmp_path, documents
 
 NOVELS_IN_MANY_PARTS = """
 from data_pipelines import readers, sources
-from data_pipelines.prepare import parts, prepare
+from data_pipelines.prepare import encoding, prepare
 from data_pipelines.tokenizer import Tokenizer
-readers.CHUNK_BYTES, parts.PART_CHARS = 10_000, 30_000
+readers.CHUNK_BYTES, encoding.PART_CHARS = 10_000, 30_000
 if __name__ == "__main__":
     train, validation = (sources.find([name]) for name in sources.embedded())
     prepare(train, validation, Tokenizer.load("tokenizer"), "corpus", block_len=64, validation_fraction=0.05)
@@ -168,7 +167,7 @@ if __name__ == "__main__":
 
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(tmp_path, tokenizer):
     whole = prepare(TRAIN, VALIDATION, tokenizer, tmp_path / "whole", block_len=64, validation_fraction=0.05)
-    encoded = tmp_path / ".corpus.partial" / "work" / f"encoded-{tokenizer.sha256[:16]}"
+    encoded = tmp_path / ".corpus.partial" / "work" / f"encoded-1-{tokenizer.sha256[:16]}"
     tokenizer.save(tmp_path / "tokenizer")
     (tmp_path / "script.py").write_text(NOVELS_IN_MANY_PARTS)
     command = [sys.executable, "script.py"]
@@ -190,7 +189,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(tmp_path,
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_progress_counts_what_is_finished(tmp_path, tokenizer, monkeypatch, processes):
-    monkeypatch.setattr("data_pipelines.prepare.parts.PART_CHARS", 100_000)
+    monkeypatch.setattr("data_pipelines.prepare.encoding.PART_CHARS", 100_000)
     monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 20_000)
     seen = []
     runner = LocalRunner(processes, on_progress=seen.append)
@@ -204,10 +203,10 @@ def test_a_part_that_stands_twice_in_a_text_can_be_saved_by_two_at_once(tmp_path
     file = epath.Path(tmp_path) / "part.npz"
     part = encode(Part("One line.\n" * 2000, continues=False, ends=True), tokenizer)
     with ThreadPoolExecutor(4) as pool:
-        for saved in [pool.submit(part.save, file) for _ in range(200)]:
+        for saved in [pool.submit(save, part, file) for _ in range(200)]:
             saved.result()
     (tokens,) = load(str(file), "tokens")
-    np.testing.assert_array_equal(tokens, part.tokens)
+    np.testing.assert_array_equal(tokens, part["tokens"])
     assert [path.name for path in tmp_path.iterdir()] == ["part.npz"]
 
 
@@ -223,7 +222,7 @@ def parts_of(tmp_path):
 
 @pytest.mark.parametrize("begin", ["", "one\n"])
 def test_blank_lines_for_more_than_a_part_are_no_document_and_part_two_of_them(parts_of, begin):
-    cut = parts_of(begin + "\n" * (3 * parts.PART_CHARS) + "two\n")
+    cut = parts_of(begin + "\n" * (3 * encoding.PART_CHARS) + "two\n")
     words = [part.text.strip() for part in cut if part.text.strip()]
     assert words == [*begin.split(), "two"]
     assert not any(part.continues for part in cut if part.text.strip() == "two")

@@ -14,18 +14,20 @@ from data_pipelines import sources
 IN_SMALL_PARTS = """
 import os, time
 from data_pipelines import readers
-from data_pipelines.prepare import __main__, encoding, parts, runners
+from data_pipelines.prepare import __main__, encoding, runners
 from xlnet_jax import __main__ as command
 
+cut_parts = encoding.cut_parts
+
 def cut_until_held(group):
-    for number, part in enumerate(parts.cut_parts(group)):
+    for number, part in enumerate(cut_parts(group)):
         while number == 20 and os.path.exists("hold"):
             time.sleep(0.01)
         yield part
 
 encoding.cut_parts = cut_until_held
 runners._cores = lambda: 2  # workers on a machine of one core too
-readers.CHUNK_BYTES, parts.PART_CHARS = 4_000, 8_000
+readers.CHUNK_BYTES, encoding.PART_CHARS = 4_000, 8_000
 command.run(__main__.main)
 """
 
