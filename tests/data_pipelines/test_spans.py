@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2_contingency
 
-from data_pipelines.spans import draws_needed, max_spans, place_spans, sample_spans
+from data_pipelines.targets import draws_needed, max_spans, place_spans, sample_spans
 from data_pipelines.tokenizer import CLS, SEP
 from xlnet_jax.settings.config import DataConfig
 
