@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -152,24 +151,6 @@ class WindowView:
     def prediction_sees(self) -> np.ndarray:
         """Mask of the keys that the rows which predict the targets may see, bool [P, K]."""
         return (self.query_sees if self.by_query_stream else self.content_sees)(self.targets)
-
-    def for_picture(self) -> dict[str, Any]:
-        """Return the fields of `xlnet_jax.plots.window.Window`."""
-        apart = "Documents of a window do not see each other. " if self.data.pack else ""
-        return {
-            "pieces": self.pieces,
-            "parts": [(part.name, part.begin, part.end) for part in self.parts],
-            "targets": self.targets,
-            "predicted": self.predicted,
-            "places": self.place,
-            "mem_len": self.mem_len,
-            "mem_filled": self.mem_filled,
-            "two_streams": self.by_query_stream,
-            "predicts_next": self.predicts_next,
-            "content_sees": self.content_sees,
-            "query_sees": self.query_sees,
-            "caption": apart + self.filling.caption,
-        }
 
     def _sees(self, rank: np.ndarray, positions: np.ndarray, keys: np.ndarray | None) -> np.ndarray:
         keys = np.arange(len(self.key_rank)) if keys is None else keys

@@ -158,8 +158,7 @@ def test_the_text_of_another_objective_says_what_is_read_and_what_is_meant(other
 
 
 def matrices(view):
-    window = plot.Window(**view.for_picture())
-    return plot._matrices(window, plot._whole_axis(window))
+    return plot._matrices(view, plot._whole_axis(view))
 
 
 def test_a_continuation_is_told_from_a_random_b(source, tokenizer):
@@ -254,7 +253,7 @@ def test_the_picture_of_a_very_long_window_leaves_tokens_out(source, tokenizer, 
     view = view_window(source, tokenizer, 1, 0)
     whole = matrices(view)
     monkeypatch.setattr(plot, "LARGEST", 20)
-    axis = plot._whole_axis(plot.Window(**view.for_picture()))
+    axis = plot._whole_axis(view)
     thinned = matrices(view)
     assert (axis.step, len(axis.rows), axis.memory) == (4, 16, 12)
     np.testing.assert_array_equal(thinned[0], whole[0][::4, ::4])

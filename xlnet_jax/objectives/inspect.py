@@ -97,15 +97,13 @@ def inspect_window(settings: InspectSettings) -> Inspection:
     if settings.around is not None and around >= config.data.seq_len:
         raise InputError(f"`around` {around}: a window has the positions 0 to {config.data.seq_len - 1}")
     from data_pipelines.inspect.view import view_window
-    from xlnet_jax.plots.window import Window, draw_window
+    from xlnet_jax.plots.window import draw_window
 
     source = batch_source(corpus, tokenizer, config, settings.split, config.eval.max_windows)
     view = view_window(source, tokenizer, settings.step, settings.row)
     direction = "read backwards" if view.is_reversed else "read forwards"
     rows = f"step {settings.step}, row {settings.row}, {direction}"
-    draw_window(
-        Window(**view.for_picture()), f"{corpus.folder}, {settings.split}, seed {config.seed}, {rows}", around, out
-    )
+    draw_window(view, f"{corpus.folder}, {settings.split}, seed {config.seed}, {rows}", around, out)
     return Inspection(view, corpus, config, origin, out)
 
 

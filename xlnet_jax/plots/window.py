@@ -6,15 +6,18 @@ long one whole, and beside it enlarged around a position.
 """
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from etils import epath
 
 from xlnet_jax.plots.style import DPI, lettering, shorten, write_png
+
+if TYPE_CHECKING:
+    from data_pipelines.inspect.view import WindowView
 
 LEGIBLE = 40  # tokens on an axis
 LARGEST = 2048  # tokens of a whole window that get a row and a column each; of a longer one some are left out
@@ -51,24 +54,6 @@ HOW_TO_READ = (
 
 
 @dataclass(frozen=True)
-class Window:
-    """One window of a batch. Dimensions as in dims.py: L tokens, K = M + L keys, P targets."""
-
-    pieces: Sequence[str]  # L, as they are read
-    parts: Sequence[tuple[str, int, int]]  # (name, begin, end) of each part of the window
-    targets: np.ndarray  # int [P], positions, ascending
-    predicted: Mapping[int, str]  # piece predicted at each target
-    places: Mapping[int, int]  # place of each target in the order of prediction, from 1
-    mem_len: int
-    mem_filled: int
-    two_streams: bool  # the query stream predicts the targets
-    predicts_next: bool  # a row predicts the token after its own, so that no token is hidden
-    content_sees: Callable[[np.ndarray, np.ndarray], np.ndarray]  # bool [rows, keys] of int positions, int keys
-    query_sees: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    caption: str  # what the picture shows of this objective
-
-
-@dataclass(frozen=True)
 class Axis:
     """Columns and rows that a picture shows. `keys[i]` is the key of column i, an index of [0, K)."""
 
@@ -87,7 +72,7 @@ class Axis:
         return self.memory + self.row(position)
 
 
-def draw_window(window: Window, origin: str, around: int, path: epath.PathLike) -> None:
+def draw_window(window: "WindowView", origin: str, around: int, path: epath.PathLike) -> None:
     """Write a PNG. origin: where the window comes from. around: the position at which a window of more than LEGIBLE
     tokens is enlarged."""
     from matplotlib.figure import Figure
@@ -96,7 +81,7 @@ def draw_window(window: Window, origin: str, around: int, path: epath.PathLike) 
     begin = min(max(around - LEGIBLE // 2, 0), max(length - LEGIBLE, 0))
     stretch = range(begin, min(begin + LEGIBLE, length))
     close = _close_axis(window, stretch)
-    height = CELL_INCHES * (len(close.rows) + 2 * len(close.targets) * window.two_streams) + 5.4
+    height = CELL_INCHES * (len(close.rows) + 2 * len(close.targets) * window.by_query_stream) + 5.4
     width = max(CELL_INCHES * len(close.keys) + 2.6, 7.5)
     with lettering(window.pieces, 8):
         figure = Figure(figsize=((1 + is_long) * width, height), dpi=DPI, layout="constrained")
@@ -110,7 +95,7 @@ def draw_window(window: Window, origin: str, around: int, path: epath.PathLike) 
         write_png(figure, path)
 
 
-def _close_axis(window: Window, stretch: range) -> Axis:
+def _close_axis(window: "WindowView", stretch: range) -> Axis:
     # One column for the empty part of the memory and one for the filled part: all slots of a part look the same.
     memory = []
     if window.mem_filled < window.mem_len:
@@ -122,13 +107,13 @@ def _close_axis(window: Window, stretch: range) -> Axis:
     return Axis(np.concatenate([memory, window.mem_len + inside]).astype(int), inside, targets, len(memory))
 
 
-def _whole_axis(window: Window) -> Axis:
+def _whole_axis(window: "WindowView") -> Axis:
     step = -(-len(window.pieces) // LARGEST)
     positions, memory = np.arange(0, len(window.pieces), step), np.arange(0, window.mem_len, step)
     return Axis(np.concatenate([memory, window.mem_len + positions]), positions, window.targets, len(memory), step)
 
 
-def _matrices(window: Window, axis: Axis) -> list[np.ndarray]:
+def _matrices(window: "WindowView", axis: Axis) -> list[np.ndarray]:
     """Return the cells of the content stream and, if the query stream predicts, those of the query stream and of the
     target mapping: each uint8 [rows, columns]."""
     is_target = np.isin(axis.keys - window.mem_len, window.targets) & (not window.predicts_next)
@@ -140,14 +125,14 @@ def _matrices(window: Window, axis: Axis) -> list[np.ndarray]:
 
     content = cells(window.content_sees(axis.rows, axis.keys))
     content[axis.keys == window.mem_len + axis.rows[:, None]] = Cell.ITSELF
-    if not window.two_streams:
+    if not window.by_query_stream:
         return [content]
     is_mapped = axis.keys == window.mem_len + axis.targets[:, None]
     mapping = np.where(is_mapped, Cell.MAPPED, Cell.HIDDEN).astype(np.uint8)
     return [content, cells(window.query_sees(axis.targets, axis.keys)), mapping]
 
 
-def _draw_panels(panel: Any, window: Window, axis: Axis, letter_height: float) -> list[Any]:
+def _draw_panels(panel: Any, window: "WindowView", axis: Axis, letter_height: float) -> list[Any]:
     from matplotlib.colors import ListedColormap
 
     colours = ListedColormap([COLOURS[cell][0] for cell in Cell])
@@ -175,9 +160,9 @@ def _draw_panels(panel: Any, window: Window, axis: Axis, letter_height: float) -
     return plots
 
 
-def _separate_parts(plots: Sequence[Any], window: Window, axis: Axis) -> None:
+def _separate_parts(plots: Sequence[Any], window: "WindowView", axis: Axis) -> None:
     """Draw lines between the parts of the window."""
-    starts = [begin for _, begin, _ in window.parts if axis.rows[0] < begin <= axis.rows[-1]]
+    starts = [part.begin for part in window.parts if axis.rows[0] < part.begin <= axis.rows[-1]]
     for axes in plots:
         for begin in starts:
             axes.axvline(axis.column(begin) - 0.5, color=TEXT_COLOUR, lw=0.8)
@@ -187,17 +172,17 @@ def _separate_parts(plots: Sequence[Any], window: Window, axis: Axis) -> None:
             axes.axvline(axis.memory - 0.5, color=TEXT_COLOUR, lw=1.6)
 
 
-def _shown_parts(window: Window, axis: Axis) -> list[tuple[str, float, int]]:
+def _shown_parts(window: "WindowView", axis: Axis) -> list[tuple[str, float, int]]:
     """Return (name, middle in rows, rows) of the shown parts of the window, without those of one special token."""
     shown = []
-    for name, begin, end in window.parts:
-        begin, end = max(begin, int(axis.rows[0])), min(end, int(axis.rows[-1]) + axis.step)
-        if name in ("reused", "A", "B", "text") and begin < end:
-            shown.append((name, axis.row((begin + end - 1) / 2), end - begin))
+    for part in window.parts:
+        begin, end = max(part.begin, int(axis.rows[0])), min(part.end, int(axis.rows[-1]) + axis.step)
+        if part.name in ("reused", "A", "B", "text") and begin < end:
+            shown.append((part.name, axis.row((begin + end - 1) / 2), end - begin))
     return shown
 
 
-def _draw_whole(panel: Any, window: Window, stretch: range) -> None:
+def _draw_whole(panel: Any, window: "WindowView", stretch: range) -> None:
     from matplotlib.patches import Rectangle
 
     axis = _whole_axis(window)
@@ -220,19 +205,19 @@ def _draw_whole(panel: Any, window: Window, stretch: range) -> None:
     panel.suptitle(f"{shown} (the frame is enlarged beside it)", fontsize=11)
 
 
-def _draw_close(panel: Any, window: Window, axis: Axis) -> None:
+def _draw_close(panel: Any, window: "WindowView", axis: Axis) -> None:
     plots = _draw_panels(panel, window, axis, 2)
     positions, targets = axis.rows.tolist(), axis.targets.tolist()
     labels = {}
     for position in positions:
         label = shorten(window.pieces[position])
-        if window.two_streams and position in window.places:
-            label = f"{window.places[position]}·{label}"
+        if window.by_query_stream and position in window.place:
+            label = f"{window.place[position]}·{label}"
         labels[position] = label
     columns = ["memory: empty" if key < window.mem_len - window.mem_filled else "memory: filled"
                for key in axis.keys[: axis.memory].tolist()] + list(labels.values())  # fmt: skip
     plots[0].xaxis.set_tick_params(labeltop=True, labelbottom=False, labelrotation=90)
-    if window.two_streams:
+    if window.by_query_stream:
         plots[-1].xaxis.set_tick_params(labelbottom=True)
     else:
         for position in set(positions) & set(window.predicted):
@@ -252,31 +237,32 @@ def _draw_close(panel: Any, window: Window, axis: Axis) -> None:
         plots[0].text(len(axis.keys), middle, name, rotation=270, ha="center", va="center", fontweight="bold")
 
 
-def _mark_targets(labels: Sequence[Any], positions: Sequence[int], window: Window) -> None:
+def _mark_targets(labels: Sequence[Any], positions: Sequence[int], window: "WindowView") -> None:
     for label, position in zip(labels, positions, strict=True):
-        if position in window.places and not window.predicts_next:
+        if position in window.place and not window.predicts_next:
             label.set(color=TARGET_COLOUR, fontweight="bold")
 
 
-def _draw_legend(figure: Any, window: Window) -> None:
+def _draw_legend(figure: Any, window: "WindowView") -> None:
     from matplotlib.patches import Patch
 
     left_out = {Cell.UNUSED} if window.mem_filled == window.mem_len else set()
     left_out |= {Cell.SEEN_TARGET} if window.predicts_next else set()
-    left_out |= set() if window.two_streams else {Cell.MAPPED}
+    left_out |= set() if window.by_query_stream else {Cell.MAPPED}
     patches = [
         Patch(facecolor=colour, edgecolor="#888888", label=text)
         for cell, (colour, text) in COLOURS.items()
         if cell not in left_out
     ]
     width = int(figure.get_figwidth() * 15)
+    apart = "Documents of a window do not see each other. " if window.data.pack else ""
     figure.legend(
         handles=patches,
         loc="outside lower center",
         ncols=3 if width > 180 else 2,
         frameon=False,
         fontsize=9,
-        title="\n".join(textwrap.wrap(HOW_TO_READ + window.caption, width)),
+        title="\n".join(textwrap.wrap(HOW_TO_READ + apart + window.filling.caption, width)),
         title_fontproperties={"size": 9},
         alignment="left",
     )
