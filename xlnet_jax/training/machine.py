@@ -147,7 +147,7 @@ def _worker_names() -> list[str]:
 
 
 def metadata(name: str) -> str:
-    """Return this value of the Google Cloud metadata server; an empty string elsewhere, and where its answer is cut."""
+    """Return this value of the Google Cloud metadata server; an empty string where there is none."""
     server = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     url = f"http://{server}/computeMetadata/v1/{name}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})

@@ -19,10 +19,7 @@ from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT, changed, program_o
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.language_model import Scored, apply, objective_of
 from xlnet_jax.planning.estimate import abstract_step
-from xlnet_jax.settings.config import HeadConfig, MeshConfig
-from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.multiple_choice.task import MultipleChoice
-from xlnet_jax.tasks.selection import Supervised
+from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training.fit import compile_step
 from xlnet_jax.training.optimizer import make_optimizer
 
@@ -133,34 +130,10 @@ def pretraining(name):
     return config, objective_of(config), [source.batch_at(t) for t in range(STEPS)]
 
 
-def choice_of_options():
-    """Return the settings, objective and batches of multiple choice: every example is four rows of input."""
-    config = dataclasses.replace(
-        DEFAULTS["race"](),
-        seed=1,
-        steps=STEPS,
-        model=dataclasses.replace(CONFIG.model, mem_len=0),
-        head=HeadConfig("multiple_choice", 4),
-        data=dataclasses.replace(DEFAULTS["race"]().data, batch_size=8, seq_len=24),
-        choice=dataclasses.replace(DEFAULTS["race"]().choice, max_qa_len=8),
-        optimizer=CONFIG.optimizer,
-    )
-    rng = np.random.default_rng(0)
-
-    def batch():
-        ids = rng.integers(9, config.model.vocab_size, (8, 4, 12)).astype(np.int32)
-        values = {"labels": rng.integers(0, 4, 8).astype(np.int32), "options": np.full(8, 4, np.int32)}
-        weights = {"target_weights": np.ones(8, np.float32)}
-        return {"input_ids": ids, "attention_mask": ids * 0 + 1, "segment_ids": ids * 0} | values | weights
-
-    objective = Supervised(config, MultipleChoice(config))
-    return config, objective, [batch() for _ in range(STEPS)]
-
-
-@pytest.mark.parametrize("name", ["plm, ablated", "electra", "multiple choice"])
+@pytest.mark.parametrize("name", ["plm, ablated", "electra"])
 def test_devices_and_micro_batches_train_as_one_device_with_whole_batches(name):
     """One for each objective class that hands dropout on; the golden runs train all objectives so, without dropout."""
-    config, objective, batches = choice_of_options() if name == "multiple choice" else pretraining(name)
+    config, objective, batches = pretraining(name)
     tx = make_optimizer(config.optimizer, config.steps)
     settings = Setting(), Setting(4, MeshConfig(fsdp=2, tensor=2), accumulate=4)
     whole, parts = (train(config, objective, tx, batches, setting) for setting in settings)

@@ -314,17 +314,6 @@ def test_a_causal_row_goes_on_seeing_what_is_before_it_alone_and_cls_sees_all(ca
         assert not np.allclose(last[0], last[1], rtol=0, atol=1e-3)
 
 
-def test_what_has_no_query_stream_cannot_be_asked_for_gaps(causal, masked):
-    for folder, reason in (
-        (causal.folder, r"reads in one direction \(attn-type uni\)"),
-        (masked, r"has learned masked pieces \(mlm\), each by itself"),
-    ):
-        with pytest.raises(InputError, match=f"the checkpoint {reason}.*cannot be asked in"):
-            factorize.main([str(folder), "--text", "She was very happy", "--targets", "very"])
-        with pytest.raises(InputError, match=f"the checkpoint {reason}.*cannot be asked in"):
-            fill_in(xlnet_jax.load(folder), "She was very happy", ["very"])
-
-
 def test_a_checkpoint_goes_into_the_formats_that_can_hold_it(causal, masked, tmp_path, capsys):
     with pytest.raises(InputError, match=r"cannot hold a network without segment encodings \(model\.num-segments 0\)"):
         convert.main([str(causal.folder), str(tmp_path / "causal"), "--to", "hf"])

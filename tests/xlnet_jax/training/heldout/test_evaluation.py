@@ -1,6 +1,7 @@
 """The held-out loss of a checkpoint: what training measured, for any checkpoint on any text."""
 
 import json
+import re
 from dataclasses import replace
 from importlib import import_module
 
@@ -11,6 +12,7 @@ import xlnet_jax
 from data_pipelines import sources
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import EOD, SEP, UNK
+from data_pipelines.windows import resized, steps_per_block
 from tests.xlnet_jax.training.tiny_run import records_of
 from xlnet_jax import EvaluateSettings, InputError
 from xlnet_jax.checkpoints.run import Run, trained_mem_len
@@ -82,33 +84,25 @@ def test_a_text_gives_what_it_gives_as_the_held_out_part_of_a_corpus(straight, t
     assert theirs["unigram"] < as_text["unigram"]  # which knows the frequencies of this very text
 
 
-def test_a_text_shorter_than_a_batch_is_read_once(straight, text, tmp_path):
-    short = tmp_path / "short.txt"
-    short.write_text("\n".join(text.read_text().splitlines()[:8]))
-    found = xlnet_jax.evaluate(straight, text=str(short), data={"batch_size": 64})
-    blocks = found.manifest.splits["validation"].blocks
-    assert 0 < blocks < 8
-    assert found.measured.windows == 4 * blocks
-    assert found.measured.content.pieces <= found.manifest.splits["validation"].tokens * 32 / 16  # windows overlap
-
-
-def test_what_max_windows_leaves_out_is_said(straight, tmp_path, capsys):
-    found = measured(tmp_path, straight, "--max-windows", "8")
-    total = 4 * Run.of(straight).corpus().num_blocks("validation")
-    assert f"memory 16; max-windows leaves {total - found['windows']:,} out" in capsys.readouterr().out
-    found = measured(tmp_path, straight, "--max-windows", "1000")
-    assert found["windows"] == total
-    assert "max-windows" not in capsys.readouterr().out
-
-
-def test_the_share_of_unknown_pieces_is_printed(straight, text, tmp_path, capsys):
-    strange = tmp_path / "strange.txt"
-    strange.write_text("\n".join(f"{line} \u4e16\u754c \u4e16\u754c" for line in text.read_text().splitlines()[:120]))
-    found = measured(tmp_path, straight, "--text", strange)
-    assert found["unknown"] > 100
-    share = found["unknown"] / found["pieces"]
-    told = f"unknown     {share:.2%} of the pieces: {found['unknown']:,} of {found['pieces']:,} are <unk>"
+def test_what_max_windows_leaves_out_is_said_and_the_other_lengths_follow_that_of_a_window(straight, tmp_path, capsys):
+    run = Run.of(straight)
+    found = measured(tmp_path, straight, "--data.seq-len", "16", "--max-windows", "8")
+    total = steps_per_block(run.corpus().block_len, resized(run.config.data, 16))
+    total *= run.corpus().num_blocks("validation")
+    told = f"windows     8 of 16 tokens, 8 a batch, memory 8; max-windows leaves {total - 8:,} out"
     assert told in capsys.readouterr().out
+    assert found["targets"] <= 8 * run.config.data.num_predict // 2
+
+
+def test_a_short_text_is_read_once_and_its_unknown_pieces_are_counted(straight, text, tmp_path, capsys):
+    strange = tmp_path / "strange.txt"
+    strange.write_text("\n".join(f"{line} \u4e16\u754c" for line in text.read_text().splitlines()[:8]))
+    found = measured(tmp_path, straight, "--text", strange, "--data.batch-size", "64")
+    blocks = re.search(r"strange: (\d+) blocks", out := capsys.readouterr().out)
+    assert found["windows"] == 4 * int(blocks[1]) < 64
+    assert found["unknown"] >= 8
+    share = found["unknown"] / found["pieces"]
+    assert f"unknown     {share:.2%} of the pieces: {found['unknown']:,} of {found['pieces']:,} are <unk>" in out
 
 
 def test_memory_is_that_of_the_run_or_the_papers(straight):
@@ -116,13 +110,6 @@ def test_memory_is_that_of_the_run_or_the_papers(straight):
     without = replace(loaded, model=replace(loaded.model, mem_len=0))  # as of a run, and as Hugging Face leaves it open
     run = Run.of(straight)
     assert [trained_mem_len(*given) for given in ((loaded, run), (without, run), (without, None))] == [16, 0, 384]
-
-
-def test_the_other_lengths_of_a_window_follow_its_length(straight, tmp_path, capsys):
-    found = measured(tmp_path, straight, "--data.seq-len", "16", "--max-windows", "8")
-    assert "8 of 16 tokens, 8 a batch, memory 8" in capsys.readouterr().out
-    assert found["windows"] == 8
-    assert found["targets"] <= 8 * Run.of(straight).config.data.num_predict // 2
 
 
 def test_what_cannot_be_measured_is_said_in_one_line(straight, text, tmp_path):

@@ -69,55 +69,40 @@ def test_a_stop_is_stronger_than_a_save():
     assert interrupt.poll(save=True) is Wish.STOP
 
 
-GARBAGE = -1
+@pytest.mark.parametrize(
+    ("name", "words"), [("instance/preempted", "TRUE"), ("instance/maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE")]
+)
+def test_the_notice_of_the_platform_stops_a_run_to_be_started_again(monkeypatch, name, words):
+    said = {"instance/preempted": "FALSE", "instance/maintenance-event": "NONE"}
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_QUESTIONS", 0.01)
+    monkeypatch.setattr(module.machine, "metadata", said.__getitem__)
+    monkeypatch.setenv("GCE_METADATA_HOST", "here")
+    with stop_after_step() as interrupt:
+        time.sleep(0.1)
+        assert interrupt.poll() is Wish.GO_ON
+        said[name] = words
+        deadline = time.monotonic() + 30
+        while interrupt.poll() is not Wish.STOP:
+            assert time.monotonic() < deadline
+    assert str(interrupt) == f"a notice of the platform ({name})"
+    assert interrupt.exit_code == 143
 
 
-class Metadata(http.server.BaseHTTPRequestHandler):
-    """Metadata server whose answers are `said`, and cut short after the first `cut` bytes of each body, or no HTTP."""
-
-    said: dict[str, bytes]
-    cut: int | None = None
+class Garbage(http.server.BaseHTTPRequestHandler):
+    """Server of something that is no HTTP."""
 
     def do_GET(self):
-        body = self.said[self.path.removeprefix("/computeMetadata/v1/")]
-        if self.cut == GARBAGE:
-            self.wfile.write(b"\0\xff\r\n\r\n")
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body[: self.cut])
+        self.wfile.write(b"\0\xff\r\n\r\n")
 
     def log_message(self, *_):
         """Log nothing."""
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "cut"),
-    [
-        ("instance/preempted", b"TRUE", None),
-        ("instance/preempted", b"TRUE", GARBAGE),
-        ("instance/maintenance-event", b"TERMINATE_ON_HOST_MAINTENANCE", 2),
-    ],
-)
-def test_the_notice_of_the_platform_stops_a_run_to_be_started_again(monkeypatch, name, words, cut):
-    said = {"instance/preempted": b"FALSE", "instance/maintenance-event": b"NONE"}
-
-    Metadata.said, Metadata.cut = said, cut
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_QUESTIONS", 0.05)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+def test_an_answer_that_is_no_http_is_none(monkeypatch):
+    with http.server.HTTPServer(("127.0.0.1", 0), Garbage) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
         monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
-        with stop_after_step() as interrupt:
-            time.sleep(0.3)
-            assert interrupt.poll() is Wish.GO_ON
-            said[name], Metadata.cut = words, None
-            deadline = time.monotonic() + 30
-            while interrupt.poll() is not Wish.STOP:
-                assert time.monotonic() < deadline
-        server.shutdown()
-    assert str(interrupt) == f"a notice of the platform ({name})"
-    assert interrupt.exit_code == 143
+        assert module.machine.metadata("instance/preempted") == ""
 
 
 def test_away_from_google_cloud_nothing_is_asked(monkeypatch, tmp_path):
