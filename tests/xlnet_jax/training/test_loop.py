@@ -168,16 +168,6 @@ def test_the_host_reads_a_step_while_the_next_one_runs(run):
     ]  # fmt: skip
 
 
-def test_a_skipped_step_is_reported_once_and_counted(run):
-    done = run(bad=(3, 6))
-    assert [line for line in done.said if "skipped" in line] == [
-        "step 3 was skipped: loss nan, gradient norm inf (batch 2); 1 in a row, 1 in all",
-        "step 6 was skipped: loss nan, gradient norm inf (batch 5); 1 in a row, 2 in all",
-    ]
-    rows = {r["step"]: r for r in done.written if r["split"] == "train"}
-    assert [rows[step]["skipped"] for step in (2, 4, 6, 8)] == [0, 1, 2, 2]
-
-
 def test_too_many_in_a_row_end_the_run_with_the_batch_and_the_last_good_checkpoint(run):
     with pytest.raises(InputError) as mistake:
         run(bad=range(5, 99))
