@@ -284,8 +284,8 @@ def build_fitting(
     """
     program, batch = build(config)
     memory = Memory.of(program, batch, config, workdir, process)
-    is_new = not (config.auto_fit and process.hosts.gather("checkpoints", workdir.has_checkpoints)[0])
-    if not memory.fits and config.auto_fit and is_new and (values := memory.propose()):
+    may_change = config.auto_fit and not process.hosts.gather("checkpoints", workdir.has_checkpoints)[0]
+    if not memory.fits and may_change and (values := memory.propose()):
         process.console.print(f"auto-fit    {_in_words(values).replace('`', '')}: as asked, {memory.in_words()}")
         config = with_values(config, values)
         if process.hosts.first:

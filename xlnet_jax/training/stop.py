@@ -122,15 +122,14 @@ def _on_google_cloud() -> bool:
 
 
 @functools.cache
-def _maximum() -> tuple[NamedSharding, jax.stages.Wrapped]:
+def _compile_maximum() -> tuple[NamedSharding, jax.stages.Wrapped]:
     mesh = Mesh(np.array(jax.devices()), ("all",))
-    return NamedSharding(mesh, PartitionSpec("all")), jax.jit(
-        jnp.max, out_shardings=NamedSharding(mesh, PartitionSpec())
-    )
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    return NamedSharding(mesh, PartitionSpec("all")), jax.jit(jnp.max, out_shardings=everywhere)
 
 
 def _strongest(wish: Wish) -> jax.Array:
     """Dispatch the maximum over all processes; it is ready as soon as the devices have computed it."""
-    over_all, maximum = _maximum()
+    over_all, maximum = _compile_maximum()
     own = np.full(jax.local_device_count(), wish, np.int32)
     return maximum(jax.make_array_from_process_local_data(over_all, own))
