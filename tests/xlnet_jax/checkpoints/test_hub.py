@@ -9,7 +9,8 @@ import pytest
 
 import xlnet_jax
 from data_pipelines.tokenizer import Tokenizer
-from tests.hub import TOKEN, stand_in
+from tests.hub import stand_in
+from tests.web import TOKEN
 from tests.xlnet_jax.random_models import BERT, SMALL, random_model
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.storage import hub as names
@@ -220,7 +221,7 @@ def test_a_converted_model_is_uploaded_with_its_card(hub, client, xlnet, tmp_pat
         assert client(convert([*words[:-2], "--push", "a/b/c"])).endswith("is named OWNER/NAME")
         assert client(convert([*words[:2], "--to", "tf1", *words[4:]])).endswith("give --to hf")
         assert client(convert(words)) == "0"
-        assert f"uploaded to {hub.address}/me/mine" in client.printed
+        assert f"uploaded to {hub.url}/me/mine" in client.printed
         assert {f: c for f, c in hub.models["me/mine"]["main"].items() if f != ".gitattributes"} == {
             file.name: file.read_bytes() for file in target.iterdir()
         }
