@@ -4,56 +4,40 @@ import configparser
 import itertools
 import re
 
-import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.launch.conftest import ROOT
 
-LINES = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
-PINS = [Requirement(line) for line in LINES]
 EXTRAS = "tpu gpu gcs hub s3 https hf notebook test docs package lint".split()
 INSTALLERS = (".ci/run", "launch/gke/Dockerfile", "launch/gke/jobset.sh", "launch/tpu_vm.sh", "launch/tpu_worker.sh")
+SYSTEMS = (("linux", "Linux", "x86_64"), ("linux", "Linux", "aarch64"), ("darwin", "Darwin", "arm64"))
 
 
-def wanted() -> list[Requirement]:
-    """Return what setup.cfg asks for, with the extras that launchers and CI install."""
+def requirements(text: str, machine: dict[str, str]) -> list[Requirement]:
+    """Return the requirements of these lines that a machine has."""
+    found = [Requirement(line) for line in text.splitlines() if line and line[0] != "#"]
+    return [requirement for requirement in found if not requirement.marker or requirement.marker.evaluate(machine)]
+
+
+def test_every_package_has_one_version_that_suits_setup_cfg() -> None:
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
     extras = settings["options.extras_require"]
-    lines = [settings["options"]["install_requires"], *(extras[extra] for extra in EXTRAS)]
-    return [Requirement(line) for line in itertools.chain(*(of.split("\n") for of in lines)) if line]
-
-
-def machines() -> list[dict[str, str]]:
-    """Return the environments of the Pythons and platforms that setup.cfg names."""
-    found = []
-    for version, (system, machine) in itertools.product(
-        ("3.11", "3.12", "3.13"), (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
-    ):
-        own = {"python_version": version, "python_full_version": f"{version}.1", "sys_platform": system}
-        name = {"linux": "Linux", "darwin": "Darwin"}[system]
-        found.append({**default_environment(), **own, "platform_machine": machine, "platform_system": name})
-    return found
-
-
-@pytest.mark.parametrize("machine", machines(), ids=lambda m: f"{m['python_version']}-{m['platform_machine']}")
-def test_every_package_has_one_version_that_suits_setup_cfg(machine: dict[str, str]) -> None:
-    pins: dict[str, str] = {}
-    for pin in PINS:
-        assert re.fullmatch(r"==[^,*]+", str(pin.specifier)), pin
-        assert not pin.extras, f"pip takes no extras in constraints: {pin}"
-        if pin.marker is None or pin.marker.evaluate(machine):
-            name = canonical(pin.name)
-            assert name not in pins, f"two versions of {name}"
-            pins[name] = str(pin.specifier)[2:]
-    for requirement in wanted():
-        if requirement.marker is None or requirement.marker.evaluate(machine):
-            assert pins[canonical(requirement.name)] in requirement.specifier, requirement
-
-
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    wanted = "\n".join([settings["options"]["install_requires"], *(extras[extra] for extra in EXTRAS)])
+    for version, (platform, system, machine) in itertools.product(("3.11", "3.12", "3.13"), SYSTEMS):
+        environment: dict[str, str] = {
+            **default_environment(), "python_version": version, "python_full_version": f"{version}.1",
+            "sys_platform": platform, "platform_machine": machine, "platform_system": system,
+        }  # fmt: skip
+        found = requirements((ROOT / "constraints.txt").read_text(), environment)
+        assert all(re.fullmatch(r"==[^,*]+", str(pin.specifier)) for pin in found)
+        assert not any(pin.extras for pin in found), "pip takes no extras in constraints"
+        pins = {canonicalize_name(pin.name): str(pin.specifier)[2:] for pin in found}
+        assert len(pins) == len(found), "two versions of a package"
+        for requirement in requirements(wanted, environment):
+            assert pins[canonicalize_name(requirement.name)] in requirement.specifier, requirement
 
 
 def test_ci_the_image_and_the_workers_install_these_versions() -> None:
