@@ -22,26 +22,38 @@ def tiny(vocab_size):
     )  # fmt: skip
 
 
-def outputs_and_loss(task, model, params, features, rows, length, side):
-    """Return the outputs for all items, in batches of `rows` of which the last is padded, and the mean loss."""
-    return (function(task, model, params, features, rows, length, side) for function in (outputs_of, loss_of))
+def outputs_and_loss(task, model, *batches):
+    """Return the outputs for all items and the mean loss, of one program."""
+
+    def both(params, batch):
+        return task.predict(model, params, batch), task.score(model, params, batch, None)
+
+    found = list(of_batches(both, *batches))
+    return joined((chosen, outputs) for chosen, (outputs, _) in found), mean(loss for _, (_, loss) in found)
 
 
-def outputs_of(task, model, params, features, rows, length, side):
-    found = []
-    for chosen, outputs in of_batches(partial(task.predict, model), params, features, rows, length, side):
-        found.append({name: np.asarray(array)[chosen != NO_ITEM] for name, array in outputs.items()})
-    return {name: np.concatenate([f[name] for f in found]) for name in found[0]}
+def outputs_of(task, model, *batches):
+    return joined(of_batches(partial(task.predict, model), *batches))
 
 
-def loss_of(task, model, params, features, rows, length, side):
-    score = partial(task.score, model, dropout=None)
-    losses = [loss for _, loss in of_batches(score, params, features, rows, length, side)]
+def loss_of(task, model, *batches):
+    return mean(loss for _, loss in of_batches(partial(task.score, model, dropout=None), *batches))
+
+
+def joined(parts):
+    found = [
+        {name: np.asarray(array)[chosen != NO_ITEM] for name, array in outputs.items()} for chosen, outputs in parts
+    ]
+    return {name: np.concatenate([outputs[name] for outputs in found]) for name in found[0]}
+
+
+def mean(losses):
+    losses = list(losses)
     return float(sum(loss.loss_sum for loss in losses) / sum(loss.weight_sum for loss in losses))
 
 
 def of_batches(function, params, features, rows, length, side):
-    """Yield the items of each batch and what a function of (params, batch) says of it."""
+    """Yield the items of each batch of `rows`, the last one padded, and what a function of (params, batch) returns."""
     run, params = jax.jit(function), jax.tree.map(jnp.asarray, params)
     items = np.arange(len(features))
     for chosen in np.pad(items, (0, -len(items) % rows), constant_values=NO_ITEM).reshape(-1, rows):

@@ -9,7 +9,7 @@ from etils import epath
 
 from tests.xlnet_jax.random_models import random_params
 from tests.xlnet_jax.tasks.conftest import BAD, GOOD
-from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, tiny, trained
+from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, outputs_of, tiny, trained
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 
@@ -64,11 +64,10 @@ class Family:
         self.features = self.task.features(self.examples, tokenizer, self.head, training=True)
         self.network = tiny(tokenizer.vocab_size)
 
-    def judge(self, params, rows, length, side):
-        """Return answers and the mean loss."""
-        model = build_model(self.network, self.head)
-        outputs, loss = outputs_and_loss(self.task, model, params, self.features, rows, length, side)
-        return self.task.answers(self.examples, self.features, outputs), loss
+        self.model = build_model(self.network, self.head)
+
+    def answers(self, outputs):
+        return self.task.answers(self.examples, self.features, outputs)
 
 
 @pytest.fixture(scope="module", params=ROWS)
@@ -79,12 +78,13 @@ def family(request, english):
 def test_answers_and_loss_depend_on_no_padding_bucket_or_neighbour(family):
     """The last batch is partly padding, and may begin with a long item whose positions mean nothing in it."""
     params, longest = random_params(family.network, family.head), int(family.features.lengths.max())
-    of_ways = [
-        family.judge(params, rows, longest + more, side) for rows, more, side in ((1, 0, "left"), (4, 8, "right"))
-    ]
-    (ours, loss), (theirs, other) = of_ways
+    (ours, loss), (theirs, other) = (
+        outputs_and_loss(family.task, family.model, params, family.features, rows, longest + more, side)
+        for rows, more, side in ((1, 0, "left"), (4, 8, "right"))
+    )
     assert loss == pytest.approx(other, abs=1e-5)
-    pairs = zip(*(family.task.predictions(family.examples, answers) for answers in (ours, theirs)), strict=True)
+    answers = (family.answers(outputs) for outputs in (ours, theirs))
+    pairs = zip(*(family.task.predictions(family.examples, of_way) for of_way in answers), strict=True)
     for one, two in pairs:
         assert one.value == (pytest.approx(two.value, abs=1e-5) if isinstance(one.value, float) else two.value)
         assert one.probabilities == pytest.approx(two.probabilities, abs=1e-5)
@@ -94,7 +94,8 @@ def test_a_few_updates_teach_a_few_examples(family, tmp_path):
     name = family.task.config.task
     params, losses = trained(family.task, family.network, family.head, family.features, 120)
     assert losses[-1] < 0.1 * losses[0]
-    answers, _ = family.judge(params, 4, int(family.features.lengths.max()), "left")
+    longest = int(family.features.lengths.max())
+    answers = family.answers(outputs_of(family.task, family.model, params, family.features, 4, longest, "left"))
     assert family.task.metrics(family.examples, answers)[family.task.metric] > (98 if name == "squad2" else 0.98)
     names = family.task.write(epath.Path(tmp_path), family.examples, answers)
     assert names == FILES.get(name, ["predictions.tsv"])
