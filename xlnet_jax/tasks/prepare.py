@@ -79,8 +79,8 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     if config.epochs is not None:
         steps_per_epoch = -(-len(training_features(0)) // config.data.batch_size)
         config = replace(config, steps=max(round(config.epochs * steps_per_epoch), 1), epochs=None)
-    share = config.steps / DEFAULTS[config.task]().steps
-    config = set_ungiven(config, {"optimizer.warmup_steps": round(config.optimizer.warmup_steps * share)})
+    warmup = round(config.optimizer.warmup_steps * config.steps / DEFAULTS[config.task]().steps)
+    config = set_ungiven(config, {"optimizer.warmup_steps": warmup})
     sharding.make_mesh(config)  # refuse a mesh that does not fit before a workdir is claimed
     read = [f"{len(train):,} to learn from", *(f"{len(s.examples):,} to {name}" for name, s in splits.items())]
     console.print(f"examples    {', '.join(read)}")

@@ -16,7 +16,7 @@ from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.settings.files import to_dict
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.prepare import learning_rate_of, narrow_start, prepare
+from xlnet_jax.tasks.prepare import narrow_start, prepare
 from xlnet_jax.training.workdir import Workdir
 
 finetune = import_module("xlnet_jax.finetune")
@@ -121,39 +121,28 @@ def test_checks_that_cost_nothing_come_before_the_line_about_a_narrow_network(wi
 
 
 @pytest.mark.parametrize(
-    ("change", "summary"),
+    ("task", "network", "head", "begun"),
     [
-        ({}, "mean"),
-        ({"task": "dream"}, "mean"),
-        ({"task": "ranking"}, "mean"),
-        ({"task": "ner"}, "last"),  # has no summary
-        ({"positions": "learned"}, "last"),  # its pretraining reads <cls>
-        ({"d_model": 768}, "last"),
-        ({"head": HeadConfig("classification", 3, "attn")}, "attn"),
-        ({"head": HeadConfig("question_answering")}, "mean"),
+        ("rte", {}, None, (1e-3, 0, "mean")),
+        ("dream", {}, None, (1e-3, 0, "mean")),
+        ("ranking", {}, None, (1e-3, 0, "mean")),
+        ("squad", {}, None, (1e-3, 0, "last")),  # has no summary
+        ("ner", {}, None, (1e-3, 0.1, "last")),  # and keeps its dropout
+        ("rte", {"positions": "learned"}, None, (1e-3, 0, "last")),  # whose pretraining reads <cls>
+        ("rte", {}, HeadConfig("classification", 3, "attn"), (1e-3, 0, "attn")),
+        ("rte", {}, HeadConfig("question_answering"), (1e-3, 0, "mean")),
+        ("sts-b", {"d_model": 128}, None, (1e-3, 0, "mean")),
+        ("sts-b", {"d_model": 256}, None, (5e-4, 0, "mean")),
+        ("sts-b", {"d_model": 768}, None, (5e-5, 0.1, "last")),
+        ("yelp-5", {"d_model": 1024}, None, (1e-5, 0.1, "last")),
     ],
 )
-def test_the_summary_of_a_narrow_start(change, summary):
-    """A checkpoint with a head that reads a summary goes on with it."""
-    task, head = change.pop("task", "rte"), change.pop("head", None)
-    network = ModelConfig(**{"d_model": 64, "dropout": 0.0} | change)
+def test_rate_dropout_and_summary_of_a_task_follow_the_network_and_the_head_of_its_checkpoint(
+    task, network, head, begun
+):
+    network = ModelConfig(**{"d_model": 64, "dropout": 0.0, "attention_dropout": 0.0} | network)
     own = DEFAULTS[task]()
     config = replace(own, model=replace(own.model, d_model=network.d_model, positions=network.positions))
-    begun, _ = narrow_start(config, Pretrained(network, {}, None, head=head))
-    assert begun.head == replace(config.head, summary=summary)
-
-
-@pytest.mark.parametrize(("task", "dropout"), [("rte", 0.0), ("ranking", 0.0), ("squad", 0.0), ("ner", 0.1)])
-def test_dropout_is_that_of_pretraining_but_for_labels_of_words(task, dropout):
-    own = DEFAULTS[task]()
-    config = replace(own, model=replace(own.model, d_model=64))
-    begun, _ = narrow_start(config, Pretrained(ModelConfig(dropout=0.0, attention_dropout=0.0), {}, "plm"))
-    assert (begun.model.dropout, begun.model.attention_dropout) == (dropout, dropout)
-
-
-@pytest.mark.parametrize(
-    ("task", "width", "rate"),
-    [("sts-b", 64, 1e-3), ("sts-b", 128, 1e-3), ("sts-b", 256, 5e-4), ("sts-b", 768, 5e-5), ("yelp-5", 1024, 1e-5)],
-)
-def test_the_rate_falls_with_the_width_down_to_that_of_the_task(task, width, rate):
-    assert learning_rate_of(task, width) == rate
+    found, _ = narrow_start(config, Pretrained(network, {}, "plm", head=head))
+    rate, dropout, summary = begun
+    assert narrowed(found) == [rate, dropout, dropout, summary]
