@@ -76,8 +76,8 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
         return drawn(epoch if task.draws_anew else 0)
 
     # ---- steps ------------------------------------------------------------------------------------------------------
+    steps_per_epoch = -(-len(training_features(0)) // config.data.batch_size)
     if config.epochs is not None:
-        steps_per_epoch = -(-len(training_features(0)) // config.data.batch_size)
         config = replace(config, steps=max(round(config.epochs * steps_per_epoch), 1), epochs=None)
     warmup = round(config.optimizer.warmup_steps * config.steps / DEFAULTS[config.task]().steps)
     config = set_ungiven(config, {"optimizer.warmup_steps": warmup})
