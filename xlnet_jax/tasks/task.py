@@ -127,7 +127,11 @@ class Task(ABC, Generic[E, A]):
         where: what the values are called in messages. Raises InputError, with the number of the value, on one
         that has the wrong form.
         """
-        return [self.example_of(value, f"{where} {i}", i, labelled) for i, value in enumerate(values)]
+        examples = []
+        for i, value in enumerate(values):
+            with naming_damage(f"{where} {i}"):
+                examples.append(self.example_of(value, f"{where} {i}", i, labelled))
+        return examples
 
     def find(self, paths: Sequence[str]) -> Sequence[str]:
         """Return the files that the settings name. Raises InputError where there are none."""

@@ -235,24 +235,21 @@ class TextTask(Task[TextExample, list[Prediction]]):
     def write(self, folder: epath.Path, examples: Sequence[TextExample], answers: list[Prediction]) -> list[str]:
         """Write predictions.tsv, with id, answer and the probability of each label, and for GLUE the submission
         files."""
-        rows = [
-            (e.id, self._written(value), *(f"{p:.6g}" for p in probabilities.values()))
-            for e, (value, probabilities) in zip(examples, answers, strict=True)
-        ]
-        _write_tsv(folder / PREDICTIONS, ("id", self.column, *(f"p({label})" for label in self._labels)), rows)
+        pairs = list(zip(examples, answers, strict=True))
+        header = ("id", self.column, *(f"p({label})" for label in self._labels))
+        rows = [(e.id, self._written(a.value), *(f"{p:.6g}" for p in a.probabilities.values())) for e, a in pairs]
+        _write_tsv(folder / PREDICTIONS, header, rows)
         names = [PREDICTIONS]
         for part in sorted({e.part for e in examples} if self._published.submission else ()):
             names.append(f"{self._published.submission}{part and '-' + part}.tsv")
-            pairs = zip(examples, answers, strict=True)
-            rows = [(e.id, self._submitted(value)) for e, (value, _) in pairs if e.part == part]
+            rows = [(e.id, _submitted(a.value)) for e, a in pairs if e.part == part]
             _write_tsv(folder / names[-1], ("index", "prediction"), rows)
         return names
 
     def _written(self, value: Any) -> str:
-        return str(value)
-
-    def _submitted(self, value: Any) -> str:
-        return str(value)
+        if isinstance(value, tuple):
+            return self.config.columns.label_separator.join(value)
+        return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 class Classification(TextTask):
@@ -333,12 +330,6 @@ class Regression(TextTask):
     def compare(self, examples: Sequence[TextExample], answers: list[Prediction]) -> Scatter:
         return Scatter(*self._both(examples, answers))
 
-    def _written(self, value: Any) -> str:
-        return f"{value:.6g}"
-
-    def _submitted(self, value: Any) -> str:  # of STS-B
-        return f"{min(max(value, 0.0), 5.0):.3f}"
-
 
 class Multilabel(TextTask):
     """Any number of labels, each decided by itself: a field with `columns.label_separator` between them, or a list."""
@@ -374,14 +365,16 @@ class Multilabel(TextTask):
     def _scores(self, true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
         return multilabel_scores(predicted > 0, true > 0)
 
-    def _written(self, value: Any) -> str:
-        return self.config.columns.label_separator.join(value)
-
 
 def _write_tsv(path: epath.Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     with path.open("w") as file:
         writer = csv.writer(file, delimiter="\t", lineterminator="\n")
         writer.writerows((header, *rows))
+
+
+def _submitted(value: Any) -> str:
+    """Format an answer for GLUE; the numbers of STS-B are limited to 0 … 5."""
+    return f"{min(max(value, 0.0), 5.0):.3f}" if isinstance(value, float) else str(value)
 
 
 def _single_label(row: Record, columns: Sequence[str], unknown: int | None) -> Any:

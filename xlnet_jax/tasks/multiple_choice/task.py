@@ -189,16 +189,15 @@ def _dream(path: str) -> Iterator[Record]:
 
 
 def _number_of(answer: Any, options: tuple[str, ...], where: str) -> int:
-    if answer in options:
-        return options.index(answer)
-    numbers = {letter: i for i, letter in enumerate(LETTERS)} | {i: i for i in range(len(options))}
-    number = numbers.get(answer, len(options)) if type(answer) in (str, int) else len(options)
-    if number < len(options):
-        return number
-    raise InputError(
-        f"{where}: the answer {answer!r:.60} is none of its {len(options)} options, nor a letter from A to "
-        f"{LETTERS[len(options) - 1]}, nor a number from 0 to {len(options) - 1}"
-    )
+    letters = LETTERS[: len(options)]
+    known: dict[Any, int] = {i: i for i in range(len(options))} | {letter: i for i, letter in enumerate(letters)}
+    known |= {option: options.index(option) for option in options}
+    if type(answer) not in (str, int) or answer not in known:
+        raise InputError(
+            f"{where}: the answer {answer!r:.60} is none of its {len(options)} options, nor a letter from A to "
+            f"{letters[-1]}, nor a number from 0 to {len(options) - 1}"
+        )
+    return known[answer]
 
 
 def _scores_BC(model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:

@@ -46,7 +46,7 @@ NO_PLACE = -1
 
 
 NO_WINDOW = 1e6  # null odds of a question whose text could not be read
-NO_SPAN = -1e6  # log-probability of an answer where no span is possible
+NO_SPAN = -1e6  # log-probability of the empty answer where no span is possible
 
 
 class Window(NamedTuple):
@@ -185,8 +185,8 @@ class QuestionAnswering(Task[Question, Answers]):
         """Return the beam: start_log_probs and start_index [B, start_n_top], end_log_probs and end_index [B,
         start_n_top, end_n_top], unanswerable [B] (a logit).
 
-        Places count from the first token of an item; NO_PLACE and NO_SPAN where fewer places can begin or end an
-        answer.
+        Places count from the first token of an item, and NO_PLACE fills up a beam that is wider than the text. Where
+        fewer places can begin or end an answer, the others are outside of the text.
         """
         length = batch["input_ids"].shape[1]
         starts, ends = min(self._qa.start_n_top, length), min(self._qa.end_n_top, length)
@@ -195,19 +195,16 @@ class QuestionAnswering(Task[Question, Answers]):
             SpanBeam, beam(inputs_of(batch), batch["cls_index"], batch["excluded"], starts, ends)
         )
         first_B = batch["attention_mask"].argmax(1)
-        starts_BI = start_BI > NO_SPAN
-        ends_BIJ = starts_BI[:, :, None] & (end_BIJ > NO_SPAN)
         missing = [(0, 0), (0, self._qa.start_n_top - starts), (0, self._qa.end_n_top - ends)]
 
-        def full(values: jax.Array, are_possible: jax.Array, otherwise: float) -> jax.Array:
-            values = jnp.where(are_possible, values, otherwise)
-            return jnp.pad(values, missing[: values.ndim], constant_values=otherwise)
+        def full(values: jax.Array) -> jax.Array:
+            return jnp.pad(values, missing[: values.ndim], constant_values=NO_PLACE)
 
         return {
-            "start_log_probs": full(start_BI, starts_BI, NO_SPAN),
-            "start_index": full(start_index_BI - first_B[:, None], starts_BI, NO_PLACE),
-            "end_log_probs": full(end_BIJ, ends_BIJ, NO_SPAN),
-            "end_index": full(end_index_BIJ - first_B[:, None, None], ends_BIJ, NO_PLACE),
+            "start_log_probs": full(start_BI),
+            "start_index": full(start_index_BI - first_B[:, None]),
+            "end_log_probs": full(end_BIJ),
+            "end_index": full(end_index_BIJ - first_B[:, None, None]),
             "unanswerable": unanswerable_B,
         }
 
