@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from data_pipelines.tokenizer import CLS, SEP, Tokenizer
+from data_pipelines.tokenizer import SEP, Tokenizer
 from tests.xlnet_jax.random_models import random_params
 from tests.xlnet_jax.tasks.task_runs import metrics, outputs_of, tiny, write
 from xlnet_jax.errors import InputError
@@ -111,14 +111,6 @@ def test_dream_is_read_with_its_turns_as_one_text(tmp_path):
     assert (question.id, question.answer, question.level) == ("4-7-0", 1, None)
 
 
-def test_dream_as_published_is_read(published):
-    path = published("finetune/dream/dev.json")
-    task = MultipleChoice(DEFAULTS["dream"]())
-    found = task.read([str(path)], labelled=True)
-    assert len(found) == 628
-    assert task.head(found).num_labels == 3
-
-
 def test_json_lines_answer_by_text_letter_or_number_under_any_names(tmp_path):
     rows = [{"story": "s", "ask": "q", "options": ["B", "x", "y"], "key": key} for key in ("B", "C", 1, "y")]
     task = MultipleChoice(configured(text="story", text_pair="ask", label="key"))
@@ -182,9 +174,3 @@ def test_accuracy_is_counted_by_level_and_predictions_name_the_answers(questions
     rows = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     assert rows[1] == {"id": "q2", "answer": "C", "text": "an old and very angry man", "probabilities": [0.1, 0.2, 0.7]}
     assert [(row["id"], row["answer"]) for row in rows] == [("q1", "A"), ("q2", "C"), ("q3", "B")]
-
-
-def test_a_question_that_is_too_long_keeps_its_end_and_the_text_its_beginning():
-    ids, segments = encode_option(np.arange(100, 120), np.arange(200, 220), 16, 8)
-    assert ids.tolist() == [*range(100, 105), SEP, *range(212, 220), SEP, CLS]
-    assert segments.tolist() == [0] * 6 + [1] * 9 + [2]

@@ -35,16 +35,13 @@ def test_any_sequence_of_tags_has_the_entities_that_seqeval_finds_by_default(tag
     assert entities(tags.split()) == expected
 
 
-@pytest.mark.parametrize(
-    ("tags", "same"),
-    [
+def test_the_schemes_that_name_the_places_otherwise_are_read_as_bioes():
+    for tags, same in (
         ("B-PER L-PER U-PER U-PER I-LOC L-LOC", "B-PER E-PER S-PER S-PER I-LOC E-LOC"),
         ("B-PER M-PER E-PER W-PER", "B-PER I-PER E-PER S-PER"),
-    ],
-)
-def test_the_schemes_that_name_the_places_otherwise_are_read_as_bioes(tags, same):
-    assert entities(tags.split()) == entities(same.split())
-    assert strict_entities(tags.split(), "BIOES") == strict_entities(same.split(), "BIOES")
+    ):
+        assert entities(tags.split()) == entities(same.split())
+        assert strict_entities(tags.split(), "BIOES") == strict_entities(same.split(), "BIOES")
 
 
 def test_scores_are_those_of_seqeval_by_default():
@@ -89,9 +86,6 @@ def test_the_scheme_is_told_from_the_tags(sentences, scheme):
     assert scheme_of(split(sentences)) == scheme
 
 
-@pytest.mark.parametrize(
-    ("label", "expected"),
-    [("O", True), ("B-PER", True), ("I", True), ("B_L", True), ("NN", False), ("OK", False), ("B-", False)],
-)  # fmt: skip
-def test_tags_are_told_from_other_labels(label, expected):
-    assert is_tag(label) is expected
+def test_tags_are_told_from_other_labels():
+    labels = ["O", "B-PER", "I", "B_L", "NN", "OK", "B-"]
+    assert [is_tag(label) for label in labels] == [True, True, True, True, False, False, False]
