@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_pipelines.tokenizer import UNK, Tokenizer
-from xlnet_jax.tasks.token_classification.words import Pieces, encode_words, spaces_before, windows
+from xlnet_jax.tasks.token_classification.task import Pieces, encode_words, spaces_before, windows
 
 CHINESE = ["春天来了，山上的花都开了。", "火车慢慢地离开了车站。北京站到了。", "我们都抬起头来看天上的月亮。"] * 5
 
