@@ -44,10 +44,7 @@ def test_the_command_names_formats_and_what_stays_behind(folders, tmp_path, caps
         (["{hf}"], "Missing from python -m xlnet_jax.convert: TARGET"),
         (["{hf}", "{hf}"], "exists: name a folder that does not"),
         (["{native}", "{new}"], "is a native checkpoint already: give --to hf or --to tf1"),
-        (
-            ["{native}", "{new}", "--to", "tf1", "--dtype", "bfloat16"],
-            "--dtype bfloat16 is a type of the files of --to hf",
-        ),
+        (["{native}", "{new}", "--to", "tf1", "--dtype", "bfloat16"], "--dtype bfloat16 is a type of the files of"),
     ],
 )
 def test_a_mistake_of_the_command_is_one_line(folders, tmp_path, argv, message):

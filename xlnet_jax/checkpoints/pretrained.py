@@ -117,16 +117,11 @@ def check_given(given: Tokenizer, start: Pretrained, where: str) -> None:
     """Raise InputError where a tokenizer given for weights without one cannot belong to them."""
     check_tokenizer(given, start.model, where)
     if start.tokenizer is None and given.foreign:
-        raise InputError(
-            f"{where}: its ids are dealt anew where it is read beside its weights: put it into their folder, and leave "
-            "--tokenizer out"
-        )
+        raise InputError(f"{where}: put this tokenizer into the folder of its weights, and leave `tokenizer` out")
 
 
 def check_tokenizer(tokenizer: Tokenizer | None, model: ModelConfig, where: str) -> None:
     """Raise InputError where tokenizer and weights have vocabularies of different sizes."""
     if tokenizer and tokenizer.vocab_size != model.vocab_size:
-        raise InputError(
-            f"{where}: its tokenizer has {tokenizer.vocab_size:,} pieces and its weights {model.vocab_size:,}: they "
-            "do not belong together"
-        )
+        sizes = f"its tokenizer has {tokenizer.vocab_size:,} pieces and its weights {model.vocab_size:,}"
+        raise InputError(f"{where}: {sizes}: they do not belong together")

