@@ -115,7 +115,7 @@ def test_the_examples_beside_transformers_agree_with_it(demo_run):
 
 
 def test_the_settings_named_beside_those_of_transformers_exist():
-    known = {name for config in (Config(), FinetuneConfig()) for name, _, _ in flatten(config)}
+    known = {setting.name for config in (Config(), FinetuneConfig()) for setting in flatten(config)}
     text = (DOCS / "from_transformers.md").read_text()
     named = set(re.findall(r"`(?:train |finetune )?--([a-z.-]+)", text[text.index("TrainingArguments") :]))
     assert len(named) > 20

@@ -12,10 +12,10 @@ import math
 import types
 from collections.abc import Iterator
 from numbers import Integral, Real
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.fields import Bound, fields_of
+from xlnet_jax.settings.fields import Bound, flatten
 
 FINITE = Bound(math.isfinite, "must be a finite number")
 COUNTABLE = Bound(lambda value: abs(value) < 2**31, "must be below 2^31")
@@ -60,15 +60,11 @@ def out_of_bounds(config: Any, prefix: str = "") -> Iterator[str]:
     A setting at the top is named as an argument (`batch_size`), others by their dotted names (model.num-layers).
     prefix: the dotted name of `config` itself, with a dot at its end.
     """
-    hints = get_type_hints(type(config))
-    for field in fields_of(config):
-        value, dotted = getattr(config, field.name), prefix + field.name.replace("_", "-")
-        name = dotted if prefix else f"`{field.name}`"
-        if dataclasses.is_dataclass(value):
-            yield from out_of_bounds(value, f"{dotted}.")
-        elif value != "" and not has_type(value, hints[field.name]):
-            yield f"{name} {value!r} must be {describe_type(hints[field.name])}"
-        elif broken := next(_broken(value, field), None):
+    for setting in flatten(config, prefix):
+        name = setting.name if "." in setting.name else f"`{setting.python_name}`"
+        if setting.value != "" and not has_type(setting.value, setting.hint):
+            yield f"{name} {setting.value!r} must be {describe_type(setting.hint)}"
+        elif broken := next(_broken(setting.value, setting.field), None):
             yield f"{name} {broken}"
 
 

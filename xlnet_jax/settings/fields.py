@@ -10,7 +10,7 @@ import difflib
 import inspect
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast, get_type_hints
 
 import tyro
 
@@ -44,6 +44,12 @@ class Setting(NamedTuple):
     name: str  # dotted, as on the command line
     value: Any
     field: dataclasses.Field[Any]
+    hint: Any  # its type
+
+    @property
+    def python_name(self) -> str:
+        """Dotted name in Python's spelling, as `data.batch_size`."""
+        return self.name.replace("-", "_")
 
     def has(self, *marks: Mark) -> bool:
         """Say whether the field has one of these marks."""
@@ -74,12 +80,13 @@ def fields_of(settings: Any) -> tuple[dataclasses.Field[Any], ...]:
 
 def flatten(config: Any, prefix: str = "") -> Iterator[Setting]:
     """Yield every setting of a tree of dataclasses."""
+    hints = get_type_hints(type(config))
     for field in fields_of(config):
         value, name = getattr(config, field.name), prefix + field.name.replace("_", "-")
         if dataclasses.is_dataclass(value):
             yield from flatten(value, f"{name}.")
         else:
-            yield Setting(name, value, field)
+            yield Setting(name, value, field, hints[field.name])
 
 
 def with_values(config: T, values: Mapping[str, Any]) -> T:

@@ -5,13 +5,13 @@ difference between two runs.
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin
 
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.bounds import describe_type, has_type
 from xlnet_jax.settings.config import RunConfig
-from xlnet_jax.settings.fields import T, differences, fields_of, flatten, nearest, with_values
+from xlnet_jax.settings.fields import T, differences, flatten, nearest, with_values
 
 
 def typed(value: Any, hint: Any) -> Any:
@@ -87,7 +87,7 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
         if isinstance(value, Mapping):
             yield from dotted(value, f"{name}.")
         elif dataclasses.is_dataclass(value):
-            yield from ((setting.name.replace("-", "_"), setting.value) for setting in flatten(value, f"{name}."))
+            yield from ((setting.python_name, setting.value) for setting in flatten(value, f"{name}."))
         else:
             yield name, value
 
@@ -95,7 +95,7 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 def read_values(settings: Any, values: Mapping[str, Any], where: str, quote: str = "") -> dict[str, Any]:
     """Return values, by dotted names, with the types that they have in these settings. where, quote: what errors put
     before a name, and around it. Raises InputError as `over`."""
-    hints, read = dict(_hints(settings)), {}
+    hints, read = {setting.python_name: setting.hint for setting in flatten(settings)}, {}
     for name, value in values.items():
         shown_name = f"{where}{quote}{name}{quote}"
         if name not in hints:
@@ -109,17 +109,6 @@ def read_values(settings: Any, values: Mapping[str, Any], where: str, quote: str
             words = str(wanted) if quote else str(wanted).replace("None", "null")  # as Python or JSON calls it
             raise InputError(f"{shown_name} {shown(value)}: give {words}") from None
     return read
-
-
-def _hints(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and the type of every setting."""
-    hints = get_type_hints(type(settings))
-    for field in fields_of(settings):
-        name, value = prefix + field.name, getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from _hints(value, f"{name}.")
-        else:
-            yield name, hints[field.name]
 
 
 def identity_difference(ours: R, theirs: R) -> list[str]:

@@ -58,7 +58,7 @@ class ConfigFile(NamedTuple):
         """
         values = read_values(start, self.values, f"{self.path}: ")
         if origin is not None and origin != start and self.is_of_a_run:
-            usual = {setting.name.replace("-", "_"): setting.value for setting in flatten(origin)}
+            usual = {setting.python_name: setting.value for setting in flatten(origin)}
             values = {name: value for name, value in values.items() if value != usual[name]}
         return with_values(start, values), frozenset(name.replace("_", "-") for name in values)
 
@@ -140,7 +140,7 @@ def with_keywords(start: T, given: Mapping[str, Any]) -> T:
 
 def with_plain_paths(settings: T) -> T:
     """Return settings with text in place of paths, as they are compared and stored."""
-    return with_values(settings, {s.name.replace("-", "_"): _plain(s.value) for s in flatten(settings)})
+    return with_values(settings, {s.python_name: _plain(s.value) for s in flatten(settings)})
 
 
 def names_of(given: Mapping[str, Any]) -> frozenset[str]:
@@ -264,7 +264,7 @@ def _unknown_setting(word: str, parsed: Any) -> str:
         hint = f": did you mean --{takes_it} {word}?" if takes_it else ", and nothing takes it"
         return f"{word} stands alone{hint}"
     name = word.partition("=")[0]
-    near = nearest(name.removeprefix("--"), (setting for setting, _, _ in flatten(parsed)))
+    near = nearest(name.removeprefix("--"), (setting.name for setting in flatten(parsed)))
     hint = f"did you mean --{near}?" if near else f"{HELP_ALL} lists them all"
     return f"unknown setting {name}: {hint}"
 

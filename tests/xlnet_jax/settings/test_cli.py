@@ -284,7 +284,7 @@ def test_help_all_lists_all_but_what_presets_decide(capsys):
     assert stop.value.code == 0
     text = capsys.readouterr().out
     shown = re.findall(r"^\W+ --([\w.-]+)", text, re.MULTILINE)
-    left_out = {name for name, _, _ in flatten(Config())} - set(shown)
+    left_out = {setting.name for setting in flatten(Config())} - set(shown)
     assert {"model.norm", "optimizer.eps"} <= left_out
     assert parse("--model.norm", "pre", "--optimizer.eps", "1e-8").model.norm == "pre"
     assert len(shown) <= 80 + 1  # --help
