@@ -19,7 +19,6 @@ READERS = {
     "text.txt": lambda path: list(readers.lines(path)),
     "squad.json": readers.json_file,
     "text.txt.gz": lambda path: list(readers.lines(path)),
-    "table.parquet": lambda path: list(read_table(path)),
     "table.csv": lambda path: list(read_table(path)),
     "tokenizer.json": Tokenizer.load,
     "spiece.model": Tokenizer.load,

@@ -16,18 +16,13 @@ BERT = {
 NARROW = {**BERT, "embedding_size": 8}
 XLNET = {"vocab_size": 40, "d_model": 24, "n_layer": 1, "n_head": 4, "d_inner": 20, "untie_r": True}
 NETWORKS = {
-    **{f"XLNet{kind}": XLNET for kind in (
-        "LMHeadModel", "ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice",
-        "ForQuestionAnswering", "ForQuestionAnsweringSimple",
-    )},
-    **{f"BertFor{kind}": BERT for kind in (
-        "MaskedLM", "PreTraining", "SequenceClassification", "MultipleChoice", "QuestionAnswering",
-        "TokenClassification",
-    )},
-    **{f"RobertaFor{kind}": BERT for kind in ("MaskedLM", "SequenceClassification", "TokenClassification")},
-    **{f"AlbertFor{kind}": NARROW for kind in ("MaskedLM", "SequenceClassification")},
-    **{f"ElectraFor{kind}": NARROW for kind in ("MaskedLM", "PreTraining", "TokenClassification")},
-}  # fmt: skip
+    **{f"XLNet{kind}": XLNET for kind in ("LMHeadModel", "ForSequenceClassification", "ForQuestionAnsweringSimple")},
+    **{f"BertFor{kind}": BERT for kind in ("PreTraining", "MultipleChoice", "TokenClassification")},
+    "RobertaForSequenceClassification": BERT,
+    "AlbertForMaskedLM": NARROW,
+    "ElectraForMaskedLM": NARROW,
+    "ElectraForPreTraining": NARROW,
+}
 UNUSUAL = {
     "pad_token_id": 3, "bos_token_id": 7, "eos_token_id": 8, "num_labels": 3, "initializer_range": 0.05,
     "layer_norm_eps": 1e-6, "hidden_dropout_prob": 0.11, "attention_probs_dropout_prob": 0.12, "dropout": 0.13,
