@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import itertools
 import posixpath
 import re
 import socket
@@ -36,7 +35,6 @@ BUSY = {
 CONVERTED = "refs/convert/parquet"  # branch with the Parquet files that the Hub makes of a dataset in another format
 DEFAULT, ALL = "default", "train"  # the configuration and the split of files that name none
 WORDS = {"train": "train|training", "validation": "validation|valid|dev|val", "test": "test|testing|eval|evaluation"}
-Splits = dict[str, list[str]]
 
 
 class Unreachable(InputError):
@@ -83,9 +81,8 @@ def in_one_line(name: str) -> Iterator[None]:
         causes: list[Any] = [error]
         while cause := causes[-1].__cause__ or (None if causes[-1].__suppress_context__ else causes[-1].__context__):
             causes.append(cause)
-        found: set[Any] = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
         statuses = {status for cause in causes if (status := _http_status(cause))}
-        found |= statuses
+        found = {kind.__name__ for cause in causes for kind in type(cause).__mro__} | statuses
         why = f"HTTP {min(statuses)}" if statuses else first_line(causes[-1])
         is_unknown_host = isinstance(causes[-1], socket.gaierror) and causes[-1].errno != socket.EAI_AGAIN
         scheme = name.partition(":")[0].lower()
@@ -106,9 +103,8 @@ def in_one_line(name: str) -> Iterator[None]:
 def _http_status(error: Any) -> int | None:
     """Return the HTTP status in an exception of aiohttp, botocore or huggingface_hub."""
     response = getattr(error, "response", None)
-    if isinstance(response, dict):
-        return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    status = getattr(error, "status", None) or getattr(response, "status_code", None)
+    of_s3 = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
+    status = of_s3 or getattr(error, "status", None) or getattr(response, "status_code", None)
     return status if isinstance(status, int) and status >= 400 else None
 
 
@@ -188,20 +184,20 @@ def find_dataset(name: str, split: str) -> list[RemoteFile]:
     splits = configs.get(config, {})
     if (wanted := wanted or split) not in splits:
         lack = f"split {wanted} in its configuration {config}" if splits else f"configuration {config}"
-        there = ", ".join(itertools.islice(splits or configs, 20)) or "nothing in Parquet"
+        there = ", ".join(list(splits or configs)[:20]) or "nothing in Parquet"
         raise InputError(f"text {name}: there is no {lack}, only {there}; name one as {HUB}{info.id}/CONFIG:SPLIT")
     files = {file.rfilename: file for file in info.siblings}
     root = f"{HUB_FILES}datasets/{info.id}@{info.sha}"
     return [RemoteFile(f"{root}/{path}", files[path].size, files[path].blob_id) for path in splits[wanted]]
 
 
-def divide(info: Any) -> dict[str, Splits]:
+def divide(info: Any) -> dict[str, dict[str, list[str]]]:
     """Return {configuration: {split: paths}} of a dataset, by the field `configs` of its card, or by the names of its
     files. A configuration with other than Parquet is left out. info: its DatasetInfo."""
     from fsspec.utils import glob_translate
 
     paths = sorted(file.rfilename for file in info.siblings)
-    found: dict[str, Splits] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for entry in (info.card_data or {}).get("configs") or [{}]:
         files = entry.get("data_files") or [{"path": "**/*.parquet", "split": None}]
         for item in [files] if isinstance(files, str) else files:

@@ -9,7 +9,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePosixPath
@@ -113,25 +113,20 @@ def describe(name: str) -> str:
 
 def demand_distinct(train: Sequence[Source], validation: Sequence[Source] = ()) -> None:
     """Raise InputError where two sources share a file, whatever links lead to it, or a slice of a dataset."""
-    seen: dict[Hashable, Source] = {}
-    for number, source in enumerate((*train, *validation)):
-        held_out = number >= len(train)
+    seen: dict[str, Source] = {}
+    for source in (*train, *validation):
         for unit in source.units:
-            other = seen.setdefault(unit if isinstance(unit, DatasetSlice) else _place(unit.path), source)
-            if other is source:
-                continue
-            if other.given == source.given:
-                what = f"text {source.given} is {'both training and validation text' if held_out else 'given twice'}"
-            else:
-                path = f"{unit.folder} {unit.split}" if isinstance(unit, DatasetSlice) else unit.path
-                what = f"{'validation ' * held_out}text {source.given}: {path} is in text {other.given} too"
-            raise InputError(f"{what}; leave it out of one of the two")
+            other = seen.setdefault(_place(unit.path), source)
+            if other is not source:
+                raise InputError(
+                    f"text {source.given}: {unit.path} is in text {other.given} too; leave it out of one of the two"
+                )
 
 
 def read_lines(sources: Sequence[Source], errors: Errors) -> Iterator[str]:
     """Yield the lines of the documents, stripped and not empty, and DOCUMENT_END once after each document.
 
-    errors: for bytes that are not UTF-8: strict = raise InputError with file and offset, replace = read U+FFFD. Raises
+    errors: for bytes that are not UTF-8: strict = raise InputError with file and line, replace = read U+FFFD. Raises
     InputError if the sources hold no text at all.
     """
     any_text = False

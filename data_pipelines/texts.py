@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile
 from data_pipelines.sources import DOCUMENT_END, Source, Unit, sample_lines
 from data_pipelines.tokenizer import EOD, SAMPLE_LINES, Survey, Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.printing import tell
 
 LINES = 64  # lines tokenized at once
 TextUnit = Literal["line", "document"]
@@ -52,36 +51,19 @@ def _texts(part: Unit, unit: TextUnit, id_field: str | None, errors: Errors) -> 
             if isinstance(value, bool) or not isinstance(value, Id | None):
                 raise InputError(f"{where}: its id {value!r} is neither a string nor a whole number")
             yield TextRecord(text.strip(), where, value)
-    elif id_field is not None:
+        return
+    if id_field is not None:
         raise InputError(f"`id_field` {id_field}: only JSON Lines and Parquet have fields, and the text is neither")
-    else:
-        lines = (line.strip() for chunk in part.chunks(errors) for line in chunk.split("\n")[:-1])
-        name = f"text {getattr(part, 'path', 'of TFDS')}: line"
-        as_lines = unit == "line" and isinstance(part, TextFile)
-        yield from _by_line(lines, name) if as_lines else _by_document(lines, name)
-
-
-def _by_line(lines: Iterable[str], name: str) -> Iterator[TextRecord]:
-    blank = 0
-    for number, line in enumerate(lines, start=1):
+    one_a_line = unit == "line" and isinstance(part, TextFile)
+    lines = (line.strip() for chunk in part.chunks(errors) for line in chunk.split("\n")[:-1])
+    document: list[str] = []
+    for number, line in enumerate(itertools.chain(lines, [""]), start=1):
         if line:
-            yield TextRecord(line, f"{name} {number}")
-        blank += not line
-    if blank:
-        tell(f"{name.removesuffix(': line')}: {blank:,} blank lines are no texts")
-
-
-def _by_document(lines: Iterable[str], name: str) -> Iterator[TextRecord]:
-    begin, document = 0, list[str]()
-    for number, line in enumerate(lines, start=1):
-        if line:
-            begin = begin if document else number
             document.append(line)
-        elif document:
-            yield TextRecord(" ".join(document), f"{name} {begin}")
+        if document and (one_a_line or not line):
+            first = number if line else number - len(document)
+            yield TextRecord(" ".join(document), f"text {part.path}: line {first}")
             document = []
-    if document:
-        yield TextRecord(" ".join(document), f"{name} {begin}")
 
 
 def survey(sources: Sequence[Source], errors: Errors) -> Survey:

@@ -32,11 +32,15 @@ class DatasetSlice:
     split: str  # in TFDS's notation, 'train[0:10000]'
     text_field: str
 
+    @property
+    def path(self) -> str:
+        """Folder and split, for messages."""
+        return f"{self.folder} {self.split}"
+
     def chunks(self, errors: Errors) -> Iterator[str]:
         """Yield chunks of lines, as `readers` do. Raises InputError if a shard cannot be read."""
-        where = f"text {self.folder} {self.split}"
         examples = _examples(_open_folder(epath.Path(self.folder)), self.split, [self.text_field])
-        return chunk_documents(decode_document(text, where, errors) for (text,) in examples)
+        return chunk_documents(decode_document(text, f"text {self.path}", errors) for (text,) in examples)
 
 
 def open_dataset(name: str, data_dir: str | None, split: str, text_field: str) -> tuple[DatasetSlice, ...]:

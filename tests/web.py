@@ -53,7 +53,6 @@ class Web:
     types: dict[str, str] = field(default_factory=dict)  # content type of a path
     status: dict[str, int] = field(default_factory=dict)  # answer to a path in place of its file
     cuts: list[int] = field(default_factory=list)  # bytes after which each of the next responses to GET breaks off
-    ranges: bool = True
     asked: list[tuple[str, str, str]] = field(default_factory=list)  # method, path with query, range
     url: str = ""
 

@@ -1,22 +1,29 @@
-"""View of one window of a batch: its parts, its targets in their order, the tokens read in place of targets, and the
-keys that each row sees.
+"""View of one window of a batch, and its text: the parts, the targets in their order, the tokens read in place of
+targets, and the keys that each row sees.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from data_pipelines.batches import BatchSource
 from data_pipelines.objectives.base import Filling
-from data_pipelines.tokenizer import CLS, SEP, Tokenizer
+from data_pipelines.tokenizer import CLS, MASK, SEP, SPECIAL_PIECES, Tokenizer
+from xlnet_jax.dims import WINDOW_SPECIALS
 from xlnet_jax.settings.config import DataConfig
 
 UNUSED_MEMORY = np.iinfo(np.int32).max
 FILLED_MEMORY = np.iinfo(np.int32).min
+TARGET, SPECIAL, HEADING = "bold dark_orange3", "dim", "bold"  # styles of rich
 
 
 @dataclass(frozen=True)
@@ -53,14 +60,6 @@ class WindowView:
     predicted: dict[int, str]  # position of a target -> piece predicted there
 
     @property
-    def reuse_len(self) -> int:
-        return self.data.reuse_len
-
-    @property
-    def num_predict(self) -> int:
-        return len(self.targets) if self.data.num_predict is None else self.data.num_predict
-
-    @property
     def by_query_stream(self) -> bool:
         """True if the query stream predicts the targets, in their order."""
         return self.filling.stream == "query"
@@ -73,25 +72,16 @@ class WindowView:
     @cached_property
     def parts(self) -> list[Part]:
         """Parts of the window from its first position to its last, as data.window says; none is empty."""
-        length, reuse = len(self.pieces), self.reuse_len
+        length, reuse = len(self.pieces), self.data.reuse_len
+        specials = [("<sep>", 0, length - 2), ("<cls>", 2, length - 1)]
         if self.data.window == "pairs":
             sep = int(np.flatnonzero(self.segment_ids == 0)[-1])
-            after = [
-                Part("A", 0, reuse, sep),
-                Part("<sep>", 0, sep, sep + 1),
-                Part("B", 1, sep + 1, length - 2),
-                Part("<sep>", 1, length - 2, length - 1),
-                Part("<cls>", 2, length - 1, length),
-            ]
-        elif self.data.window == "sentences":
-            after = [
-                Part("text", 0, reuse, length - 2),
-                Part("<sep>", 0, length - 2, length - 1),
-                Part("<cls>", 2, length - 1, length),
-            ]
+            begins = [("A", 0, reuse), ("<sep>", 0, sep), ("B", 1, sep + 1), ("<sep>", 1, length - 2), specials[1]]
         else:
-            after = [Part("text", 0, reuse, length)]
-        return [part for part in (Part("reused", 0, 0, reuse), *after) if part.begin < part.end]
+            begins = [("text", 0, reuse), *(specials if self.data.window == "sentences" else ())]
+        found = [("reused", 0, 0), *begins, ("", 0, length)]
+        parts = [Part(*this, after[2]) for this, after in itertools.pairwise(found)]
+        return [part for part in parts if part.begin < part.end]
 
     @cached_property
     def order(self) -> list[int]:
@@ -102,11 +92,6 @@ class WindowView:
     def place(self) -> dict[int, int]:
         """Place of each target in the order, from 1, by its position."""
         return {position: place for place, position in enumerate(self.order, start=1)}
-
-    @cached_property
-    def is_target(self) -> np.ndarray:
-        """Mask of the target positions, bool [L]."""
-        return np.isin(np.arange(len(self.pieces)), self.targets)
 
     @cached_property
     def is_special(self) -> np.ndarray:
@@ -122,21 +107,11 @@ class WindowView:
         return np.concatenate([memory, 2 * self.perm_rank.astype(np.int64)])
 
     @cached_property
-    def document_begins(self) -> np.ndarray:
-        """Positions at which a document begins inside the window, int64, ascending."""
-        if self.document_start is None:
-            return np.zeros(0, np.int64)
-        return np.flatnonzero(self.document_start == np.arange(len(self.pieces)))
-
-    @property
-    def num_documents(self) -> int:
-        """Number of documents that the window has tokens of, where they do not see each other."""
-        return len(self.document_begins) + (self.document_begins[:1].tolist() != [0])
-
-    def document_of(self, positions: np.ndarray) -> np.ndarray:
-        """Return the number of the document of each position, from 1, in reading order."""
-        before = self.num_documents - len(self.document_begins)  # 1 where a document goes on from before the window
-        return np.searchsorted(self.document_begins, positions, side="right") + before
+    def document(self) -> np.ndarray:
+        """Number of the document of each token, from 1 in reading order, where documents do not see each other: int64
+        [L]."""
+        start = np.zeros(len(self.pieces)) if self.document_start is None else self.document_start
+        return np.unique(start, return_inverse=True)[1] + 1
 
     def content_sees(self, positions: np.ndarray, keys: np.ndarray | None = None) -> np.ndarray:
         """Return bool [rows, keys]: True where the rows of the content stream at these positions may see a key. keys:
@@ -157,9 +132,8 @@ class WindowView:
         sees = self.key_rank[keys] <= rank[:, None]
         if self.document_start is None:
             return sees
-        place = keys - self.mem_len
-        ends = np.append(self.document_begins, len(self.pieces))
-        end = ends[np.searchsorted(self.document_begins, positions, side="right")]
+        place = keys - self.mem_len  # below 0 in memory, into which a document may reach
+        end = np.searchsorted(self.document, self.document[positions], side="right")
         return sees & (place >= self.document_start[positions, None]) & (place < end[:, None])
 
 
@@ -170,8 +144,7 @@ def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) 
     if data.window == "pairs" and data.pair_loss == "none":
         data = dataclasses.replace(data, pair_loss="next")  # so that is_next says where B comes from
     compact = dataclasses.replace(source, data=data)
-    visit = step // source.steps_per_block
-    block, partner, _ = compact.assign(visit, rows)
+    block, partner, _ = compact.assign(step // source.steps_per_block, rows)
     batch = {name: values[0] for name, values in compact.batch_at(step, rows).items()}
     real = batch["target_weights"] > 0
     targets = batch["target_positions"][real]
@@ -195,3 +168,140 @@ def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) 
         targets=targets,
         predicted={p: tokenizer.pieces[i] for p, i in zip(targets.tolist(), batch["target_ids"][real], strict=True)},
     )
+
+
+def describe(view: WindowView) -> Iterator[RenderableType]:
+    """Yield the text that rich prints of a window: its origin, its tokens, its targets."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style=HEADING, width=10)
+    for name, fact in _facts(view).items():
+        table.add_row(name, Text(fact))
+    yield table
+    yield Text("\nTEXT", HEADING).append(f"  in the order in which the row reads it{view.filling.mark}", "not bold")
+    yield _text(view, backwards=False)
+    if view.is_reversed:
+        yield Text("\nTEXT", HEADING).append("  the same tokens in the order of the text", "not bold")
+        yield _text(view, backwards=True)
+    if view.by_query_stream or not view.predicts_next:
+        name, what = (
+            ("ORDER", "in which the targets are predicted, and") if view.by_query_stream else ("TARGETS", "and")
+        )
+        keys = f"{len(view.key_rank)} keys ({view.mem_len} of memory, {len(view.pieces)} tokens)"
+        yield Text(f"\n{name}", HEADING).append(f"  {what} how many of the {keys} each sees", "not bold")
+        yield _order(view)
+    yield Text(view.filling.legend)
+
+
+def _facts(view: WindowView) -> dict[str, str]:
+    data, length, specials = view.data, len(view.pieces), WINDOW_SPECIALS[view.data.window]
+    of_text = "of A and B" if data.window == "pairs" else "of text"
+    parts = ((data.reuse_len, "reused"), (length - data.reuse_len - specials, of_text), (specials, "special"))
+    lengths = " + ".join(f"{count} {what}" for count, what in parts if count)
+    once = "; drawn once for all visits of the block" if data.masking == "static" else ""
+    direction = "backwards, from the end of the block to its beginning" if view.is_reversed else "forwards"
+    window = f"window {view.step % view.steps_per_block + 1} of {view.steps_per_block}"
+    filled = f"{view.mem_filled} of {view.mem_len} positions hold the tokens before the window"
+    facts = {
+        "objective": view.filling.objective,
+        "batch": f"step {view.step:,}, row {view.row:,}",
+        "reads": f"block {view.block:,} {direction}",
+        "visit": f"{view.step // view.steps_per_block:,}, one reading of the block: this is {window}",
+        "window": f"{length} tokens: {lengths}{once}",
+        "memory": filled if view.mem_len else "none",
+    }
+    if data.window == "pairs":
+        a, b = (next(part.end - part.begin for part in view.parts if part.name == name) for name in "AB")
+        origin = (
+            "B is the continuation of A"
+            if view.is_next
+            else f"B is a random piece of text, from block {view.partner:,}"
+        )
+        if data.pair_loss == "order":
+            origin = "in order: B continues A" if view.is_next else "swapped: A continues B"
+        facts["A, B"] = f"{a} + {b} tokens; {origin}"
+    if data.pack:
+        facts["documents"] = f"{view.document[-1]}, which do not see each other"
+    return facts | {"targets": _targets(view)}
+
+
+def _targets(view: WindowView) -> str:
+    if view.predicts_next:
+        first, last = view.targets[0], view.targets[-1]
+        where = "every position" if len(view.targets) == len(view.pieces) else f"the positions {first} to {last}"
+        return f"{len(view.targets)}: the next piece at {where}, {view.predicted[last]} at the last"
+    slots = view.data.num_predict or len(view.targets)
+    counted = f"{len(view.targets)} of {slots}"
+    if empty := slots - len(view.targets):
+        counted += f"; {empty} found no token to predict: weight 0, not drawn"
+    if view.filling.replaces:
+        read = [view.pieces[position] for position in view.predicted]
+        masked = sum(piece == SPECIAL_PIECES[MASK] for piece in read)
+        kept = sum(piece == view.predicted[position] for piece, position in zip(read, view.predicted, strict=True))
+        counted += f"; {masked} read as <mask>, {len(read) - masked - kept} as another piece, {kept} as they are"
+    return counted
+
+
+def _text(view: WindowView, backwards: bool) -> Table:
+    columns = ["part", "segment", *(["document"] if view.data.pack else []), "positions", ""]
+    table = Table(*columns, box=None, pad_edge=False, header_style="dim")
+    # A part is cut where documents begin.
+    breaks = np.flatnonzero(np.diff(view.document)) + 1
+    stretches = []
+    for part in view.parts:
+        inside = breaks[(breaks > part.begin) & (breaks < part.end)].tolist()
+        stretches += [(part, range(*ends)) for ends in itertools.pairwise([part.begin, *inside, part.end])]
+    for part, positions in reversed(stretches) if backwards else stretches:
+        first, last = (positions[-1], positions[0]) if backwards else (positions[0], positions[-1])
+        span = str(first) if first == last else f"{first} … {last}"
+        number = [str(view.document[first])] if view.data.pack else []
+        text = _mark(view, reversed(positions) if backwards else positions)
+        table.add_row(part.name, str(part.segment), *number, span, text)
+    return table
+
+
+def _mark(view: WindowView, positions: Iterable[int]) -> Text:
+    words = Text()
+    for position in positions:
+        piece = view.pieces[position]
+        if position in view.predicted and not view.predicts_next:
+            said = f"{piece}→{view.predicted[position]}" if view.filling.replaces else f"{view.place[position]}:{piece}"
+            words.append(f"[{said}]", TARGET)
+        else:
+            words.append(piece, SPECIAL if view.is_special[position] else "")
+        words.append(" ")
+    words.rstrip()
+    return words
+
+
+def _order(view: WindowView) -> Table:
+    """Return the targets in the order of their prediction; those predicted all at once, from left to right."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    after_reused = "A and B" if view.data.window == "pairs" else "text"
+    words = ("part", "piece", "read as") if view.filling.replaces else ("part", "piece")
+    for name in (
+        "place",
+        "rank",
+        "position",
+        *words,
+        "sees: memory",
+        "reused",
+        after_reused,
+        "targets",
+        "<sep> <cls>",
+        "in all",
+    ):
+        table.add_column(name, justify="left" if name in words else "right")
+    part_of = {position: part.name for part in view.parts for position in range(part.begin, part.end)}
+    is_target, is_reused = np.zeros(len(view.pieces), bool), np.arange(len(view.pieces)) < view.data.reuse_len
+    is_target[view.targets] = True
+    context = ~is_target & ~view.is_special
+    sees_of = dict(zip(view.targets.tolist(), view.prediction_sees, strict=True))
+    for position in view.order:
+        memory, sees = np.split(sees_of[position], [view.mem_len])
+        groups = (context & is_reused, context & ~is_reused, is_target, view.is_special)
+        counts = [int(memory.sum()), *(int((sees & group).sum()) for group in groups)]
+        read = [Text(view.pieces[position])] if view.filling.replaces else []
+        numbers = map(str, (view.place[position], view.perm_rank[position], position))
+        piece = Text(view.predicted[position], TARGET)
+        table.add_row(*numbers, part_of[position], piece, *read, *map(str, (*counts, sum(counts))))
+    return table

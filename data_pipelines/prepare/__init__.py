@@ -1,5 +1,5 @@
 """Turn text into a prepared corpus: `prepare` from Python, `python -m data_pipelines.prepare` from a shell."""
 
-from data_pipelines.prepare.job import prepare, prepare_to_measure
+from data_pipelines.prepare.commands import prepare
 
-__all__ = ["prepare", "prepare_to_measure"]
+__all__ = ["prepare"]

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -188,54 +188,39 @@ class EncodedSource:
         return Documents(self.hashes[tokens > 0], tokens[tokens > 0])
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """The first pass. The methods that a runner calls leave their results in `folder`, where a later call finds
-    them."""
+def encode_text(
+    text: Sequence[Source], errors: Errors, tokenizer: Tokenizer, folder: epath.Path, runner: Runner
+) -> list[EncodedSource]:
+    """Encode the parts of each source that `folder` does not hold yet. errors: as in `sources.read_lines`."""
+    parts, lists = folder / f"encoded-{VERSION}-{tokenizer.sha256[:16]}", folder / "lists"
+    for made in (parts, lists):
+        made.mkdir(parents=True, exist_ok=True)
+    groups = groups_of(text, errors)
+    runner.run(groups, partial(_encode_part, parts, tokenizer), partial(_unfinished_parts, parts, lists))
+    files: list[list[str]] = [[] for _ in text]
+    for group in groups:
+        if (listed := _list_of_parts(lists, group)).exists():
+            files[group.source] += [str(parts / f"{part}.npz") for part in read_json(listed, list[str])]
+    return [join_parts(source, of_source) for source, of_source in zip(text, files, strict=True)]
 
-    folder: epath.Path
-    tokenizer: Tokenizer
 
-    def encode(self, text: Sequence[Source], errors: Errors, runner: Runner) -> list[EncodedSource]:
-        """Encode the parts of each source that are not encoded yet. errors: as in `sources.read_lines`."""
-        for folder in (self._parts, self._lists):
-            folder.mkdir(parents=True, exist_ok=True)
-        groups = groups_of(text, errors)
-        runner.run(groups, self.encode_part, self.unfinished_parts)
-        found = []
-        for number, source in enumerate(text):
-            lists = (self._list(group) for group in groups if group.source == number)
-            parts = [part for file in lists if file.exists() for part in read_json(file, list[str])]
-            found.append(join_parts(source, [str(self._file(part)) for part in parts]))
-        return found
+def _unfinished_parts(parts: epath.Path, lists: epath.Path, group: Group) -> Iterator[Part]:
+    """Yield the parts of a group that are not encoded yet, then write the list of all its parts."""
+    seen = []
+    for part in cut_parts(group):
+        seen.append(part.sha256)
+        if not (parts / f"{part.sha256}.npz").exists():
+            yield part
+    file = _list_of_parts(lists, group)
+    file.write_text(json.dumps(seen)) if seen else file.unlink(missing_ok=True)
 
-    def unfinished_parts(self, group: Group) -> Iterator[Part]:
-        """Yield the parts of a group that are not encoded yet, then write the list of all its parts."""
-        seen = []
-        for part in cut_parts(group):
-            seen.append(part.sha256)
-            if not self._file(part.sha256).exists():
-                yield part
-        file = self._list(group)
-        file.write_text(json.dumps(seen)) if seen else file.unlink(missing_ok=True)
 
-    def encode_part(self, part: Part) -> None:
-        """Encode a part into a file."""
-        save(encode(part, self.tokenizer), self._file(part.sha256))
+def _list_of_parts(lists: epath.Path, group: Group) -> epath.Path:
+    return lists / f"{group.source:04d}-{group.index:06d}.json"
 
-    @property
-    def _parts(self) -> epath.Path:
-        return self.folder / f"encoded-{VERSION}-{self.tokenizer.sha256[:16]}"
 
-    @property
-    def _lists(self) -> epath.Path:
-        return self.folder / "lists"
-
-    def _file(self, part: str) -> epath.Path:
-        return self._parts / f"{part}.npz"
-
-    def _list(self, group: Group) -> epath.Path:
-        return self._lists / f"{group.source:04d}-{group.index:06d}.json"
+def _encode_part(parts: epath.Path, tokenizer: Tokenizer, part: Part) -> None:
+    save(encode(part, tokenizer), parts / f"{part.sha256}.npz")
 
 
 def save(part: Mapping[str, Any], file: epath.Path) -> None:

@@ -78,10 +78,6 @@ def test_text_that_is_none_is_named(refused, place, content, message):
         ("3", "line 3 is not a JSON object; a document is one JSON object on one line"),
         ('{"text": "a"', "line 3 is not JSON"),
         ('{"body": "a"}', "line 3 has no field 'text', only 'body': name the one with the text by --text-field"),
-        (
-            json.dumps(dict.fromkeys(map(str, range(99)))),
-            "line 3 has no field 'text', only '0', '1', '2', '3', '4', '5', '6', '7' and 91 more: name",
-        ),
         ('{"text": {"a": 1}}', "line 3: its field 'text' is not text but {'a': 1}"),
         ('{"text": ' + "[" * 10**5, "line 3 is not JSON"),
         ('{"text": "a\\ud800"}', "line 3: a document holds half a character, \\ud800; mend it, or read it with"),

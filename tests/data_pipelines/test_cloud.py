@@ -66,13 +66,29 @@ def test_what_a_bucket_does_not_hold_is_named(bucket):
         sources.find(["gs://bucket/**/*.txt"])
 
 
-def test_a_corpus_is_prepared_from_a_bucket_into_a_bucket(cloud, bucket, text, tokenizer, tmp_path, capsys):
+def test_a_corpus_is_prepared_from_a_bucket_into_a_bucket(
+    cloud, bucket, text, tokenizer, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("data_pipelines.prepare.encoding.PART_CHARS", 20_000)
+    monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 5_000)
+    backend = type(epath.Path("gs://bucket")._backend)
+    open_, opens = backend.open, Counter()
+
+    def count(self, path, mode):
+        opens[str(path).rpartition("/")[2]] += mode.startswith("r") and ".novel.partial/work/" in str(path)
+        return open_(self, path, mode)
+
+    monkeypatch.setattr(backend, "open", count)
     tokenizer.save("gs://bucket/tokenizer")
-    in_cloud = made(Tokenizer.load("gs://bucket/tokenizer"), "gs://bucket/text", out="gs://bucket/corpora/novel")
-    on_disk = made(tokenizer, str(text), out=tmp_path / "corpus")
+    out = "gs://bucket/corpora/novel"
+    in_cloud = made(Tokenizer.load("gs://bucket/tokenizer"), "gs://bucket/text/a.txt", "gs://bucket/text/deep", out=out)
+    parts = {name: times for name, times in opens.items() if name.endswith(".npz") and times}
+    assert len(parts) > 3
+    assert set(parts.values()) <= {2, 3}  # for its documents, and for the shard of each split that has text of it
+    on_disk = made(tokenizer, str(text / "a.txt"), str(text / "deep"), out=tmp_path / "corpus")
     assert in_cloud.manifest == on_disk.manifest
     blocks = np.arange(on_disk.num_blocks("train"))
-    for ours, theirs in zip(Corpus(in_cloud.folder).read("train", blocks), on_disk.read("train", blocks), strict=True):
+    for ours, theirs in zip(Corpus(out).read("train", blocks), on_disk.read("train", blocks), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert in_cloud.tokenizer.sha256 == tokenizer.sha256
     published = [name for name in cloud.made if name.startswith("bucket/corpora/novel/")]
@@ -80,35 +96,16 @@ def test_a_corpus_is_prepared_from_a_bucket_into_a_bucket(cloud, bucket, text, t
     assert [p.name for p in (bucket / "corpora").iterdir() if any(p.iterdir())] == ["novel"]
     assert not any(bucket.rglob("*.npz"))
 
-    settings = InspectSettings("gs://bucket/corpora/novel", out=str(tmp_path / "w.png"))
-    assert str(inspect_window(settings).corpus.folder) == "gs://bucket/corpora/novel"
+    settings = InspectSettings(out, out=str(tmp_path / "w.png"))
+    assert str(inspect_window(settings).corpus.folder) == out
 
-    assert prepare_command.main(["--check", "gs://bucket/corpora/novel"]) == 0
-    line = r"corpus      gs://bucket/corpora/novel, 2 shards, [\d,]+ bytes, as they were written\n"
+    assert prepare_command.main(["--check", out]) == 0
+    line = r"corpus      gs://bucket/corpora/novel, 4 shards, [\d,]+ bytes, as they were written\n"
     assert re.fullmatch(line, capsys.readouterr().out)
     shard = min((bucket / "corpora" / "novel").glob("corpus-train*"))
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     with pytest.raises(InputError, match=rf"corpora/novel: the shard {shard.name} was altered, its sha256 is"):
-        prepare_command.main(["--check=gs://bucket/corpora/novel"])
-
-
-def test_each_part_is_read_once_for_its_documents_and_once_for_each_shard(text, tokenizer, monkeypatch):
-    monkeypatch.setattr("data_pipelines.prepare.encoding.PART_CHARS", 3_000)
-    monkeypatch.setattr("data_pipelines.prepare.encoding.GROUP_BYTES", 30_000)
-    monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 1_000)
-    backend = type(epath.Path("gs://bucket")._backend)
-    open_, opens = backend.open, Counter()
-
-    def counted(self, path, mode):
-        opens[str(path).rpartition("/")[2]] += mode.startswith("r") and ".c.partial/work/" in str(path)
-        return open_(self, path, mode)
-
-    monkeypatch.setattr(backend, "open", counted)
-    corpus = made(tokenizer, "gs://bucket/text/a.txt", "gs://bucket/text/deep", out="gs://bucket/c")
-    assert [len(split.shards) for split in corpus.manifest.splits.values()] == [2, 2]  # one a source
-    parts = {name: times for name, times in opens.items() if name.endswith(".npz") and times}
-    assert len(parts) > 10
-    assert set(parts.values()) <= {2, 3}  # for its documents, and for the shard of each split that has text of it
+        prepare_command.main([f"--check={out}"])
 
 
 def test_a_tokenizer_is_trained_from_a_bucket_into_a_bucket(text, tmp_path, monkeypatch):

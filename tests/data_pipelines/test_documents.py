@@ -11,8 +11,7 @@ from rich.console import Console
 from data_pipelines import sources
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Start
-from data_pipelines.inspect.text import describe
-from data_pipelines.inspect.view import view_window
+from data_pipelines.inspect.view import describe, view_window
 from data_pipelines.objectives import clm, mlm, plm
 from data_pipelines.tokenizer import CLS, EOD, SEP, Tokenizer
 from data_pipelines.windows import lowest_of_document
@@ -166,19 +165,19 @@ def test_the_view_of_a_window_sees_what_the_model_sees(source, name):
         np.testing.assert_array_equal(content, expected[: len(content)])
         if targets is not None:
             np.testing.assert_array_equal(view.query_sees(view.targets), expected[len(content) :])
-        several += view.num_documents > 1
-        assert view.num_documents == len(np.unique(batch["document_start"]))
+        several += view.document.max() > 1
+        assert view.document.max() == len(np.unique(batch["document_start"]))
     assert several > 1
 
 
 def test_the_text_of_a_window_is_printed_document_by_document(source):
     console = Console(width=120, markup=False, highlight=False)
-    view = next(v for row in range(8) if (v := view_window(source, source.corpus.tokenizer, 2, row)).num_documents > 2)
+    view = next(v for row in range(8) if (v := view_window(source, source.corpus.tokenizer, 2, row)).document.max() > 2)
     with console.capture() as printed:
         for part in describe(view):
             console.print(part)
     head, text, *_ = printed.get().split("\nTEXT")
-    assert f"documents   {view.num_documents}, which do not see each other" in head
+    assert f"documents   {view.document.max()}, which do not see each other" in head
     places = re.findall(r"^(?:reused|text) +0 +(\d+) +(\d+)(?: … (\d+))? ", text, re.MULTILINE)
     spans = [(int(number), int(first), int(last or first)) for number, first, last in places]
     assert [first for _, first, _ in spans] == [0, *(last + 1 for _, _, last in spans[:-1])]

@@ -159,7 +159,7 @@ anything = st.one_of(
 )
 
 
-@fuzz(1200)
+@fuzz(400)
 @given(file=anything, chunk_bytes=st.integers(4, 64), part_chars=st.integers(1, 64))
 def test_any_bytes_are_documents_or_one_error_that_names_the_file(folder, file, chunk_bytes, part_chars):
     end, content = file
@@ -192,7 +192,7 @@ def written(draw):
     return documents, draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + text.encode()
 
 
-@fuzz(500)
+@fuzz(150)
 @given(
     text=written(),
     end=st.sampled_from(list(COMPRESS)),
@@ -230,7 +230,7 @@ def encoded(parts, tokenizer):
     return tokens, starts, documents, line_starts
 
 
-@fuzz(300)
+@fuzz(100)
 @given(text=written(), chunk_bytes=st.integers(4, 100), part_chars=st.integers(1, 100))
 def test_parts_are_encoded_as_the_whole_is(folder, tokenizer, text, chunk_bytes, part_chars):
     # A document whose first part is nothing but what normalisation drops would begin a part too late.

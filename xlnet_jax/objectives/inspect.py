@@ -110,7 +110,7 @@ def inspect_window(settings: InspectSettings) -> Inspection:
 def print_window(settings: InspectSettings) -> None:
     """Draw the picture of a window, and print the window. Raises InputError as `inspect_window` does."""
     found = inspect_window(settings)
-    from data_pipelines.inspect.text import describe
+    from data_pipelines.inspect.view import describe
 
     corpus, config = found.corpus, found.config
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else COLUMNS)

@@ -175,7 +175,7 @@ def _corpus(
     """Yield the text as a corpus, and its name."""
     from data_pipelines import sources
     from data_pipelines.corpus import Corpus, is_corpus
-    from data_pipelines.prepare import prepare_to_measure
+    from data_pipelines.prepare import prepare
     from data_pipelines.windows import block_len
 
     prepared = [name for name in settings.text if is_corpus(name)]
@@ -187,9 +187,9 @@ def _corpus(
         assert pretrained.tokenizer
         found = settings.find(settings.text, "validation")
         with tempfile.TemporaryDirectory() as folder:
-            corpus = prepare_to_measure(
-                found, pretrained.tokenizer, Path(folder) / "corpus", block_len=block_len(config.data),
-                errors=settings.corpus_errors,
+            corpus = prepare(
+                (), found, pretrained.tokenizer, Path(folder) / "corpus", block_len=block_len(config.data),
+                validation_fraction=0, errors=settings.corpus_errors,
             )  # fmt: skip
             yield corpus, sources.name_of(found)
     elif run and (own := run.corpus()):

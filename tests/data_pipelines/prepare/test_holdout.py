@@ -35,7 +35,7 @@ def tokenizer():
 def sides(tmp_path, tokenizer, capsys):
     """Prepare files of documents, and return {document: splits with the whole of it in their blocks}."""
 
-    def sides(*files, fraction=0.1, processes=1, expect=""):
+    def sides(*files, fraction=0.1, processes=1):
         folder = tmp_path / "work"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -46,7 +46,7 @@ def sides(tmp_path, tokenizer, capsys):
             found, None, tokenizer, folder / "corpus", block_len=BLOCK_LEN, validation_fraction=fraction,
             runner=LocalRunner(processes),
         )  # fmt: skip
-        assert capsys.readouterr().err == expect
+        assert capsys.readouterr().err == ""
         every = {document: as_tokens(document, tokenizer) for documents in files for document in documents}
         texts = {split: ends_of_documents(corpus, split) for split in ("train", "validation")}
         return {name: {s for s, text in texts.items() if tokens in text} for name, tokens in every.items()}
@@ -196,13 +196,10 @@ def given(tokenizer, train, validation=()):
 @pytest.mark.parametrize(
     ("train", "validation", "message"),
     [
-        (["a.txt", "a.txt"], [], r"text a\.txt is given twice; leave it out of one of the two"),
+        (["a.txt", "./a.txt"], [], r"text \./a\.txt: a\.txt is in text a\.txt too; leave it out of one of the two"),
         (["a.txt", "link.txt"], [], r"text link\.txt: link\.txt is in text a\.txt too; leave it out"),
-        (["a.txt", "./a.txt"], [], r"text \./a\.txt: a\.txt is in text a\.txt too; leave it out"),
-        (["folder", "b.txt", "a.txt"], [], r"text a\.txt: a\.txt is in text folder too; leave it out"),
+        (["b.txt", "folder"], ["a.txt"], r"text a\.txt: a\.txt is in text folder too; leave it out"),
         (["a.txt", "b.txt", "copy.txt"], [], r"text copy\.txt is the same text as a\.txt; leave one of the two out"),
-        (["a.txt"], ["a.txt"], r"text a\.txt is both training and validation text; leave it out of one of the two"),
-        (["b.txt", "folder"], ["a.txt"], r"validation text a\.txt: a\.txt is in text folder too; leave it out"),
         (["a.txt"], ["copy.txt"], r"text copy\.txt is the same text as a\.txt; leave one of the two out"),
     ],
 )
@@ -216,17 +213,13 @@ def test_text_that_is_given_twice_is_refused_before_work_begins(texts):
     from data_pipelines.tokenizer import __main__ as tokenizer
     from xlnet_jax import compare, train
 
-    for main, words, message in (
-        (tokenizer.main, "train --source a.txt link.txt --out t", "link.txt is in text a.txt too"),
-        (
-            train.main,
-            "--corpus a.txt --validation folder",
-            "validation text folder: folder/inside.txt is in text a.txt",
-        ),
-        (compare.main, "--corpus a.txt --validation a.txt --budget 1e8", "is both training and validation text"),
+    for main, words in (
+        (tokenizer.main, "train --source a.txt link.txt --out t"),
+        (train.main, "--corpus a.txt --validation folder"),
+        (compare.main, "--corpus a.txt --validation a.txt --budget 1e8"),
     ):
         reading = mock.patch("data_pipelines.sources.read_lines", side_effect=AssertionError)
-        with reading, pytest.raises(InputError, match=message):
+        with reading, pytest.raises(InputError, match=r"is in text a\.txt too"):
             main(words.split())
         assert not any((texts / "runs").rglob("*tokenizer*"))
 

@@ -84,6 +84,8 @@ def ends_soon(process):
 
 def test_ctrl_c_ends_all_processes_with_one_line_and_the_next_run_goes_on(run, place):
     process = under_way(place)
+    code, err = run("--source", "good.txt")
+    assert (code, err) == (2, "error: corpus: another process is making it; wait for it, or name another place\n")
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "")
@@ -111,15 +113,6 @@ def test_a_worker_that_is_killed_is_one_line_and_what_is_encoded_is_kept(place):
     assert re.fullmatch(r"error: a worker process ended at once: out of memory, .*; encoded parts are kept, .*\n", err)
     assert ends_soon(process)
     assert any(place.glob(".corpus.partial/work/encoded-*/*.npz"))
-
-
-def test_two_processes_do_not_make_one_corpus_at_once(run, place):
-    process = under_way(place)
-    code, err = run("--source", "good.txt")
-    (place / "hold").unlink()
-    assert (code, err) == (2, "error: corpus: another process is making it; wait for it, or name another place\n")
-    _, err = process.communicate(timeout=300)
-    assert (process.returncode, err) == (0, "")
 
 
 def test_a_full_disk_is_one_line_that_names_the_folder(place, run):

@@ -10,7 +10,7 @@ import pytest
 
 import xlnet_jax
 from data_pipelines import sources
-from data_pipelines.prepare import prepare_to_measure
+from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import EOD, Tokenizer
 from tests.xlnet_jax.random_models import CAUSAL, SMALL, random_model
 from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
@@ -110,7 +110,7 @@ def test_the_table_has_the_lengths_of_each_checkpoint_of_the_group(folder, capsy
 def test_runs_are_measured_on_the_text_that_the_first_one_holds_out(folder, tmp_path, capsys, monkeypatch):
     tokenizer = xlnet_jax.load(folder / "one").tokenizer
     text = sources.find([str(folder / "text.txt")])
-    corpus = prepare_to_measure(text, tokenizer, tmp_path / "c", block_len=40)
+    corpus = prepare((), text, tokenizer, tmp_path / "c", block_len=40, validation_fraction=0)
     run = SimpleNamespace(folder="runs/mine", corpus=lambda: corpus)
     monkeypatch.setattr("xlnet_jax.checkpoints.run.Run.of", lambda name: run)
     words = settings(folder)[2:]

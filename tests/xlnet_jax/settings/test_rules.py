@@ -68,7 +68,7 @@ MEANINGLESS = [
         "bert-base",
         "plm",
         {},
-        "plm with model.positions learned: give --objective mlm or rtd, or .* a preset with relative",
+        "plm with model.positions learned: give --objective mlm or rtd, or .* with relative",
     ),
     ("bert-base", "clm", {}, "clm with model.positions learned: .* a preset with relative or sinusoidal ones"),
     ("bert-base", "mlm", {"data.seq_len": 513}, "data.seq-len 513 is longer than the 512 places of"),
