@@ -90,6 +90,8 @@ def bind_address(coordinator_address: str) -> str | None:
                 f"({error.strerror}): give a port that is free on its host"
             ) from None
         return None  # of another host: a router translates it
+    except UnicodeError:  # no name of a host
+        return None
     # Debian keeps a host's own name as 127.0.1.1, where no other host reaches it.
     is_reachable = not ip.startswith("127.") or host == "localhost" or host.startswith("127.")
     return coordinator_address if is_reachable else None
