@@ -53,8 +53,8 @@ FIELDS: dict[str, tuple[type[np.generic], int]] = {
 class Group:
     """Consecutive units of a source, read by one process."""
 
-    source: int
-    index: int
+    source: int  # its number
+    index: int  # number among the groups of all sources
     units: tuple[Unit, ...]
     errors: Errors
 
@@ -75,24 +75,17 @@ class Part:
 
 def groups_of(sources: Sequence[Source], errors: Errors) -> list[Group]:
     """Group the units of all sources, in order. A missing file raises when it is read, not here."""
-    return [
-        Group(number, index, units, errors)
-        for number, source in enumerate(sources)
-        for index, units in enumerate(_grouped(source))
-    ]
-
-
-def _grouped(source: Source) -> Iterator[tuple[Unit, ...]]:
-    group: list[Unit] = []
-    size = 0
-    for unit, there in itertools.zip_longest(source.units, source.remote):
-        group.append(unit)
-        size += (there.size or 0) if there else _num_bytes(unit)
-        if size >= GROUP_BYTES:
-            yield tuple(group)
-            group, size = [], 0
-    if group:
-        yield tuple(group)
+    groups: list[Group] = []
+    for number, source in enumerate(sources):
+        units: list[Unit] = []
+        size = 0
+        for unit, there in itertools.zip_longest(source.units, source.remote):
+            units.append(unit)
+            size += (there.size or 0) if there else _num_bytes(unit)
+            if size >= GROUP_BYTES or unit is source.units[-1]:
+                groups.append(Group(number, len(groups), tuple(units), errors))
+                units, size = [], 0
+    return groups
 
 
 def _num_bytes(unit: Unit) -> int:
@@ -199,7 +192,7 @@ def encode_text(
     runner.run(groups, partial(_encode_part, parts, tokenizer), partial(_unfinished_parts, parts, lists))
     files: list[list[str]] = [[] for _ in text]
     for group in groups:
-        if (listed := _list_of_parts(lists, group)).exists():
+        if (listed := lists / f"{group.index}.json").exists():
             files[group.source] += [str(parts / f"{part}.npz") for part in read_json(listed, list[str])]
     return [join_parts(source, of_source) for source, of_source in zip(text, files, strict=True)]
 
@@ -211,12 +204,8 @@ def _unfinished_parts(parts: epath.Path, lists: epath.Path, group: Group) -> Ite
         seen.append(part.sha256)
         if not (parts / f"{part.sha256}.npz").exists():
             yield part
-    file = _list_of_parts(lists, group)
+    file = lists / f"{group.index}.json"
     file.write_text(json.dumps(seen)) if seen else file.unlink(missing_ok=True)
-
-
-def _list_of_parts(lists: epath.Path, group: Group) -> epath.Path:
-    return lists / f"{group.source:04d}-{group.index:06d}.json"
 
 
 def _encode_part(parts: epath.Path, tokenizer: Tokenizer, part: Part) -> None:

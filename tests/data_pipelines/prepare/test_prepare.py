@@ -1,9 +1,3 @@
-import contextlib
-import os
-import signal
-import subprocess
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,7 +5,7 @@ import pytest
 from etils import epath
 
 from data_pipelines import sources
-from data_pipelines.corpus import Corpus, Start
+from data_pipelines.corpus import Start
 from data_pipelines.prepare import encoding, prepare
 from data_pipelines.prepare.encoding import Part, cut_parts, encode, groups_of, load, save
 from data_pipelines.prepare.runners import LocalRunner
@@ -152,39 +146,6 @@ def test_a_source_that_disappears_midway_is_named(tokenizer, tmp_path, documents
     (tmp_path / "b.txt").unlink()
     with pytest.raises(InputError, match=r"b\.txt is missing"):
         prepare(found, None, tokenizer, tmp_path / "c", block_len=64, validation_fraction=0.05)
-
-
-NOVELS_IN_MANY_PARTS = """
-from data_pipelines import readers, sources
-from data_pipelines.prepare import encoding, prepare
-from data_pipelines.tokenizer import Tokenizer
-readers.CHUNK_BYTES, encoding.PART_CHARS = 10_000, 30_000
-if __name__ == "__main__":
-    train, validation = (sources.find([name]) for name in sources.embedded())
-    prepare(train, validation, Tokenizer.load("tokenizer"), "corpus", block_len=64, validation_fraction=0.05)
-"""
-
-
-def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(tmp_path, tokenizer):
-    whole = prepare(TRAIN, VALIDATION, tokenizer, tmp_path / "whole", block_len=64, validation_fraction=0.05)
-    encoded = tmp_path / ".corpus.partial" / "work" / f"encoded-1-{tokenizer.sha256[:16]}"
-    tokenizer.save(tmp_path / "tokenizer")
-    (tmp_path / "script.py").write_text(NOVELS_IN_MANY_PARTS)
-    command = [sys.executable, "script.py"]
-    for number in (1, 12):
-        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
-        deadline = time.monotonic() + 60
-        try:
-            while process.poll() is None and len(list(encoded.glob("*.npz"))) < number:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
-    assert Corpus(tmp_path / "corpus").manifest.splits == whole.manifest.splits
-    assert not (tmp_path / ".corpus.partial").exists()
 
 
 def test_progress_counts_what_is_finished(tmp_path, tokenizer, monkeypatch):

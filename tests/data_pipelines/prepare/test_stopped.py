@@ -8,6 +8,8 @@ import sys
 import time
 
 from data_pipelines import sources
+from data_pipelines.corpus import Corpus
+from data_pipelines.prepare.encoding import encode
 
 # The command with hundreds of small parts. It cuts no more parts while the file `hold` exists, so that even a slow
 # machine can stop it before it is done.
@@ -82,7 +84,7 @@ def ends_soon(process):
     return not living(process)
 
 
-def test_ctrl_c_ends_all_processes_with_one_line_and_the_next_run_goes_on(run, place):
+def test_ctrl_c_ends_all_processes_with_one_line_and_the_next_run_goes_on_to_the_same_corpus(run, place, monkeypatch):
     process = under_way(place)
     code, err = run("--source", "good.txt")
     assert (code, err) == (2, "error: corpus: another process is making it; wait for it, or name another place\n")
@@ -92,9 +94,21 @@ def test_ctrl_c_ends_all_processes_with_one_line_and_the_next_run_goes_on(run, p
     assert err == "stopped at once; the same command goes on from what was saved last\n"
     assert ends_soon(process)
     assert not (place / "corpus").exists()
-    assert any(place.glob(".corpus.partial/work/encoded-*/*.npz"))
+    kept = {file.name for file in place.glob(".corpus.partial/work/encoded-*/*.npz")}
+    assert len(kept) >= 3
     (place / "hold").unlink()
+    assert run("--source", sources.embedded()[0], out="whole") == (0, "")
+    monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 4_000)
+    monkeypatch.setattr("data_pipelines.prepare.encoding.PART_CHARS", 8_000)
+    monkeypatch.setattr("data_pipelines.prepare.runners._cores", lambda: 1)
+    seen = []
+    monkeypatch.setattr(
+        "data_pipelines.prepare.encoding.encode", lambda part, *rest: seen.append(part.sha256) or encode(part, *rest)
+    )
     assert run("--source", sources.embedded()[0]) == (0, "")
+    assert seen
+    assert not {f"{part}.npz" for part in seen} & kept
+    assert Corpus("corpus").manifest.splits == Corpus("whole").manifest.splits
     assert not (place / ".corpus.partial").exists()
 
 
