@@ -30,7 +30,7 @@ LOGIN = {
 REFUSED = {"PermissionError", "RepositoryNotFoundError", "NoCredentialsError", "ProfileNotFound", 401, 403}
 BUSY = {
     "ConnectionError", "TimeoutError", "gaierror", "IncompleteRead", "ClientConnectionError", "ClientPayloadError",
-    "HTTPClientError", "TransportError", 408, 425, 429, 500, 502, 503, 504,
+    "HTTPClientError", "TransportError", "UnavailableError", "DeadlineExceededError", 408, 425, 429, 500, 502, 503, 504,
 }  # fmt: skip
 CONVERTED = "refs/convert/parquet"  # branch with the Parquet files that the Hub makes of a dataset in another format
 DEFAULT, ALL = "default", "train"  # the configuration and the split of files that name none

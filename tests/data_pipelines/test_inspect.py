@@ -1,7 +1,6 @@
 """The inspect command shows the text and order of a window, and the masks that the model computes from it."""
 
 import dataclasses
-import itertools
 import json
 import re
 import shutil
@@ -11,58 +10,35 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from data_pipelines import sources, windows
-from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus
 from data_pipelines.inspect import __main__ as inspect
 from data_pipelines.inspect.view import describe, view_window
-from data_pipelines.objectives import clm, plm, prefix
+from data_pipelines.objectives import clm, prefix
 from data_pipelines.permutation import to_dense
-from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
+from tests.data_pipelines.conftest import DATA, MEM_LEN
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.masks import memory_in_use_BM, rank_relations
 from xlnet_jax.objectives.inspect import InspectSettings, inspect_window
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.plots import window as plot
-from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, ModelConfig
+from xlnet_jax.settings.config import Config, EvalConfig, ModelConfig
 from xlnet_jax.settings.files import to_dict
 from xlnet_jax.storage.versions import with_version
 from xlnet_jax.training.evaluation import held_out_batches
 
-DATA = DataConfig(batch_size=12, seq_len=64, reuse_len=32, perm_size=16, num_predict=11, windows_per_block=4)
-MEM_LEN = 48
 PLACES = np.arange(DATA.seq_len)
 SEEN = (plot.Cell.SEEN, plot.Cell.SEEN_TARGET, plot.Cell.ITSELF)
 
 
-def make_corpus(folder, text, vocab_size, data=DATA):
-    file = folder / "text.txt"
-    file.write_text(text)
-    found = sources.find([str(file)])
-    tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), vocab_size, "auto")
-    corpus = prepare(
-        found, None, tokenizer, folder / "corpus", block_len=windows.block_len(data), validation_fraction=0.1
-    )
-    return corpus.folder
+@pytest.fixture(scope="module")
+def folder(source):
+    return source.corpus.folder
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A corpus of a part of the embedded novels."""
-    with open(sources.embedded()[0]) as novels:
-        return make_corpus(tmp_path_factory.mktemp("austen"), "".join(itertools.islice(novels, 600)), 600)
-
-
-@pytest.fixture(scope="module")
-def source(folder):
-    tokenizer = Tokenizer.load(folder / "tokenizer")
-    return BatchSource(Corpus(folder), "train", tokenizer.is_word_start, DATA, MEM_LEN, 5, plm.FILLING)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(folder):
-    return Tokenizer.load(folder / "tokenizer")
+def tokenizer(source):
+    return source.corpus.tokenizer
 
 
 @pytest.fixture
@@ -240,18 +216,6 @@ def test_the_cells_of_the_picture_say_what_the_rows_see(source, tokenizer):
     np.testing.assert_array_equal((mapping == cell.MAPPED).argmax(1) - view.mem_len, view.targets)
 
 
-def test_the_picture_of_a_very_long_window_leaves_tokens_out(source, tokenizer, monkeypatch):
-    view = view_window(source, tokenizer, 1, 0)
-    whole = matrices(view)
-    monkeypatch.setattr(plot, "LARGEST", 20)
-    axis = plot._whole_axis(view)
-    thinned = matrices(view)
-    assert (axis.step, len(axis.rows), axis.memory) == (4, 16, 12)
-    np.testing.assert_array_equal(thinned[0], whole[0][::4, ::4])
-    np.testing.assert_array_equal(thinned[1], whole[1][:, ::4])
-    assert (axis.row(32), axis.column(32)) == (8, 20)
-
-
 def run_of(folder, workdir, tokenizer, **settings):
     """Make the workdir of a run that read a corpus: its own copy, or one that was prepared before."""
     tokenizer.save(workdir / "tokenizer")
@@ -292,7 +256,6 @@ def test_a_window_is_found_that_fits_the_blocks_and_a_length_alone_takes_the_oth
     ("words", "message"),
     [
         (["--row", "12"], "--row 12: a batch has the rows 0 to 11; --data.batch-size gives more"),
-        (["--seed", "-1"], "seed -1 must be at least 0"),
         (["--around", "64"], "--around 64: a window has the positions 0 to 63"),
         (["--preset", "huge"], "--preset huge: there is demo, small, base, long, large, large_v1"),
         (["--data.perm-size", "5"], "data.perm-size 5 must divide both parts of the window"),
@@ -307,14 +270,6 @@ def test_a_mistaken_setting_ends_in_one_line(folder, tmp_path, monkeypatch, word
     with pytest.raises(InputError, match=re.escape(message)):
         inspect.main([str(folder), *overrides(DATA), "--mem-len", "0", *words])
     assert not list(tmp_path.iterdir())
-
-
-def test_what_is_no_corpus_is_named(tmp_path):
-    with pytest.raises(InputError, match="neither a prepared corpus nor the workdir of a run"):
-        inspect.main([str(tmp_path)])
-    (tmp_path / "config.json").write_text("[")
-    with pytest.raises(InputError, match=r"config\.json is damaged"):
-        inspect.main([str(tmp_path)])
 
 
 def test_the_tokenizer_is_the_one_that_made_the_corpus(folder, tokenizer, tmp_path):

@@ -72,14 +72,6 @@ def test_the_stream_is_the_lines_in_order_with_an_eod_behind_each_document(run, 
         assert (described.documents, described.lines) == (len(given), sum(map(len, given)))
 
 
-def test_the_same_text_gives_the_same_bytes(run, documents):
-    first, second = run(documents, out="one"), run(documents, out="two")
-    files = sorted(p.name for p in first.folder.iterdir() if not p.is_dir())
-    assert files == sorted(p.name for p in second.folder.iterdir() if not p.is_dir())
-    for name in files:
-        assert (first.folder / name).read_bytes() == (second.folder / name).read_bytes(), name
-
-
 def test_how_much_text_is_encoded_at_once_does_not_matter(run, documents, monkeypatch):
     whole = run(documents, out="whole", fraction=0.2)
     monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 100)
