@@ -291,7 +291,7 @@ class _Handler(BaseHTTPRequestHandler):
         request = Request(self.command, parts.path, query, self.headers, self._body(), origin)
         given = Answer(web.status[parts.path]) if parts.path in web.status else web.answer(request)
         body, headers, status = given.body, dict(given.headers), given.status
-        if status == 200 and web.ranges and (found := re.fullmatch(r"bytes=(-?\d+)-?(\d*)", wanted)):
+        if status == 200 and (found := re.fullmatch(r"bytes=(-?\d+)-?(\d*)", wanted)):
             first = int(found[1]) if int(found[1]) >= 0 else max(len(body) + int(found[1]), 0)
             last = min(int(found[2] or len(body) - 1), len(body) - 1)
             headers["Content-Range"] = f"bytes {first}-{last}/{len(body)}"
