@@ -84,6 +84,7 @@ def _training(checkpoint: Path | None, settings: dict[str, Any]) -> str:
         return "How the weights were trained is not stored with them."
     in_workdir = checkpoint.parent.name == "checkpoints" and checkpoint.name.isdecimal()
     workdir, step = (checkpoint.parents[1], int(checkpoint.name)) if in_workdir else (None, None)
+    done = "" if step is None else f"{step:,} of "
     config: Config | FinetuneConfig
     start: Config | FinetuneConfig
     if "task" in settings:
@@ -95,6 +96,7 @@ def _training(checkpoint: Path | None, settings: dict[str, Any]) -> str:
             "pretrained by": "" if config.reinitialize else config.objective,
             "training examples": _names(config.train),
             "held-out examples": _names(config.eval),
+            "steps": f"{done}{config.steps:,}",
             "a step": f"{config.data.batch_size:,} examples",
         }
         results = workdir / native.RESULTS if workdir else None
@@ -108,10 +110,10 @@ def _training(checkpoint: Path | None, settings: dict[str, Any]) -> str:
             "started from": _origin(config.init),
             "text": _names(config.corpus) or "novels of Jane Austen, which come with xlnet_jax",
             "held-out text": _names(config.validation),
+            "steps": f"{done}{config.steps:,}",
             "a step": f"{config.data.batch_size:,} rows of {config.data.seq_len:,} tokens",
             "held-out loss": _held_out_loss(workdir, step) if workdir and step else "",
         }
-    rows["steps"] = f"{config.steps:,}" if step is None else f"{step:,} of {config.steps:,}"
     changed = {
         setting.name: setting.value
         for setting, _ in differences(config, start)
