@@ -38,7 +38,7 @@ def answered(text, start):
         ("regression", "a.tsv", "text\tlabel\na\t1\nb\t-inf\n", "line 3: the label '-inf' is not a number"),
         ("regression", "a.tsv", "text\tlabel\na\tgood\n", "line 2: the label 'good' is not a number"),
         ("multilabel", "a.jsonl", {"text": "a", "label": 3}, "line 1: its label 3 is neither text nor a list"),
-        ("sst-2", "a.tsv", "sentence\tlabel\na\t1\nb\t2\n", "line 3: the label 2 is none of 0, 1, which sst-2 has"),
+        ("sst-2", "a.tsv", "sentence\tlabel\na\t1\nb\t2\n", "line 3: the label '2' is none of 0, 1, which sst-2 has"),
         ("sst-2", "a.jsonl", {"sentence": "a", "label": -1}, "line 1: it has no label"),
         # ---- words
         ("ner", "a.txt", "a O\nb c O\n", "line 2 has 3 fields between spaces, the first line 2; every word"),

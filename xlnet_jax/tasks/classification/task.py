@@ -168,7 +168,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
                 if isinstance(label, str) and label not in self._labels:
                     shown = ", ".join(self._labels[:SHOWN]) + (", …" if len(self._labels) > SHOWN else "")
                     raise InputError(
-                        f"{example.where}: the label {label} is none of the training examples', which are {shown}"
+                        f"{example.where}: the label {label!r:.60} is none of the training examples', which are {shown}"
                     )
         labels = self._array([e.label for e in examples])
         texts = tokenizer.encode_lines([e.text for e in examples])
@@ -264,7 +264,7 @@ class Classification(TextTask):
             value = dict(enumerate(self._published.numbered or labels)).get(value, value)
         if labels and str(value) not in labels:
             raise InputError(
-                f"{row.where}: the label {value} is none of {', '.join(labels)}, which {self.config.task} has"
+                f"{row.where}: the label {str(value)!r:.60} is none of {', '.join(labels)}, which {self.config.task} has"
             )
         return str(value)
 

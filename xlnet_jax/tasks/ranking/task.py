@@ -237,12 +237,12 @@ class Ranking(Task[RankedQuery, Run]):
         cannot be filled.
         """
         count, least = self._settings.negatives, self._settings.relevant_from
-        relevant = [self._of_places(d for d, g in e.grades.items() if g >= least) for e in examples]
-        never = [{*ids, *self._of_places(e.left_out)} for ids, e in zip(relevant, examples, strict=True)]
+        relevant = [self._places_of(d for d, g in e.grades.items() if g >= least) for e in examples]
+        never = [{*ids, *self._places_of(e.left_out)} for ids, e in zip(relevant, examples, strict=True)]
         near = []
         for example, banned in zip(examples, never, strict=True):
             others = (*(d for d, grade in example.grades.items() if grade < least), *(example.candidates or ()))
-            near.append(sorted({*self._of_places(d for d in others if self.documents.get(d))} - banned))
+            near.append(sorted({*self._places_of(d for d in others if self.documents.get(d))} - banned))
         with_text = set(self._with_text)
         items = [(q, place) for q, places in enumerate(relevant) for place in places if place in with_text]
         if not items:
@@ -266,14 +266,14 @@ class Ranking(Task[RankedQuery, Run]):
     def _draw_to_rank(self, examples: Sequence[RankedQuery]) -> tuple[np.ndarray, np.ndarray]:
         """Return queries [items] and documents [items, 1] as `_draw_groups`: the candidates of each query, or else its
         judged documents and some others, the same at every call. Raises InputError where there is none."""
-        judged = [self._of_places((*e.grades, *e.left_out)) for e in examples]
+        judged = [self._places_of((*e.grades, *e.left_out)) for e in examples]
         others = self._settings.others
         width = others + max(map(len, judged), default=0)
         uniform = uniforms(EVALUATION_SEED, Purpose.CANDIDATES, 0, np.arange(len(examples)), width)
         found = [
-            [*self._of_places(e.grades), *self._draw_any(of_query, set(places), others)]
+            [*self._places_of(e.grades), *self._draw_any(of_query, set(places), others)]
             if e.candidates is None
-            else self._of_places(e.candidates)
+            else self._places_of(e.candidates)
             for e, places, of_query in zip(examples, judged, uniform, strict=True)
         ]
         if not any(found):
@@ -281,7 +281,7 @@ class Ranking(Task[RankedQuery, Run]):
         queries = np.repeat(np.arange(len(examples)), [len(places) for places in found])
         return queries, np.array([place for places in found for place in places])[:, None]
 
-    def _of_places(self, documents: Iterable[str]) -> list[int]:
+    def _places_of(self, documents: Iterable[str]) -> list[int]:
         return [self._places[document] for document in documents if document in self._places]
 
     def _draw_any(self, uniform: np.ndarray, banned: set[int], count: int) -> list[int]:

@@ -178,7 +178,7 @@ def test_labels_are_those_of_the_training_examples(english):
     head = ours.head([example("a", "no"), example("b", "yes")])
     assert head.labels == ("no", "yes")
     with pytest.raises(
-        InputError, match=r"line 9: the label maybe is none of the training examples', which are no, yes"
+        InputError, match=r"line 9: the label 'maybe' is none of the training examples', which are no, yes"
     ):
         ours.features([example("c", "maybe", line=9)], english, head, training=False)
     with pytest.raises(InputError, match=r"a\.tsv: line 2: all examples have its label, no; two are needed"):
