@@ -172,7 +172,7 @@ def test_examples_that_cannot_be_read_are_refused_before_anything_is_learned(fol
     bad.mkdir()
     for name in ("train", "dev"):
         (bad / f"{name}.tsv").write_text("sentence\tlabel\nfine\tperhaps\n")
-    with pytest.raises(InputError, match="the label perhaps is none of 0, 1, which sst-2 has"):
+    with pytest.raises(InputError, match="the label 'perhaps' is none of 0, 1, which sst-2 has"):
         compare.main(words(folder, tmp_path / "run", task=bad))
     assert not (tmp_path / "run").exists()
 

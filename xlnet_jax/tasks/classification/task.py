@@ -262,11 +262,12 @@ class Classification(TextTask):
         value = _single_label(row, self._published.label, -1 if labels else None)
         if labels and type(value) is int:
             value = dict(enumerate(self._published.numbered or labels)).get(value, value)
-        if labels and str(value) not in labels:
+        label = str(value)
+        if labels and label not in labels:
             raise InputError(
-                f"{row.where}: the label {str(value)!r:.60} is none of {', '.join(labels)}, which {self.config.task} has"
+                f"{row.where}: the label {label!r:.60} is none of {', '.join(labels)}, which {self.config.task} has"
             )
-        return str(value)
+        return label
 
     def head(self, train: Sequence[TextExample]) -> HeadConfig:
         """Return a head with the labels of the task, or else those of the training examples, sorted. Raises InputError
