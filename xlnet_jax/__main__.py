@@ -274,6 +274,8 @@ def _explain(error: Exception) -> tuple[str | None, int]:
     if is_out_of_memory(error):
         advice = "give smaller batches or shorter texts, close other programs, or take a machine with more"
         return f"out of memory ({first_line(error)}): {advice}", code
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd
+        return "the current folder was deleted or moved: change into one that is there", USER_ERROR
     if isinstance(error, OSError):
         where, intact = error.filename or "the workdir", "what was saved before is intact"
         if error.errno in FAILING:
