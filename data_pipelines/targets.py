@@ -113,19 +113,60 @@ def place_spans(
     weights = 1.0 / np.arange(1, data.span_max + 1)
     thresholds = np.cumsum(weights / weights.sum())[:-1]
     lengths = np.searchsorted(thresholds, uniform[:, :spans], side="right") + 1
+    place = _place_pieces if data.span_unit == "piece" else _place_words
+    # Without a goal the spans never have as many tokens as the text.
+    return place(next_start, lengths, length if goal is None else goal, uniform[:, spans : 2 * spans], data)
 
+
+def _place_pieces(
+    next_start: np.ndarray, lengths: np.ndarray, goal: int, uniform: np.ndarray, data: DataConfig
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (begin, end) of spans that count pieces. lengths, uniform: [B, max_spans].
+
+    A long window has hundreds of spans, and each begins after the one before it: the loop over them holds three
+    operations. Lengths, contexts and shares of them are known before it.
+    """
+    batch, length = len(next_start), next_start.shape[1] - 1
+    total = np.minimum(np.cumsum(lengths, axis=1), goal)
+    count = int((total < goal).sum(1).max()) + 1  # spans until every row has its goal
+    units = np.diff(total[:, :count], axis=1, prepend=0).T
+    context = units * data.mask_alpha // data.mask_beta
+    before = choice(uniform[:, :count].T, context)
+    advance = units + context - before
+
+    # One table of all rows, wide enough for the context of a span that would begin at the end of the text.
+    width = length + 1 + int(2 * context.max(initial=0) + units.max(initial=0))
+    row_begin = np.arange(batch) * width
+    table = np.pad(next_start, ((0, 0), (0, width - length - 1)), constant_values=length) + row_begin[:, None]
+    table, begin, cursor = table.ravel(), np.zeros_like(units), row_begin
+    for i in range(len(begin)):
+        table.take(cursor + before[i], out=begin[i])
+        cursor = begin[i] + advance[i]
+    begin -= row_begin
+    end = begin + units
+    # A span that would touch the end of the text ends the search, as in the original.
+    placed = np.logical_and.accumulate((units > 0) & (end < length), axis=0)
+    begins, ends = np.zeros((2, *lengths.shape), np.int64)
+    begins[:, :count], ends[:, :count] = np.where(placed, begin, 0).T, np.where(placed, end, 0).T
+    return begins, ends
+
+
+def _place_words(
+    next_start: np.ndarray, lengths: np.ndarray, goal: int, uniform: np.ndarray, data: DataConfig
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (begin, end) of spans that count words. lengths, uniform: [B, max_spans]."""
+    (batch, spans), length = lengths.shape, next_start.shape[1] - 1
     row = np.arange(batch)
     begins, ends = np.zeros((2, batch, spans), np.int64)
     cursor = np.zeros(batch, np.int64)
-    left = np.full(batch, length if goal is None else goal)  # without a goal the spans never have as many tokens
+    left = np.full(batch, goal)
     active = np.ones(batch, bool)
     for i in range(spans):
         units = np.minimum(lengths[:, i], left)  # a word has at least one token
         context = units * data.mask_alpha // data.mask_beta
-        before = choice(uniform[:, spans + i], context)
+        before = choice(uniform[:, i], context)
         begin = next_start[row, np.minimum(cursor + before, length)]
-        in_words = data.span_unit == "word"
-        end = _after_words(begin, units, next_start, data.span_max) if in_words else begin + units
+        end = _after_words(begin, units, next_start, data.span_max)
         # A span that would touch the end of the text, or words longer than the rest of the goal, are not placed and end
         # the search, as in the original.
         active &= (left > 0) & (end < length) & (end - begin <= left)

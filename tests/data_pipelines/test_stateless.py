@@ -13,11 +13,6 @@ def test_any_range_of_rows_is_a_slice_of_the_whole_batch():
         np.testing.assert_array_equal(whole, np.concatenate(parts))
 
 
-def test_numbers_are_the_same_on_every_machine():
-    first = uniforms(0, Purpose.VISIT, 0, range(1), 4)[0]
-    assert first.tolist() == PINNED
-
-
 def test_uniforms_fill_the_unit_interval():
     sample = uniforms(5, Purpose.TARGETS_NEW, 9, range(1000), 10)
     assert sample.min() >= 0.0
@@ -43,7 +38,3 @@ def test_smallest_first_puts_negative_numbers_in_front():
 def test_choice_stays_below_its_size():
     assert choice(np.array([0.0, 0.5, 1 - 2**-53]), 3).tolist() == [0, 1, 2]
     assert choice(np.array([0.9]), 0).tolist() == [0]
-
-
-# Philox4x64 of key (0, 1), counter 0: a change here changes every user's batches.
-PINNED = [0.8133540609793564, 0.7513314251083365, 0.6716490436969984, 0.48312397997727397]

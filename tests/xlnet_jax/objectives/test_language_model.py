@@ -125,13 +125,6 @@ def test_a_causal_loss_depends_on_all_of_its_memory(causal):
     assert (causal.of_memory > 0.0).all()
 
 
-def test_a_causal_batch_predicts_the_next_token_everywhere(causal):
-    ids, targets = causal.batch["input_ids"], causal.batch["target_ids"]
-    np.testing.assert_array_equal(targets[:, :-1], ids[:, 1:])
-    following = batches_of(CLM).batch_at(2)["input_ids"]
-    np.testing.assert_array_equal(targets[:, -1], following[:, 0])
-
-
 def test_memory_makes_two_segments_read_as_one_of_twice_the_length():
     """Losses and the next memory are equal, as long as nothing is cut off."""
     short = replace(CLM, model=replace(CLM.model, mem_len=LENGTH))
@@ -240,9 +233,9 @@ def influence_on_rows(config, batch):
     return np.abs(gradients).sum(-1).reshape(LENGTH, *ids.shape)
 
 
-def test_windows_of_a_prefix_go_on_where_the_one_before_ended():
+def test_windows_of_running_text_go_on_where_the_one_before_ended():
     """With memory too: so no hidden state in memory has seen a token that is still to be predicted."""
-    for config in (PREFIX, PREFIX_WITH_MEMORY):
+    for config in (CLM, PREFIX, PREFIX_WITH_MEMORY):
         source = batches_of(config)
         here, following = source.batch_at(1), source.batch_at(2)
         np.testing.assert_array_equal(here["target_ids"][:, :-1], here["input_ids"][:, 1:])

@@ -75,15 +75,6 @@ def test_the_two_networks_drop_by_masks_of_their_own():
     assert len(bits) == 3
 
 
-def test_what_embeds_tokens_is_learned_from_both(gradients):
-    of_generator, of_discriminator = gradients
-    shared = [path for path in of_generator if path.startswith(tuple(f"backbone/{name}" for name in SHARED))]
-    assert len(shared) == 5  # pieces, places, segments, and the two of their normalisation
-    for path in shared:
-        assert np.abs(of_generator[path]).max() > 0
-        assert np.abs(of_discriminator[path]).max() > 0
-
-
 @pytest.fixture(scope="module")
 def by_hand(params, batch):
     """(what the discriminator reads, what stands in the text, its scores), by the networks themselves."""
