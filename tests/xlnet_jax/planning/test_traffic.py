@@ -171,10 +171,14 @@ COST = """"cost_estimate":{"flops":"33554432","transcendentals":"7","bytes_acces
 ARRAY = 4 * 8 * 128
 
 
-def bytes_of(*lines, functions=""):
-    """Return the memory traffic of a program of these instructions, which may read %x, 8 x 128 float32 numbers."""
+def program_of(*lines, functions=""):
+    """Return a program of these instructions, which may read %x, 8 x 128 float32 numbers."""
     body = "\n".join(f"  {line}" for line in ("%x = f32[8,128]{1,0:T(8,128)} parameter(0)", *lines))
-    return memory_bytes(parse(f"HloModule step\n\n{functions}\nENTRY %main (x: f32[8,128]) -> f32[] {{\n{body}\n}}\n"))
+    return parse(f"HloModule step\n\n{functions}\nENTRY %main (x: f32[8,128]) -> f32[] {{\n{body}\n}}\n")
+
+
+def bytes_of(*lines, functions=""):
+    return memory_bytes(program_of(*lines, functions=functions))
 
 
 def test_a_reshape_that_changes_the_layout_is_a_copy_and_one_that_keeps_it_is_free():
