@@ -113,62 +113,35 @@ def assert_uncorrelated(one, other, rate=RATE):
     assert abs(product.mean()) < DEVIATIONS * deviation
 
 
-@pytest.mark.parametrize("distance", [1, 2, 3, 16])
 @pytest.mark.parametrize("mask", [hidden_mask, attention_mask])
-def test_neighbours_along_each_axis_are_uncorrelated(mask, distance):
+def test_neighbours_diagonals_and_seeds_are_uncorrelated_and_no_two_rows_are_equal(mask):
+    """A hash of row + column would repeat along diagonals. Heads at distance 1 are the halves of a word, or of two."""
     found = mask()
-    for axis, size in enumerate(found.shape):
+    for distance, (axis, size) in itertools.product((1, 2, 3, 16), enumerate(found.shape)):
         if distance < size:
-            # At distance 1, heads are the two halves of a word, or of two words.
             assert_uncorrelated(found.take(range(size - distance), axis), found.take(range(distance, size), axis))
+    assert_uncorrelated(found[..., 1:, 1:], found[..., :-1, :-1])
+    assert_uncorrelated(found[..., 1:, :-1], found[..., :-1, 1:])
+    assert_uncorrelated(found, mask(seed=1))
+    rows = mask(rate=0.5).reshape(-1, WIDTH)
+    assert len(np.unique(rows, axis=0)) == len(rows)
 
 
-def test_diagonals_are_uncorrelated():
-    """A hash of row + column would repeat along them."""
-    for found in (hidden_mask(), attention_mask()):
-        assert_uncorrelated(found[..., 1:, 1:], found[..., :-1, :-1])
-        assert_uncorrelated(found[..., 1:, :-1], found[..., :-1, 1:])
-
-
-@pytest.fixture(scope="module")
-def masks():
-    """Return the masks of two steps, by name of the site and the layer: bool [2, B, …]."""
+def test_steps_sites_and_layers_are_uncorrelated():
     inputs = text_inputs(jnp.zeros((EXAMPLES, 2), jnp.int32))
 
     @jax.jit
-    def of_step(step):
+    def masks_of(step):
         return apply(Sites(), {}, BatchDropout(jax.random.fold_in(jax.random.key(0), step), ALL), inputs)
 
-    found = {}
-    for site, mask in jax.tree.map(lambda *steps: np.stack(steps), of_step(0), of_step(1)).items():
-        of_layers = [mask] if site == "embedded" else [mask[:, :, z] for z in range(LAYERS)]
-        found |= {f"{site}, layer {z}": of_layer for z, of_layer in enumerate(of_layers)}
-    return found
-
-
-def test_steps_are_uncorrelated(masks):
-    for mask in masks.values():
-        assert_uncorrelated(*mask)
-
-
-@pytest.mark.parametrize(("kind", "sites"), [("hidden", 1 + 2 * LAYERS), ("attention", 2 * LAYERS)])
-def test_sites_and_layers_are_uncorrelated(masks, kind, sites):
-    alike = [mask for site, mask in masks.items() if site.startswith(("embedded", "hidden")) == (kind == "hidden")]
-    assert len(alike) == sites
-    for one, other in itertools.combinations(alike, 2):
-        assert_uncorrelated(one, other)
-
-
-def test_attention_and_hidden_states_are_uncorrelated(masks):
-    assert_uncorrelated(masks["hidden a, layer 0"], masks["attention a, layer 0"][:, :, 0])
-
-
-def test_seeds_are_uncorrelated():
-    for mask in (hidden_mask, attention_mask):
-        assert_uncorrelated(mask(seed=0), mask(seed=1))
-
-
-def test_no_two_rows_of_a_batch_are_equal():
-    for found in (hidden_mask(rate=0.5), attention_mask(rate=0.5)):
-        rows = found.reshape(-1, WIDTH)
-        assert len(np.unique(rows, axis=0)) == len(rows)
+    found = {"hidden": [], "attention": []}  # bool [2, B, …], of two steps
+    for site, mask in jax.tree.map(lambda *steps: np.stack(steps), masks_of(0), masks_of(1)).items():
+        kind = "attention" if site.startswith("attention") else "hidden"
+        found[kind] += [mask] if site == "embedded" else [mask[:, :, z] for z in range(LAYERS)]
+    assert {kind: len(masks) for kind, masks in found.items()} == {"hidden": 1 + 2 * LAYERS, "attention": 2 * LAYERS}
+    for masks in found.values():
+        for one, other in itertools.combinations(masks, 2):
+            assert_uncorrelated(one, other)
+        for mask in masks:
+            assert_uncorrelated(*mask)
+    assert_uncorrelated(found["hidden"][1], found["attention"][0][:, :, 0])

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -24,14 +23,7 @@ BOTH_STREAMS = ModelConfig(
 CAUSAL = dataclasses.replace(BOTH_STREAMS, attn_type="uni", num_segments=0, same_length=True)
 STARTS = np.array([[-3] * 3 + [3] * 5 + [8] + [9] * 5, [0] * 6 + [6] * 8, [-9] * LENGTH], np.int32)
 IS_REVERSED = np.array([True, False, True])
-
-attentions = pytest.mark.parametrize("attention", ["plain", "fused"])
-networks = pytest.mark.parametrize("model", [BOTH_STREAMS, CAUSAL], ids=["both streams", "causal, same length"])
-
-
-def on(attention):
-    """Trace for the devices that this implementation is for."""
-    return interpret_kernels() if attention == "fused" else contextlib.nullcontext()
+DOCUMENTS = [(row, start) for row, starts in enumerate(STARTS) for start in np.unique(starts)]
 
 
 def windows(model, starts_BL=STARTS, seed=0):
@@ -75,8 +67,8 @@ def own_document_BTK(window):
     return own_BTK & (np.arange(-MEMORY, LENGTH) >= -FILLED)
 
 
-@attentions
-@networks
+@pytest.mark.parametrize("attention", ["plain", "fused"])
+@pytest.mark.parametrize("model", [BOTH_STREAMS, CAUSAL], ids=["both streams", "causal, same length"])
 def test_no_row_depends_on_a_token_or_on_memory_of_another_document(model, attention):
     window, model = windows(model), dataclasses.replace(model, attention=attention)
     params, inputs = strong_params(model)["backbone"], inputs_of(window)
@@ -98,7 +90,7 @@ def test_no_row_depends_on_a_token_or_on_memory_of_another_document(model, atten
         return jnp.concatenate([jnp.abs(by_mems).sum((0, 3)), jnp.abs(by_table).sum(-1).reshape(-1, LENGTH)], axis=1)
 
     own_BTK = own_document_BTK(window)
-    with on(attention):
+    with interpret_kernels() if attention == "fused" else contextlib.nullcontext():
         depends_BTK = np.stack([size_BK(of_row) for of_row in np.eye(own_BTK.shape[1], dtype=np.float32)], axis=1) > 0
     assert not (depends_BTK & ~own_BTK).any()
     sees_BTK = np.asarray(inputs.relations.visible_BTK()) & own_BTK
@@ -109,48 +101,25 @@ def test_no_row_depends_on_a_token_or_on_memory_of_another_document(model, atten
     assert sees_BTK.sum() > 3 * sees_BTK.shape[0] * sees_BTK.shape[1]
 
 
-@attentions
-@networks
-def test_a_packed_document_has_the_hidden_states_that_it_has_alone(model, attention):
+def test_a_packed_document_has_the_hidden_states_that_it_has_alone():
     """The window before packs documents too; alone, memory holds the document's own tokens."""
-    packing = Packing(model)
-    mems = outputs_of(packing.model, packing.params, packing.before, packing.empty, attention).new_mems_ZBMD
-    packed = outputs_of(packing.model, packing.params, packing.window, mems, attention)
-    targets_BP = packing.window["target_positions_BP"]
-    for row, places, expected in documents_alone(model):
-        np.testing.assert_allclose(packed.content_BLD[row, places], expected.content_BLD[0], rtol=0, atol=1e-5)
-        if expected.query_BPD is not None:
-            slots = np.isin(targets_BP[row], places)
-            np.testing.assert_allclose(packed.query_BPD[row, slots], expected.query_BPD[0], rtol=0, atol=1e-5)
-
-
-class Packing:
-    """A network, two windows of it that follow each other, and the memory before them."""
-
-    def __init__(self, model):
-        self.model = dataclasses.replace(model, mem_len=LENGTH)
-        self.params = strong_params(self.model)["backbone"]
-        self.empty = jnp.zeros((model.num_layers, len(STARTS), LENGTH, model.d_model))
-        starts_before = np.array([[0] * 11 + [11] * 3, [0] * 5 + [5] * 9, [0] * 5 + [5] * 9])
-        self.before = windows(self.model, starts_before, seed=5) | {"memory_BM": np.zeros((3, LENGTH), bool)}
-        self.window = windows(self.model) | {"memory_BM": np.ones((3, LENGTH), bool)}
-
-
-@functools.cache
-def documents_alone(model):
-    """Return the row, the places and the outputs of each document, read alone by plain attention."""
-    packing, found = Packing(model), []
-    model, params = packing.model, packing.params
-    for row in range(len(STARTS)):
-        for start in np.unique(STARTS[row]):
-            places, memory = np.flatnonzero(STARTS[row] == start), packing.empty[:, row : row + 1]
-            in_memory = max(-start, 0)
-            if in_memory:
-                earlier = part(packing.before, row, np.arange(LENGTH - in_memory, LENGTH))
-                memory = outputs_of(model, params, earlier, memory).new_mems_ZBMD
-            alone = part(packing.window, row, places) | {"memory_BM": np.arange(LENGTH)[None] >= LENGTH - in_memory}
-            found.append((row, places, outputs_of(model, params, alone, memory)))
-    return found
+    model = dataclasses.replace(BOTH_STREAMS, mem_len=LENGTH)
+    params, empty = strong_params(model)["backbone"], jnp.zeros((model.num_layers, len(STARTS), LENGTH, model.d_model))
+    starts_before = np.array([[0] * 11 + [11] * 3, [0] * 5 + [5] * 9, [0] * 5 + [5] * 9])
+    before = windows(model, starts_before, seed=5) | {"memory_BM": np.zeros((3, LENGTH), bool)}
+    window = windows(model) | {"memory_BM": np.ones((3, LENGTH), bool)}
+    packed = outputs_of(model, params, window, outputs_of(model, params, before, empty).new_mems_ZBMD)
+    for row, start in DOCUMENTS:
+        places, memory, in_memory = np.flatnonzero(STARTS[row] == start), empty[:, row : row + 1], max(-start, 0)
+        if in_memory:
+            earlier = part(before, row, np.arange(LENGTH - in_memory, LENGTH))
+            memory = outputs_of(model, params, earlier, memory).new_mems_ZBMD
+        own = part(window, row, places) | {"memory_BM": np.arange(LENGTH)[None] >= LENGTH - in_memory}
+        alone = outputs_of(model, params, own, memory)
+        np.testing.assert_allclose(packed.content_BLD[row, places], alone.content_BLD[0], rtol=0, atol=1e-5)
+        if alone.query_BPD is not None:
+            slots = np.isin(window["target_positions_BP"][row], places)
+            np.testing.assert_allclose(packed.query_BPD[row, slots], alone.query_BPD[0], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
@@ -160,18 +129,15 @@ def test_places_that_are_added_to_embeddings_begin_anew_with_each_document(posit
     params = strong_params(model)["backbone"]
     window = windows(model) | {"target_positions_BP": None, "is_reversed_B": np.zeros(3, bool)}
     packed = outputs_of(model, params, window, None).content_BLD
-    for row in range(len(STARTS)):
-        for start in np.unique(STARTS[row]):
-            places = np.flatnonzero(STARTS[row] == start)
-            alone = outputs_of(model, params, part(window, row, places), None).content_BLD
-            np.testing.assert_allclose(packed[row, places], alone[0], rtol=0, atol=1e-5)
+    for row, start in DOCUMENTS:
+        places = np.flatnonzero(STARTS[row] == start)
+        alone = outputs_of(model, params, part(window, row, places), None).content_BLD
+        np.testing.assert_allclose(packed[row, places], alone[0], rtol=0, atol=1e-5)
 
 
-def outputs_of(model, params, window, mems, attention="plain"):
+def outputs_of(model, params, window, mems):
     """Outputs of the network, whose next memory is the whole window."""
-    network = build_encoder(dataclasses.replace(model, attention=attention))
-    with on(attention):
-        return jax.jit(network.apply)({"params": params}, inputs_of(window), mems)
+    return jax.jit(build_encoder(model).apply)({"params": params}, inputs_of(window), mems)
 
 
 def part(window, row, places):
