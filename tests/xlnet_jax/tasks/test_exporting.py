@@ -88,18 +88,16 @@ def test_a_tagger_gives_the_probabilities_of_every_token(folders):
 
 
 def test_what_cannot_be_exported_is_refused(pretrained, tokenizer, folders, tmp_path):
+    there = str(folders / "texts-checkpoint")
     asker = random_model(tiny(tokenizer.vocab_size), HeadConfig("question_answering"), tokenizer)
     xlnet_jax.save(asker, tmp_path / "asker")
-    for source, message in (
-        (pretrained, "vocabulary scores and no head"),
-        (tmp_path / "asker", "a head for question_answering cannot be exported: classification"),
+    for source, target, message in (
+        (pretrained, tmp_path / "x", "vocabulary scores and no head"),
+        (tmp_path / "asker", tmp_path / "x", "a head for question_answering cannot be exported: classification"),
+        (there, folders / "texts", "exists: name a folder that does not"),
     ):
         with pytest.raises(InputError, match=message):
-            xlnet_jax.export(xlnet_jax.load(source), tmp_path / "x")
-    with pytest.raises(InputError, match="exists: name a folder that does not"):
-        xlnet_jax.export(xlnet_jax.load(folders / "texts-checkpoint"), folders / "texts")
+            xlnet_jax.export(xlnet_jax.load(source), target)
     with pytest.raises(InputError, match="--seq-len is the length of rows of --to stablehlo"):
-        import_module("xlnet_jax.convert").main(
-            [str(folders / "texts-checkpoint"), "y", "--to", "hf", "--seq-len", "8"]
-        )
+        import_module("xlnet_jax.convert").main([there, "y", "--to", "hf", "--seq-len", "8"])
     assert not (tmp_path / "x").exists()

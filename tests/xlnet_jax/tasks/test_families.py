@@ -63,7 +63,6 @@ class Family:
         self.head = self.task.head(self.examples)
         self.features = self.task.features(self.examples, tokenizer, self.head, training=True)
         self.network = tiny(tokenizer.vocab_size)
-
         self.model = build_model(self.network, self.head)
 
     def answers(self, outputs):
