@@ -124,10 +124,10 @@ class TextTask(Task[TextExample, list[Prediction]]):
         """Return the example of a row, a text or a pair of texts."""
         if isinstance(value, Mapping):
             return super().example_of(value, where, number, labelled)
-        texts = demand_form([value] if isinstance(value, str) else value, list[str], where)
-        if not 1 <= len(texts) <= 2:
+        texts = (value,) if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple) or not 1 <= len(texts) <= 2:
             raise InputError(f"{where} is neither a text nor a pair of texts, but {value!r:.60}")
-        row = Record(dict(zip(("text", "text_pair"), texts, strict=False)), where)
+        row = Record(dict(zip(("text", "text_pair"), demand_form(texts, list[str], where), strict=False)), where)
         text, *pair = (text_field(row, (name,), name) for name in row.content)
         return TextExample(str(number), text, pair[0] if pair else None, None, where)
 

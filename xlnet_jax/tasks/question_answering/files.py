@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.readers import Record, json_file
+from xlnet_jax.tasks.readers import Record, demand_form, json_file
 
 NOWHERE = -1
 
@@ -69,6 +69,7 @@ def question_of(row: Record, number: int, labelled: bool, unanswerable: bool) ->
     if isinstance(given, Mapping):
         given = [{"text": t, "answer_start": s} for t, s in zip(given["text"], given["answer_start"], strict=True)]
         is_impossible = not given
+    given = demand_form(given, list, f"{where}: 'answers'")
     if "is_impossible" in row.content:
         is_impossible = row.get("is_impossible", bool)
     answers = tuple(
