@@ -43,7 +43,7 @@ def naming_damage(where: object, remedy: str = "") -> Iterator[None]:
         raise
     except Exception as error:  # each library has half a dozen types
         reason = " ".join(str(error).replace("`", "").split())[:200] or type(error).__name__
-        reason = f"it has no {reason}" if isinstance(error, KeyError) else reason
+        reason = f"it has no {reason}" if isinstance(error, KeyError) and " " not in reason else reason
         raise InputError(f"{where} is damaged: {reason}{remedy and '; ' + remedy}") from None
 
 
