@@ -41,7 +41,7 @@ def test_a_contender_differs_from_the_common_settings_in_what_it_is_named_for(na
     common = preset()
     config = fit_to_budget(name, CONTENDERS[name](common), common.steps * step_tokens(common), "tokens")
     differing = {
-        a for (a, ours, _), (_, theirs, _) in zip(flatten(config), flatten(common), strict=True) if ours != theirs
+        ours.name for ours, its in zip(flatten(config), flatten(common), strict=True) if ours.value != its.value
     }
     assert differing == DIFFERS_IN[name]
 

@@ -88,12 +88,6 @@ def test_predictions_are_in_the_order_of_the_inputs(classifier):
     for kind in KINDS:
         assert classifier.predict(kind(TEXTS), seq_len=16) == expected
 
-    class Table(list):
-        columns = ("text",)
-
-    with pytest.raises(InputError, match="`inputs` is a table: give one column of it"):
-        classifier.predict(Table(["text"]))
-
 
 def test_a_single_word_is_a_list_of_one(tiny):
     assert fill_in(tiny, TEXTS[0], "letter") == fill_in(tiny, TEXTS[0], ["letter"])

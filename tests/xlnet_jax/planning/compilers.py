@@ -29,5 +29,5 @@ def run_plan(words):
     """Run the command; return (exit code, output), and show that it reports nothing else."""
     argv = [sys.executable, "-m", "xlnet_jax.plan", *words.split()]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
-    assert done.stderr == ""
+    assert done.stderr == "", done.stderr[-2000:]
     return done.returncode, done.stdout
