@@ -1,12 +1,10 @@
 """The examples of the documentation print what they say."""
 
 import doctest
-import itertools
 import json
 import re
 import shlex
-import subprocess
-import sys
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,47 +13,47 @@ import pytest
 
 import xlnet_jax
 from data_pipelines import sources, windows
-from data_pipelines.inspect import __main__ as inspect
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import random_params
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.objectives import presets
 from xlnet_jax.objectives.presets import base, demo
-from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import Config, ModelConfig
 from xlnet_jax.settings.fields import flatten
 from xlnet_jax.settings.files import to_dict
 from xlnet_jax.storage.hub import SHORT_NAMES
 from xlnet_jax.storage.versions import with_version
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.defaults import DEFAULTS, validate_finetuning
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.fixture
-def demo_run(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def demo_run(tmp_path_factory):
     """A folder in which runs/austen-demo is a checkpoint, small and untrained, and runs/austen-clm a causal one."""
-    with open(sources.embedded()[0]) as novels:
-        tokenizer = Tokenizer.train([line.strip() for line in itertools.islice(novels, 300)], 300, "english")
+    folder = tmp_path_factory.mktemp("demo")
+    novels = Path(sources.embedded()[0]).read_text().splitlines()
+    tokenizer = Tokenizer.train(novels[:300], 300, "english")
     config = ModelConfig(vocab_size=300, num_layers=2, d_model=16, num_heads=2, d_head=8, d_ff=32)
     causal = replace(config, attn_type="uni", num_segments=0)
     for name, (model, objective) in {"austen-demo": (config, "plm"), "austen-clm": (causal, "clm")}.items():
-        xlnet_jax.save(
-            Pretrained(model, random_params(model, None), objective, None, tokenizer), tmp_path / "runs" / name
-        )
-    with open(sources.embedded()[0]) as novels:
-        (tmp_path / "my.txt").write_text("".join(itertools.islice(novels, 600)))
-    monkeypatch.chdir(tmp_path)
+        saved = Pretrained(model, random_params(model, None), objective, None, tokenizer)
+        xlnet_jax.save(saved, folder / "runs" / name)
+    (folder / "my.txt").write_text("\n".join(novels[:600]) + "\n")
+    return folder
 
 
 @pytest.fixture(scope="module")
 def untrained_run(tmp_path_factory):
-    """A folder in which runs/austen-demo is what the demo run makes before its first step."""
+    """A folder with the embedded novels, by the names that the pages give them, in which runs/austen-demo is what the
+    demo run makes before its first step."""
     root = tmp_path_factory.mktemp("data")
     workdir, config = root / "runs/austen-demo", demo()
+    for name, novel in zip(("my.txt", "novels.txt", "northanger.txt"), (0, 0, 1), strict=True):
+        shutil.copy(sources.embedded()[novel], root / name)
     train, validation = (sources.find([name]) for name in sources.embedded())
     tokenizer = Tokenizer.train(sources.read_lines(train, "strict"), config.model.vocab_size, "auto")
     tokenizer.save(workdir / "tokenizer")
@@ -67,31 +65,29 @@ def untrained_run(tmp_path_factory):
     return root
 
 
-@pytest.fixture
-def my_text(tmp_path, monkeypatch):
-    """A folder with the embedded novels, by the names that the pages give them."""
-    train, validation = map(Path, sources.embedded())
-    for name, novel in (("my.txt", train), ("novels.txt", train), ("northanger.txt", validation)):
-        (tmp_path / name).write_bytes(novel.read_bytes())
-    monkeypatch.chdir(tmp_path)
-
-
-def assert_prints_what_it_says(page, at_least=11):
+@pytest.mark.parametrize(
+    ("page", "at_least", "fixture"),
+    [
+        ("model.md", 11, "demo_run"),
+        ("evaluate.md", 11, "demo_run"),
+        ("generate.md", 7, "demo_run"),
+        ("memory.md", 8, "demo_run"),
+        ("tokenizer.md", 11, "untrained_run"),
+        ("data.md", 11, "untrained_run"),
+        ("results.md", 8, "tmp_path"),
+        ("long.md", 8, "tmp_path"),
+    ],
+)
+def test_the_examples_of_a_page_print_what_they_say(page, at_least, fixture, request, monkeypatch):
+    monkeypatch.chdir(request.getfixturevalue(fixture))
     failed, tried = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert tried >= at_least
     assert failed == 0
 
 
-def test_the_examples_of_the_model_print_what_they_say(demo_run):
-    assert_prints_what_it_says("model.md")
-
-
-def test_the_examples_of_the_results_print_what_they_say():
-    assert_prints_what_it_says("results.md", at_least=8)
-
-
-def test_the_examples_beside_transformers_agree_with_it(demo_run):
+def test_the_examples_beside_transformers_agree_with_it(demo_run, monkeypatch):
     """Ours are doctests. Theirs are the other blocks, in the order of the page; they are run where PyTorch is."""
+    monkeypatch.chdir(demo_run)
     for name in ("train.csv", "dev.csv"):
         rows = ["text,label", "it was delightful,good", "a lovely walk,good", "dreadful rain,bad", "a vain man,bad"]
         Path(name).write_text("\n".join(rows) + "\n")
@@ -123,76 +119,20 @@ def test_the_settings_named_beside_those_of_transformers_exist():
     assert [name for name in re.findall(r"`xlnet_jax\.([a-z_]+)", text) if not hasattr(xlnet_jax, name)] == []
 
 
-def test_the_examples_of_evaluation_print_what_they_say(demo_run):
-    assert_prints_what_it_says("evaluate.md", at_least=11)
-
-
-def test_the_examples_of_generation_print_what_they_say(demo_run):
-    assert_prints_what_it_says("generate.md", at_least=7)
-
-
-def test_the_examples_of_memory_print_what_they_say(demo_run):
-    assert_prints_what_it_says("memory.md", at_least=8)
-
-
-def test_the_examples_of_the_tokenizer_print_what_they_say(my_text):
-    assert_prints_what_it_says("tokenizer.md")
-
-
-def test_the_examples_of_the_data_print_what_they_say(untrained_run, monkeypatch):
+@pytest.mark.parametrize(("page", "count"), [("tokenizer.md", 7), ("data.md", 4), ("long.md", 1)])
+def test_the_commands_print_what_they_say(page, count, untrained_run, monkeypatch, capsys):
     monkeypatch.chdir(untrained_run)
-    assert_prints_what_it_says("data.md")
-
-
-def test_the_examples_of_long_windows_print_what_they_say():
-    assert_prints_what_it_says("long.md", at_least=8)
-
-
-@pytest.mark.parametrize(("page", "count"), [("data.md", 2), ("long.md", 1)])
-def test_the_windows_of_the_page_are_what_the_command_prints(page, count, untrained_run, monkeypatch, capsys):
-    monkeypatch.chdir(untrained_run)
-    text = (DOCS / page).read_text()
-    shown = re.findall(r"```console\n\$ python -m data_pipelines\.inspect (.*)\n((?s:.*?))```", text)
-    assert len(shown) == count
-    for words, printed in shown:
-        assert inspect.main(shlex.split(words)) == 0
-        assert capsys.readouterr().out == printed
-
-
-@pytest.mark.parametrize("page", ["tokenizer.md", "data.md"])
-def test_the_commands_print_what_they_say(page, my_text):
     blocks = re.findall(r"^```console\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
-    commands = [part.partition("\n") for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
-    commands = [(command, said) for command, _, said in commands if "inspect" not in command]
-    assert len(commands) > 1
-    for command, said in commands:
-        words = [sys.executable, *shlex.split(command.removeprefix("python "))]
-        printed = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
-        assert _without_times(printed) == _without_times(said)
+    shown = [part.partition("\n") for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+    shown = [(shlex.split(command)[2:], said) for command, _, said in shown if "data_pipelines" in command]
+    assert len(shown) == count
+    for (module, *words), said in shown:
+        assert COMMANDS[module.rpartition(".")[2]].main(words) == 0
+        assert _without_times(capsys.readouterr().out) == _without_times(said)
 
 
 def _without_times(printed):
     return re.sub(r"[\d.]+ s, [\d,]+ tokens/s", "", printed)
-
-
-def commands_of(page, command):
-    """Yield the arguments of each such command on a page."""
-    for line in (DOCS / page).read_text().replace("\\\n", " ").splitlines():
-        if line.strip().startswith(command):
-            yield shlex.split(line, comments=True)[3:]
-
-
-def test_every_training_command_of_the_objectives_is_one():
-    """Check that the settings of each command exist and do not contradict each other."""
-    commands = [
-        argv
-        for page in ("objectives.md", "long.md", "../README.md")
-        for argv in commands_of(page, "python -m xlnet_jax.train")
-        if not {"--init", "--help"} & {*argv}
-    ]
-    assert len(commands) >= 12
-    for argv in commands:
-        presets.parse_config(argv, "train", "")
 
 
 def test_the_rows_of_the_papers_ablations_are_what_is_compared():
@@ -212,17 +152,3 @@ def test_the_rows_of_the_papers_ablations_are_what_is_compared():
 def test_the_table_of_short_names_is_that_of_the_code():
     rows = re.findall(r"^\| `([\w.-]+)` \| `(\S+/\S+)` \|$", (DOCS / "weights.md").read_text(), re.MULTILINE)
     assert dict(rows) == SHORT_NAMES
-
-
-def test_every_finetuning_command_of_the_pages_is_one():
-    """Check that the settings of each command exist and do not contradict each other, without opening files."""
-    commands = [
-        shlex.split(line, comments=True)[3:]
-        for page in ("finetune.md", "recipes.md", "results.md", "weights.md")
-        for line in (DOCS / page).read_text().replace("\\\n", " ").splitlines()
-        if line.strip().startswith("python -m xlnet_jax.finetune") and "TASK" not in line
-    ]
-    assert len(commands) >= 10
-    for argv in commands:
-        start = parser.named_default(argv, "--task", DEFAULTS, "classification")
-        validate_finetuning(parser.parse(FinetuneConfig, argv, "finetune", "", start))

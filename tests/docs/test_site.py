@@ -1,4 +1,4 @@
-"""The documentation site: it names each page and each public name once, and builds without a warning."""
+"""Links lead to files; the site and the index name each page once; the site builds without a warning."""
 
 import configparser
 import os
@@ -17,7 +17,28 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 OF_JAX = {"tasks are unhealthy", "the leader task was preempted"}
+REPOSITORY = re.compile(r"https://github.com/xlnet-jax/xlnet_jax/(?:blob|raw)/main/")
 SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+
+
+def links(page):
+    """Return the targets of a page's links to other files, without anchors. README's are whole addresses."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    if page == ROOT / "README.md":
+        targets = [REPOSITORY.sub("", target) for target in targets]
+    return [target.partition("#")[0] for target in targets if not target.startswith(("http", "#"))]
+
+
+def test_every_link_leads_to_a_file():
+    pages = [*ROOT.glob("*.md"), ROOT / "launch/README.md", *DOCS.glob("*.md")]
+    assert [
+        f"{page}: {target}" for page in pages for target in links(page) if not (page.parent / target).exists()
+    ] == []
+
+
+def test_the_index_lists_every_page_once():
+    listed = [target for target in links(DOCS / "README.md") if "/" not in target]
+    assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md") if page.name != "README.md")
 
 
 def test_the_reference_lists_every_public_name_once():
