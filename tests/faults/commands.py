@@ -51,19 +51,6 @@ def _train(given: Path) -> list[str]:
     return ["xlnet_jax.train", *TRAIN, "--corpus", str(given / "novel.txt"), "--workdir", "run"]
 
 
-def _trained(folder: Path) -> Result:
-    """Return the learned numbers, and a hash of every file that holds no time."""
-    run = folder / "run"
-    return {
-        "names": _names(folder),
-        "run": _names(run),
-        "checkpoints": _names(run / "checkpoints"),
-        "state": _state(run / "checkpoints" / "6"),
-        "records": records_of(run),
-        "files": _hashes(run, "config.json", "text.json", "tokenizer/*", "corpus/**/*"),
-    }
-
-
 def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -91,16 +78,18 @@ def _finetune(given: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def _finetuned(folder: Path) -> Result:
+def _run(folder: Path) -> Result:
+    """Return the learned numbers, and a hash of every file that holds no time."""
     run = folder / "run"
     checkpoints = _names(run / "checkpoints")
+    kept = ("config.json", "text.json", "tokenizer/*", "corpus/**/*", "results.json", "predictions/*")
     return {
         "names": _names(folder),
         "run": _names(run),
         "checkpoints": checkpoints,
         "states": [_state(run / "checkpoints" / step) for step in checkpoints],
         "records": records_of(run),
-        "files": _hashes(run, "config.json", "tokenizer/*", "results.json", "predictions/*"),
+        "files": _hashes(run, *kept),
     }
 
 
@@ -120,8 +109,8 @@ def _files_alone(folder: Path) -> Result:
 COMMANDS = {
     command.name: command
     for command in (
-        Command("train", _train, _trained),
-        Command("finetune", _finetune, _finetuned),
+        Command("train", _train, _run),
+        Command("finetune", _finetune, _run),
         Command("prepare", _prepare, _files_alone),
         Command("convert", _convert, _files_alone),
     )

@@ -135,16 +135,6 @@ def _is_complete(sound: SoundRun, folder: Path) -> bool:
 
 def difference(ours: Result, theirs: Result) -> str:
     """Return the parts of two results that differ, or an empty string."""
-    found = []
-    for name in ours:
-        if ours[name] != theirs[name]:
-            whole = f"{ours[name]} | {theirs[name]}"
-            shown = whole if len(whole) < 2000 else _parts(ours[name], theirs[name])
-            found.append(f"{name}: {shown}")
-    return "; ".join(found)
-
-
-def _parts(ours: object, theirs: object) -> str:
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        return ", ".join(str(key) for key in sorted(ours.keys() | theirs.keys()) if ours.get(key) != theirs.get(key))
-    return "…"
+    return "; ".join(
+        f"{name}: {str(ours[name])[:2000]} | {str(theirs[name])[:2000]}" for name in ours if ours[name] != theirs[name]
+    )

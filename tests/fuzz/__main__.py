@@ -42,7 +42,7 @@ def _try(options: argparse.Namespace, work: Path) -> int:
     from tests.fuzz.trial import Outcome, Trials
 
     import_everything()
-    make_samples(work / "samples")
+    make_samples(work / "samples", options.quick)
     kinds = [kind for name, kind in KINDS.items() if options.only in name and (kind.quick or not options.quick)]
     kinds = [kind for kind in kinds if all((work / "samples" / name).exists() for name in kind.samples.split())]
     trials, end = Trials(work / "samples", work, options.seed), time.monotonic() + 60 * options.minutes
@@ -98,7 +98,7 @@ def import_everything() -> None:
     assert not xla_bridge._backends, "a backend was started: its threads do not live in a fork"
 
 
-def make_samples(folder: Path) -> None:
+def make_samples(folder: Path, quick: bool) -> None:
     """Make the samples, in a process of its own."""
     pid = os.fork()
     if pid == 0:
@@ -108,7 +108,7 @@ def make_samples(folder: Path) -> None:
 
             os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # no pool of processes
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            samples.make(folder)
+            samples.make(folder, quick)
             code = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())

@@ -28,15 +28,17 @@ CONTEXT = "The sea was calm at last. Nobody knew why."
 OPTIONS = ["The sea", "Nobody", "She", "Him"]
 
 
-def make(folder: Path) -> None:
-    """Write the samples into a new folder. Takes about 20 seconds; needs a jax backend."""
+def make(folder: Path, quick: bool) -> None:
+    """Write the samples into a new folder; those of runs, which take 20 seconds, only where `quick` is false. Needs a
+    jax backend."""
     folder.mkdir(parents=True)
     _write_texts(folder)
     tokenizer = _write_tokenizers(folder)
     _write_corpora(folder, tokenizer)
     _write_examples(folder)
     _write_checkpoints(folder, tokenizer)
-    _write_runs(folder)
+    if not quick:
+        _write_runs(folder)
 
 
 def lines() -> list[str]:
