@@ -20,6 +20,8 @@ if version("jaxlib").startswith("0.10."):
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Commands that tests start do not start again to get huge pages.
+os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     # Most of the time of the tests is compilation, of the same programs again and again. All processes of one session
@@ -35,6 +37,7 @@ def pytest_addoption(parser):
         default=1,
         help="how often a run is killed (tests of recovery): the first time while it saves",
     )
+    parser.addoption("--notebooks", action="store_true", help="execute the notebooks of launch/colab, for two minutes")
 
 
 def pytest_collection_finish():

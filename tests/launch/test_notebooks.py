@@ -36,10 +36,6 @@ def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def markdown_of(path):
-    return [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
-
-
 def shown(notebook):
     """Return everything that is printed or displayed, without pictures."""
     outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
@@ -47,52 +43,33 @@ def shown(notebook):
     return "\n".join([*texts, *(str(v) for o in outputs for k, v in o.get("data", {}).items() if "image" not in k)])
 
 
-@pytest.fixture(scope="module")
-def executed(tmp_path_factory):
-    """Execute all notebooks in one folder, on some pages of a novel."""
-    folder = tmp_path_factory.mktemp("notebooks")
+@pytest.mark.slow
+def test_the_notebooks_run_from_top_to_bottom(request, tmp_path, monkeypatch):
+    """Execute all in one folder, on some pages of a novel. Check the output too: a failing cell raises, but a failing
+    command only prints."""
+    if not request.config.getoption("--notebooks"):
+        pytest.skip("takes two minutes: --notebooks executes them, as .ci/run does")
     lines = Path(sources.embedded()[1]).read_text().splitlines(keepends=True)
-    (folder / "my.txt").write_text("".join(lines[:300]))
-    with pytest.MonkeyPatch.context() as patch:
-        for setting, value in SMALL.items():
-            patch.setenv(setting, value)
-        # Tests that kill runs leave half a program there, of which jax warns in the notebook's output.
-        patch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-        notebooks, flags = {}, os.environ["XLA_FLAGS"]
-        for name in NOTEBOOKS:
-            patch.setenv("XLA_FLAGS", f"{flags} --xla_force_host_platform_device_count={DEVICES[name]}")
-            notebooks[name] = execute(name, folder, cell_timeout=300)
-        return notebooks
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_every_cell_runs_as_it_stands(name, executed):
-    """Check the output too: a failing cell raises in `execute`, but a failing command only prints."""
-    kept = nbformat.read(COLAB / name, as_version=4)
-    assert [cell.source for cell in executed[name].cells] == [cell.source for cell in kept.cells]
-    assert [cell.execution_count for cell in code_cells(kept)] == list(range(1, len(code_cells(kept)) + 1))
-    printed = shown(executed[name])
-    assert not re.search(r"^error: |Traceback|Warning", printed, re.MULTILINE)
-
-
-@pytest.mark.slow
-def test_a_text_becomes_curves_gaps_and_a_classifier(executed):
-    pretrained, finetuned = (shown(executed[name]) for name in NOTEBOOKS[:2])
+    (tmp_path / "my.txt").write_text("".join(lines[:300]))
+    for setting, value in SMALL.items():
+        monkeypatch.setenv(setting, value)
+    # Tests that kill runs leave half a program there, of which jax warns in the notebook's output.
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    printed, flags = [], os.environ["XLA_FLAGS"]
+    for name in NOTEBOOKS:
+        monkeypatch.setenv("XLA_FLAGS", f"{flags} --xla_force_host_platform_device_count={DEVICES[name]}")
+        printed.append(shown(execute(name, tmp_path, cell_timeout=300)))
+        assert not re.search(r"^error: |Traceback|Warning", printed[-1], re.MULTILINE)
+    pretrained, finetuned, library = printed
     assert "500 pieces in runs/notebook/tokenizer" in pretrained
     assert re.search(r"^step 2/2 +loss", pretrained, re.MULTILINE)
     assert "| hidden | expected with | likeliest |" in pretrained
     assert "devices     8 x cpu: data 8" in finetuned
     assert re.search(r"\d+\.\d% of an unseen novel are right", finetuned)
     assert "runs/notebook/classifier/checkpoints/" in finetuned
-
-
-@pytest.mark.slow
-def test_the_library_trains_predicts_and_exports_what_it_predicts(executed):
-    printed = shown(executed["library.ipynb"])
-    assert re.search(r"loss \d+\.\d+, after 2 steps \d+\.\d+ nats", printed)
-    predicted = re.findall(r"^(\w+) \((\S+)%\), said to be", printed, re.MULTILINE)
-    exported = re.findall(r"^(\w+) \((\S+)%\) without xlnet_jax", printed, re.MULTILINE)
+    assert re.search(r"loss \d+\.\d+, after 2 steps \d+\.\d+ nats", library)
+    predicted = re.findall(r"^(\w+) \((\S+)%\), said to be", library, re.MULTILINE)
+    exported = re.findall(r"^(\w+) \((\S+)%\) without xlnet_jax", library, re.MULTILINE)
     assert len(predicted) == 2
     assert [label for label, _ in exported] == [label for label, _ in predicted]
     percents = [[float(percent) for _, percent in pairs] for pairs in (exported, predicted)]
@@ -142,30 +119,31 @@ def test_the_first_cell_installs_from_the_repository_or_leaves_the_runtime_as_it
     assert "delete runtime, then run all again" in str(error)
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "launch/README.md", *(COLAB / name for name in NOTEBOOKS)])
-def test_links_into_colab_and_the_repository_lead_to_files(page):
+def test_links_into_colab_and_the_repository_lead_to_files():
     """Colab opens a notebook alone: links between its files have to be whole addresses."""
-    text = page.read_text()
     place = f"{REPOSITORY.partition('github.com')[2]}/blob/main/"
-    paths = re.findall(rf"https://(?:colab\.research\.google\.com/github|github\.com){place}([^)\s#]+)", text)
-    assert set(NOTEBOOKS) & {Path(path).name for path in paths}
-    assert [path for path in paths if not (ROOT / path).is_file()] == []
-    if page.suffix == ".ipynb":
-        assert re.findall(r"\]\((?!https://)[^)]*\)", "".join(markdown_of(page))) == []
+    for page in (ROOT / "README.md", ROOT / "launch/README.md", *(COLAB / name for name in NOTEBOOKS)):
+        text = page.read_text()
+        paths = re.findall(rf"https://(?:colab\.research\.google\.com/github|github\.com){place}([^)\s#]+)", text)
+        assert set(NOTEBOOKS) & {Path(path).name for path in paths}
+        assert [path for path in paths if not (ROOT / path).is_file()] == []
+        if page.suffix == ".ipynb":
+            cells = nbformat.read(page, as_version=4).cells
+            links = [re.findall(r"\]\((?!https://)[^)]*\)", c.source) for c in cells if c.cell_type == "markdown"]
+            assert not any(links)
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_kept_outputs_are_those_of_the_code_and_hold_nothing_of_the_machine(name):
-    kept = nbformat.read(COLAB / name, as_version=4)
-    assert kept.metadata[EXECUTED] == digest(kept), "run: python launch/colab/execute.py"
-    assert not any(output.output_type == "error" for cell in code_cells(kept) for output in cell.outputs)
-    outputs = json.dumps([cell.outputs for cell in code_cells(kept)])
-    for own in ("/work", "/tmp", "/home", "/root", "site-packages", sys.prefix, f"{getpass.getuser()}@", "\\u001b"):
-        assert own not in outputs
-
-
-def test_kept_outputs_show_learning():
-    pretrained, finetuned, library = (shown(nbformat.read(COLAB / name, as_version=4)) for name in NOTEBOOKS)
+def test_kept_outputs_are_those_of_the_code_show_learning_and_hold_nothing_of_the_machine():
+    kept = [nbformat.read(COLAB / name, as_version=4) for name in NOTEBOOKS]
+    for notebook in kept:
+        assert notebook.metadata[EXECUTED] == digest(notebook), "run: python launch/colab/execute.py"
+        cells = code_cells(notebook)
+        assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+        outputs = [output for cell in cells for output in cell.outputs]
+        assert not any(output.output_type == "error" for output in outputs)
+        for own in ("/work", "/tmp", "/home", "/root", "site-packages", sys.prefix, f"{getpass.getuser()}@", "\\u001b"):
+            assert own not in json.dumps(outputs)
+    pretrained, finetuned, library = map(shown, kept)
     assert re.search(r"held-out loss .* below the unigram line", pretrained)
     assert float(re.search(r"(\S+)% of an unseen novel are right", finetuned)[1]) > 80
     first, last = map(float, re.search(r"loss (\S+), after \d+ steps (\S+) nats", library).groups())
