@@ -167,6 +167,8 @@ def name_of(sources: Sequence[Source]) -> str:
 
 
 def _source(name: str, text_field: str, tfds_data_dir: str | None, split: str) -> Source:
+    if not name:
+        raise InputError(f"a text has an empty name; {WANTED}")
     listed: list[RemoteFile] = []
     paths: list[str] = []
     dataset = name.removeprefix(TFDS) if name.startswith(TFDS) else None
