@@ -77,8 +77,6 @@ class Task(ABC, Generic[E, A]):
     """metric that chooses the best checkpoint where the settings name none; higher is better"""
     draws_anew = False
     """True where the training features differ from epoch to epoch, though not their number"""
-    reads_rows = True
-    """False where examples come from files of its own form alone"""
 
     def __init__(self, config: FinetuneConfig):
         self.config = config

@@ -87,7 +87,6 @@ class Ranking(Task[RankedQuery, Run]):
     them relevant; an evaluation item is a document, or a passage of one. Answers are a run."""
 
     draws_anew = True
-    reads_rows = False
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
