@@ -78,15 +78,16 @@ def fields_of(settings: Any) -> tuple[dataclasses.Field[Any], ...]:
     return tuple(field for field in dataclasses.fields(settings) if field.name != "given")
 
 
-def flatten(config: Any, prefix: str = "") -> Iterator[Setting]:
-    """Yield every setting of a tree of dataclasses."""
-    hints = get_type_hints(type(config))
+def flatten(config: Any, prefix: str = "") -> list[Setting]:
+    """Return every setting of a tree of dataclasses."""
+    hints, settings = get_type_hints(type(config)), []
     for field in fields_of(config):
         value, name = getattr(config, field.name), prefix + field.name.replace("_", "-")
         if dataclasses.is_dataclass(value):
-            yield from flatten(value, f"{name}.")
+            settings += flatten(value, f"{name}.")
         else:
-            yield Setting(name, value, field, hints[field.name])
+            settings.append(Setting(name, value, field, hints[field.name]))
+    return settings
 
 
 def with_values(config: T, values: Mapping[str, Any]) -> T:
