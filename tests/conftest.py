@@ -1,12 +1,20 @@
 """Fixtures of several test files: the original's numbers, data of others, a bucket, processes that start quickly."""
 
+import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
 
 from tests.bucket import Bucket, serving
 
+UNTRACED = (
+    "workdir corpus validation preset text_field corpus_errors tokenizer init tfds_data_dir auto_fit trace_steps "
+    "distributed checkpoint eval log given"
+).split()
+"""Settings of a pretraining run on which its train step and first state do not depend"""
 DATA_OF_OTHERS = Path(__file__).parents[2] / "shared"
 
 
@@ -16,6 +24,50 @@ def commands_without_torch():
     hidden = str(Path(__file__).parent / "hidden")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", hidden, prepend=os.pathsep)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs_traced_once():
+    """Let pretraining runs of this process share their programs and first states where their settings make equal ones:
+    most of the time of a tiny run is tracing, which no cache of compiled programs saves."""
+    from xlnet_jax.kernels.mesh import interpretation
+    from xlnet_jax.settings.config import Config
+    from xlnet_jax.training import evaluation, pretrain, step
+
+    programs: dict[str, Any] = {}
+    made: dict[tuple[Any, ...], Any] = {}  # of the plan of a program, which lives as long as the program
+
+    def recall(plan, what, make):
+        """Return what was made for a plan before; make it anew where the program of this plan is not shared."""
+        if not any(plan is program.plan for program in programs.values()):
+            return make()
+        if (id(plan), what) not in made:
+            made[id(plan), what] = make()
+        return made[id(plan), what]
+
+    make_program, make_eval_step, init_state = step.Program.of.__func__, step.make_eval_step, step.init_state
+
+    def program_of(cls, config, objective, devices=None):
+        if type(config) is not Config or devices or interpretation():
+            return make_program(cls, config, objective, devices)
+        key = repr([(name, value) for name, value in vars(config).items() if name not in UNTRACED])
+        if key not in programs:
+            programs[key] = make_program(cls, config, objective)
+        return dataclasses.replace(programs[key], config=config, objective=objective)
+
+    def eval_step_of(objective, plan, mesh, count=1):
+        return recall(plan, ("eval", count), lambda: make_eval_step(objective, plan, mesh, count))
+
+    def first_state(seed, objective, tx, plan):
+        state = recall(plan, ("state", seed), lambda: init_state(seed, objective, tx, plan))
+        return jax.tree.map(lambda array: array.copy(), state)  # the first step takes its memory
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step.Program, "of", classmethod(program_of))
+        patch.setattr(step, "init_state", first_state)
+        for module in (pretrain, evaluation):
+            patch.setattr(module, "make_eval_step", eval_step_of)
         yield
 
 
