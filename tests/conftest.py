@@ -61,7 +61,8 @@ def programs_traced_once():
 
     def first_state(seed, objective, tx, plan):
         state = recall(plan, ("state", seed), lambda: init_state(seed, objective, tx, plan))
-        return jax.tree.map(lambda array: array.copy(), state)  # the first step takes its memory
+        # The first step takes the memory of the state; a copy of an empty array forgets its sharding.
+        return jax.tree.map(lambda array: jax.device_put(array.copy(), array.sharding), state)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step.Program, "of", classmethod(program_of))

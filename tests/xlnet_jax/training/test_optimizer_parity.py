@@ -108,7 +108,7 @@ def test_twenty_updates_give_the_originals_losses_and_weights(reference, name):
     config = replace(model_config(described["model_config"], mem_len=run["mem_len"] or 0), dtype="float64")
     finetuning = described["task"] == "finetune"
     head = HeadConfig("classification", run["n_class"], scope=run["cls_scope"]) if finetuning else None
-    table, shapes = tf1.weights(config, head), abstract_params(config, head)
+    table, shapes = list(tf1.weights(config, head)), abstract_params(config, head)
     start = np.load(reference / "optim" / described["weights_file"])
     of_case = [k.removeprefix("final_weights/") for k in arrays.files if k.startswith("final_weights/")]
     variables = {k: start[k] for k in of_case}

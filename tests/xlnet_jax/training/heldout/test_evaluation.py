@@ -98,7 +98,7 @@ def test_a_short_text_is_read_once_and_its_unknown_pieces_are_counted(straight, 
     strange = tmp_path / "strange.txt"
     strange.write_text("\n".join(f"{line} \u4e16\u754c" for line in text.read_text().splitlines()[:8]))
     found = measured(tmp_path, straight, "--text", strange, "--data.batch-size", "64")
-    blocks = re.search(r"strange: (\d+) blocks", out := capsys.readouterr().out)
+    blocks = re.search(r"strange\.txt: (\d+) blocks", out := capsys.readouterr().out)
     assert found["windows"] == 4 * int(blocks[1]) < 64
     assert found["unknown"] >= 8
     share = found["unknown"] / found["pieces"]
@@ -124,7 +124,7 @@ def test_what_cannot_be_measured_is_said_in_one_line(straight, text, tmp_path):
             evaluate.main([str(straight), *map(str, arguments)])
     short = tmp_path / "short.txt"
     short.write_text("It is short.\n")
-    with pytest.raises(InputError, match=r"has \d+ tokens, but a block needs 78: .*lower --data\.windows-per-block"):
+    with pytest.raises(InputError, match=r"has \d+ tokens, and needs a block of 78: .*lower --data\.windows-per-block"):
         evaluate.main([str(straight), "--text", str(short)])
     xlnet_jax.save(xlnet_jax.load(straight), tmp_path / "converted")
     with pytest.raises(InputError, match=r"--text names no text, and there is no corpus beside the checkpoint"):
@@ -141,7 +141,7 @@ def test_python_code_measures_without_a_command_line(straight):
     assert found.config.data == doubled
     found = xlnet_jax.evaluate(straight, max_windows=16, data={"batch_size": doubled.batch_size})
     assert found.config.data == doubled
-    with pytest.raises(InputError, match="no setting `max_window`: did you mean max_windows"):
+    with pytest.raises(InputError, match="`max_window` is no setting: did you mean max_windows"):
         xlnet_jax.evaluate(straight, max_window=8)
 
 
