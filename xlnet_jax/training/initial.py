@@ -16,7 +16,7 @@ from xlnet_jax.objectives.language_model import objective_of
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, RunConfig
 from xlnet_jax.settings.fields import given_in, with_values
 from xlnet_jax.storage import hub
-from xlnet_jax.storage.files import demand_weights_on_disk
+from xlnet_jax.storage.files import demand_weights_on_disk, in_bucket
 from xlnet_jax.training.sharding import unboxed
 
 R = TypeVar("R", bound=RunConfig)
@@ -49,7 +49,7 @@ def begin_from(init: str, config: R, there: R | None, usual: R) -> tuple[R, Pret
     Raises InputError where a setting of the network was given with another value than the weights have.
     """
     demand_weights_on_disk(init, "`init` ")
-    origin = _origin(init, there.init if there else None)
+    origin = _origin(init, config.workdir, there)
     start = None if there and there.init == origin else formats.load(origin)
     network = start.model if start else there.model  # type: ignore[union-attr]
     given, taken = given_in(config, usual), {"init": origin}
@@ -61,16 +61,29 @@ def begin_from(init: str, config: R, there: R | None, usual: R) -> tuple[R, Pret
     return with_values(config, taken), start
 
 
-def _origin(init: str, before: str | None) -> str:
+def _origin(init: str, workdir: str | None, there: RunConfig | None) -> str:
     """Return what identifies the weights: an absolute path, so that another spelling of it is not another run; of a
     model on the Hugging Face Hub OWNER/NAME@COMMIT, with the commit of the run that resumes where `init` names none; of
-    a model that comes with the package its name. before: that of the run that resumes."""
-    path = str(Path(init).expanduser().absolute())
-    if path != before and hub.is_bundled(init):
+    a model that comes with the package its name.
+
+    there: settings of the run that resumes in `workdir`. If the folder that holds it and the weights was moved, return
+    their earlier path."""
+    path = Path(init).expanduser().absolute()
+    before = there.init if there else None
+    if str(path) != before and hub.is_bundled(init):
         return init
-    if path == before or not formats.is_remote(init):
-        return path
+    if str(path) == before or not formats.is_remote(init):
+        return before if there and before and _moved_with_its_run(path, workdir, before, there.workdir) else str(path)
     return before if before and hub.is_same(init, before) else str(hub.find(init, ()))
+
+
+def _moved_with_its_run(path: Path, workdir: str | None, before: str, workdir_before: str | None) -> bool:
+    """Return True where weights lie beside the workdir, as they did when the run began, and are gone from there."""
+    if not (workdir and workdir_before) or in_bucket(workdir) or Path(before).exists():
+        return False
+    beside = Path(workdir).expanduser().absolute().parent == path.parent and Path(before).name == path.name
+    # The workdir may have been relative to a folder that is not known: compare the name of the folder around both.
+    return beside and Path(workdir_before).parent.name in ("", Path(before).parent.name)
 
 
 def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:

@@ -95,3 +95,33 @@ def test_a_run_goes_on_when_its_source_is_gone_or_spelled_otherwise(tmp_path, st
     shutil.rmtree(tmp_path / "source")
     assert run_from(tmp_path / "source", text, tmp_path / "next", *settings, "--steps", "5") == 0
     assert (tmp_path / "next" / "checkpoints" / "5").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("weights", "workdir", "weights_now", "is_the_run"),
+    [
+        ("{gone}/c/pretrained", "{gone}/c/task", "c/pretrained", True),
+        ("{gone}/c/pretrained", "c/task", "c/pretrained", True),  # named relative to a folder that is not known
+        ("{gone}/c/pretrained", "task", "c/pretrained", True),
+        ("{gone}/c/pretrained", "{there}/c/task", "c/pretrained", True),  # moved a second time
+        ("{gone}/c/pretrained", "{gone}/c/task", "c/other", False),
+        ("{gone}/c/pretrained", "{gone}/c/task", "pretrained", False),  # does not lie beside the workdir
+        ("{gone}/c/pretrained", "{gone}/d/task", "c/pretrained", False),  # did not
+        ("{gone}/c/pretrained", "d/task", "c/pretrained", False),
+        ("{there}/pretrained", "{there}/task", "c/pretrained", False),  # there are two of them
+    ],
+)
+def test_weights_that_moved_with_their_run_are_those_it_started_from(
+    tmp_path, weights, workdir, weights_now, is_the_run
+):
+    places = {"gone": tmp_path / "gone", "there": tmp_path / "there"}
+    (places["there"] / "pretrained").mkdir(parents=True)
+    there = dataclasses.replace(demo(), init=weights.format(**places), workdir=workdir.format(**places))
+    config = dataclasses.replace(demo(), workdir=str(tmp_path / "now/c/task"))
+    init = str(tmp_path / "now" / weights_now)
+    if is_the_run:
+        found, start = begin_from(init, config, there, demo())
+        assert (found.init, start) == (there.init, None)
+    else:
+        with pytest.raises(InputError, match="no such folder"):  # reads the weights
+            begin_from(init, config, there, demo())
