@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xlnet_jax.__main__ import COMMANDS
-from xlnet_jax.objectives.registry import OBJECTIVES
+from xlnet_jax.objectives.records import OBJECTIVES
 
 pytestmark = pytest.mark.contract
 
@@ -110,7 +110,7 @@ def test_every_command_is_a_line_of_the_table_and_its_module_only_names_it():
 
 
 def test_no_objective_is_chosen_by_its_name():
-    """The record of an objective says what the objective needs (xlnet_jax/objectives/record.py)."""
+    """The record of an objective says what the objective needs (xlnet_jax/objectives/records.py)."""
     names = {record.name for record in OBJECTIVES}
     found = [
         f"{file}:{node.lineno}: {node.value}"

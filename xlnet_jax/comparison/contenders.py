@@ -1,6 +1,5 @@
 """Settings that can be compared: every objective, the rows of the paper's Table 6 (section 3.4), and the number of
-training steps that a budget pays for. A contender is a function from the settings that all share, XLNet's, to its
-own.
+training steps that a budget pays for.
 """
 
 import functools
@@ -9,77 +8,45 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.clm import CLM
-from xlnet_jax.objectives.mlm import MLM
 from xlnet_jax.objectives.presets import with_objective
-from xlnet_jax.objectives.registry import OBJECTIVES, step_flops, validate
-from xlnet_jax.objectives.rtd import RTD
+from xlnet_jax.objectives.records import CLM, MLM, OBJECTIVES, RTD
+from xlnet_jax.objectives.registry import step_flops, validate
 from xlnet_jax.settings.config import Config
-
-
-def bert(common: Config) -> Config:
-    """Return row 1: masked pieces of segment pairs, next sentence prediction, learned positions, no memory."""
-    return _with(MLM.start(common), model={"positions": "learned"}, data={"pair_loss": "next"})
-
-
-def dae_transformer_xl(common: Config) -> Config:
-    """Return row 2, DAE + Transformer-XL: BERT's objective with memory, relative positions and texts read both ways."""
-    data = {"reuse_len": common.data.reuse_len, "bidirectional": common.data.bidirectional}
-    return _with(MLM.start(common), model={"mem_len": common.model.mem_len}, data=data)
-
-
-def plm_k7(common: Config) -> Config:
-    """Return row 3: one token in K = 7 is predicted, with correspondingly more context."""
-    data = common.data
-    fewer = None if data.num_predict is None else round(data.num_predict * data.mask_alpha / (7 * data.mask_beta))
-    return _with(common, data={"mask_alpha": 7, "mask_beta": 1, "num_predict": fewer})
-
-
-def plm_no_memory(common: Config) -> Config:
-    """Return row 5: no memory."""
-    return _with(common, model={"mem_len": 0})
-
-
-def plm_no_spans(common: Config) -> Config:
-    """Return row 6: targets are drawn piece by piece."""
-    return _with(common, data={"targets": "pieces"})
-
-
-def plm_no_bidirectional(common: Config) -> Config:
-    """Return row 7: every text is read forwards."""
-    return _with(common, data={"bidirectional": False})
-
-
-def plm_next(common: Config) -> Config:
-    """Return row 8: with next sentence prediction."""
-    return _with(common, data={"pair_loss": "next"})
-
-
-def vanilla(common: Config) -> Config:
-    """Return a causal model without memory, with sinusoidal positions (Al-Rfou et al. 2019)."""
-    return _with(CLM.start(common), model={"mem_len": 0, "positions": "sinusoidal"})
-
-
-def electra(common: Config) -> Config:
-    """Return replaced token detection by its published name (Clark et al. 2020)."""
-    return RTD.start(common)
 
 
 def _with(config: Config, model: Mapping[str, Any] = {}, data: Mapping[str, Any] = {}) -> Config:
     return replace(config, model=replace(config.model, **model), data=replace(config.data, **data))
 
 
+def _dae_transformer_xl(common: Config) -> Config:
+    """Return BERT's objective with memory, relative positions and texts read both ways."""
+    data = {"reuse_len": common.data.reuse_len, "bidirectional": common.data.bidirectional}
+    return _with(MLM.start(common), model={"mem_len": common.model.mem_len}, data=data)
+
+
+def _plm_k7(common: Config) -> Config:
+    """Return the settings to predict one token in K = 7, with correspondingly more context."""
+    data = common.data
+    fewer = None if data.num_predict is None else round(data.num_predict * data.mask_alpha / (7 * data.mask_beta))
+    return _with(common, data={"mask_alpha": 7, "mask_beta": 1, "num_predict": fewer})
+
+
 CONTENDERS: dict[str, Callable[[Config], Config]] = {
     **{record.name: functools.partial(with_objective, objective=record.name) for record in OBJECTIVES},
-    **{
-        contender.__name__.replace("_", "-"): contender
-        for contender in (
-            bert, dae_transformer_xl, plm_k7, plm_no_memory, plm_no_spans, plm_no_bidirectional, plm_next, vanilla,
-            electra,
-        )
-    },
-}  # fmt: skip
-
+    # The numbers are rows of Table 6. Row 1: masked pieces of segment pairs, next sentence prediction, no memory.
+    "bert": lambda common: _with(MLM.start(common), model={"positions": "learned"}, data={"pair_loss": "next"}),
+    "dae-transformer-xl": _dae_transformer_xl,  # 2
+    "plm-k7": _plm_k7,  # 3
+    "plm-no-memory": lambda common: _with(common, model={"mem_len": 0}),  # 5
+    "plm-no-spans": lambda common: _with(common, data={"targets": "pieces"}),  # 6
+    "plm-no-bidirectional": lambda common: _with(common, data={"bidirectional": False}),  # 7
+    "plm-next": lambda common: _with(common, data={"pair_loss": "next"}),  # 8, with next sentence prediction
+    # Al-Rfou et al. 2019
+    "vanilla": lambda common: _with(CLM.start(common), model={"mem_len": 0, "positions": "sinusoidal"}),
+    # Clark et al. 2020
+    "electra": RTD.start,
+}
+"""Functions from the settings that all contenders share, XLNet's, to those of each"""
 
 Equal = Literal["tokens", "operations"]
 

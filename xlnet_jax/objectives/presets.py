@@ -10,10 +10,8 @@ from typing import Any, TypeVar
 
 from data_pipelines.windows import resized
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.clm import CLM
-from xlnet_jax.objectives.mlm import MASKED_SHARE, MLM
-from xlnet_jax.objectives.registry import OBJECTIVES, objective_named, unread, validate
-from xlnet_jax.objectives.rtd import RTD
+from xlnet_jax.objectives.records import CLM, MASKED_SHARE, MLM, OBJECTIVES, RTD
+from xlnet_jax.objectives.registry import objective_named, unread, validate
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import (
     CheckpointConfig,

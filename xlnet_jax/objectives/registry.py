@@ -1,4 +1,4 @@
-"""Every objective, a line each; what contradicts it; its batches, and the FLOPs of one training step by it."""
+"""An objective by its name: what contradicts it, its batches, and the FLOPs of one training step by it."""
 
 from __future__ import annotations
 
@@ -9,32 +9,14 @@ from typing import TYPE_CHECKING
 
 from xlnet_jax.costs import MultiplyAdds, network_multiply_adds, remat_flops, total_flops
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.clm import CLM
-from xlnet_jax.objectives.mlm import MLM
-from xlnet_jax.objectives.plm import PLM
-from xlnet_jax.objectives.prefix import PREFIX
-from xlnet_jax.objectives.record import Record
-from xlnet_jax.objectives.rtd import RTD
+from xlnet_jax.objectives.records import OBJECTIVES, Record
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.rules import (
-    absolute_positions,
-    data_contradictions,
-    memory_contradictions,
-    run_contradictions,
-)
+from xlnet_jax.settings.rules import absolute_positions, data_contradictions, memory_contradictions, run_contradictions
 
 if TYPE_CHECKING:
     from data_pipelines.batches import BatchSource
     from data_pipelines.corpus import Corpus, SplitName
     from data_pipelines.tokenizer import Tokenizer
-
-OBJECTIVES: tuple[Record, ...] = (
-    PLM,
-    MLM,
-    CLM,
-    RTD,
-    PREFIX,
-)
 
 _BY_NAME = {record.name: record for record in OBJECTIVES}
 

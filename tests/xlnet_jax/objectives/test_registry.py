@@ -13,7 +13,8 @@ from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import demo, parse_config, with_objective
-from xlnet_jax.objectives.registry import OBJECTIVES, objective_named, validate
+from xlnet_jax.objectives.records import OBJECTIVES
+from xlnet_jax.objectives.registry import objective_named, validate
 
 ROOT = Path(__file__).parents[3]
 each = pytest.mark.parametrize("record", OBJECTIVES, ids=lambda record: record.name)

@@ -1,0 +1,245 @@
+"""Description of each objective for everything else: one record, with the settings that it starts from.
+
+Records are read before any work starts (`--help`, checks of settings), so neither flax nor jax is imported here, and
+the class that computes the loss is named, not imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from data_pipelines.objectives import clm, mlm, plm, prefix, rtd
+from data_pipelines.objectives.base import Filling
+from xlnet_jax.costs import PIECES, MultiplyAdds, add_counts, network_multiply_adds
+from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.rules import least_new
+
+MASKED_SHARE = 0.15  # share of a window's pieces that are targets (Devlin et al. 2019, section 3.1)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One objective."""
+
+    name: str
+    """value of --objective; stored in checkpoints"""
+    summary: str
+    """a few words for --help"""
+    title: str
+    """name of the loss, for pictures"""
+    learns: str
+    """completes 'the checkpoint has learned to predict …'"""
+    filling: Filling
+    """how windows become batches, and which stream predicts"""
+    start: Callable[[Config], Config]
+    """return the settings for this objective from those of another; sizes and optimizer stay"""
+    attn_type: Literal["uni", "bi"]
+    """value of model.attn_type that it needs"""
+    positions: tuple[str, ...]
+    """values of model.positions that it can be learned with"""
+    loss: Literal["likelihood", "targets", "pseudo"]
+    """meaning of the loss. likelihood: nats of text given the text before it, so that bits and perplexity follow a
+    character, byte and word, and every block is read once; targets: nats a predicted piece, and bits of a text of such
+    pieces; pseudo: nats a masked piece, from which no likelihood follows"""
+    order: Literal["any", "left to right"] | None
+    """order in which a checkpoint can be asked for pieces: any (scores, generation, gaps), left to right (scores and
+    generation), or none"""
+    contradictions: Callable[[Config], Iterator[str]] = lambda config: iter(())
+    """yield the contradictions with other settings that do not follow from the fields above, one line each"""
+    loss_class: str = "language_model.LanguageModel"
+    """module of this package, and the class in it, that computes the loss: loaded when a run begins"""
+    multiply_adds: Callable[[Config], dict[str, MultiplyAdds]] | None = None
+    """return the multiply-adds of one step by part of the network; None = those of the one network of the settings"""
+    judges_tokens: bool = False
+    """True if checkpoints hold a detector (models/bert.py), and pieces are predicted by a generator beside it"""
+
+
+# ---- XLNet (Yang et al. 2019, sections 2.2 and 2.3) ------------------------------------------------------------------
+
+
+def _start_plm(config: Config) -> Config:
+    # This does not undo another objective's settings: start from an XLNet preset.
+    return replace(config, objective="plm")
+
+
+def _plm_contradictions(config: Config) -> Iterator[str]:
+    data = config.data
+    new = data.seq_len - data.reuse_len
+    if data.perm_size > 0 and new >= least_new(data) and (data.reuse_len % data.perm_size or new % data.perm_size):
+        yield (
+            f"data.perm-size {data.perm_size} must divide both parts of the window: data.reuse-len {data.reuse_len} "
+            f"and data.seq-len - data.reuse-len = {new}"
+        )
+
+
+PLM = Record(
+    name="plm",
+    summary="permutations (XLNet)",
+    title="Permutation language modelling",
+    learns="pieces in permuted orders",
+    filling=plm.FILLING,
+    start=_start_plm,
+    attn_type="bi",
+    positions=("relative",),
+    loss="targets",
+    order="any",
+    contradictions=_plm_contradictions,
+)
+
+
+# ---- BERT (Devlin et al. 2019, section 3.1) --------------------------------------------------------------------------
+
+
+def _start_mlm(config: Config) -> Config:
+    data = config.data
+    return replace(
+        config,
+        objective="mlm",
+        model=replace(config.model, mem_len=0),
+        data=replace(
+            data, reuse_len=0, num_predict=round(MASKED_SHARE * data.seq_len), targets="pieces", bidirectional=False
+        ),
+    )
+
+
+MLM = Record(
+    name="mlm",
+    summary="masked pieces (BERT)",
+    title="Masked language modelling",
+    learns="masked pieces",
+    filling=mlm.FILLING,
+    start=_start_mlm,
+    attn_type="bi",
+    positions=("relative", "sinusoidal", "learned"),
+    loss="pseudo",
+    order=None,
+)
+
+
+# ---- Transformer-XL (Dai et al. 2019, section 3) ---------------------------------------------------------------------
+
+
+def _start_clm(config: Config) -> Config:
+    data = config.data
+    return replace(
+        config,
+        objective="clm",
+        model=replace(config.model, attn_type="uni", num_segments=0),
+        data=replace(data, window="text", reuse_len=data.seq_len, num_predict=None, bidirectional=False),
+    )
+
+
+def _clm_contradictions(config: Config) -> Iterator[str]:
+    if config.data.masking == "static":
+        yield "--objective clm with data.masking static: it masks nothing"
+
+
+CLM = Record(
+    name="clm",
+    summary="the next piece (Transformer-XL)",
+    title="Causal language modelling",
+    learns="the next piece",
+    filling=clm.FILLING,
+    start=_start_clm,
+    attn_type="uni",
+    positions=("relative", "sinusoidal"),
+    loss="likelihood",
+    order="left to right",
+    contradictions=_clm_contradictions,
+)
+
+
+# ---- ELECTRA (Clark et al. 2020, section 2) --------------------------------------------------------------------------
+
+
+def _start_rtd(config: Config) -> Config:
+    masked = _start_mlm(config)
+    return replace(
+        masked,
+        objective="rtd",
+        # Only BERT's encoder has embeddings of another width than its layers', which both networks can share.
+        model=replace(masked.model, positions="learned"),
+        data=replace(masked.data, mask_share=1.0, random_share=0.0, pair_loss="none"),
+    )
+
+
+def _rtd_contradictions(config: Config) -> Iterator[str]:
+    if (pair_loss := config.data.pair_loss) != "none":
+        yield f"--objective rtd with data.pair-loss {pair_loss}: every token is judged, and no pair; it needs none"
+    if (width := config.rtd.generator_of(config.model).d_model) < 1:
+        share = f"rtd.generator-share {config.rtd.generator_share:g}"
+        yield f"{share} of model.d-model {config.model.d_model} leaves a width of {width}"
+
+
+def _rtd_multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
+    """Return the multiply-adds of both networks: the generator alone scores pieces, and the network every token."""
+    network = network_multiply_adds(config, query_rows=0)
+    generator = replace(config, model=config.rtd.generator_of(config.model))
+    width = config.model.d_model
+    detector = config.data.batch_size * config.data.seq_len * (width**2 + width)
+    return {
+        **add_counts(
+            {part: count for part, count in network.items() if part not in PIECES},
+            network_multiply_adds(generator, query_rows=0),
+        ),
+        "detector": MultiplyAdds(detector, 2 * detector),
+    }
+
+
+RTD = Record(
+    name="rtd",
+    summary="which pieces a generator has replaced (ELECTRA)",
+    title="Replaced token detection: its generator",
+    learns="which pieces are replaced",
+    filling=rtd.FILLING,
+    start=_start_rtd,
+    attn_type="bi",
+    positions=("learned",),
+    loss="pseudo",
+    order=None,
+    contradictions=_rtd_contradictions,
+    loss_class="replaced.ReplacedTokenDetection",
+    multiply_adds=_rtd_multiply_adds,
+    judges_tokens=True,
+)
+
+
+# ---- UniLM (Dong et al. 2019, section 2.3) without segments; T5's prefix LM (Raffel et al. 2020, section 3.2.1) ------
+
+
+def _start_prefix(config: Config) -> Config:
+    # Ranks alone hide what a row must not see, so the network stays bidirectional. Memory works as for clm, with
+    # data.reuse_len = data.seq_len: windows do not overlap, so no hidden state in memory has seen a later target.
+    return replace(
+        config,
+        objective="prefix",
+        model=replace(config.model, attn_type="bi", num_segments=0, mem_len=0),
+        data=replace(config.data, window="text", reuse_len=0, num_predict=None, bidirectional=False, pack=False),
+    )
+
+
+def _prefix_contradictions(config: Config) -> Iterator[str]:
+    if config.data.pack:
+        yield "--objective prefix with data.pack: a window has one prefix, and its other documents would have none"
+    if config.data.seq_len < 2:
+        yield f"data.seq-len {config.data.seq_len}: a prefix and a piece behind it need 2 positions at least"
+
+
+PREFIX = Record(
+    name="prefix",
+    summary="the pieces behind a prefix that is read both ways (UniLM, T5)",
+    title="Prefix language modelling",
+    learns="the pieces behind a prefix",
+    filling=prefix.FILLING,
+    start=_start_prefix,
+    attn_type="bi",
+    positions=("relative", "sinusoidal"),
+    loss="likelihood",
+    order="left to right",
+    contradictions=_prefix_contradictions,
+)
+
+
+OBJECTIVES = (PLM, MLM, CLM, RTD, PREFIX)
