@@ -9,7 +9,7 @@ from rich.table import Table
 
 from xlnet_jax.costs import GIB
 from xlnet_jax.planning.estimate import Plan
-from xlnet_jax.planning.scaling_law import INTERVAL, predict, read_fit
+from xlnet_jax.planning.scaling_law import predict_loss
 from xlnet_jax.planning.step_cost import Cost
 from xlnet_jax.planning.topologies import GPU_MEMORY_SIZES, memory_for_programs
 from xlnet_jax.settings.config import Config
@@ -38,27 +38,10 @@ def show(plan: Plan, utilization: float, console: Console) -> None:
     if plan.parts:
         _collectives(plan, console)
         _time(plan, utilization, console)
-    console.print(f"{predicted_loss(c)}\n")
+    console.print(f"{predict_loss(c)}\n")
     console.print(PROVES)
     if not plan.chip.clock:
         console.print(GPUS_LACK)
-
-
-def predicted_loss(config: Config) -> str:
-    """Return what the scaling law says of a run's held-out loss, and whether the run is larger than those behind it."""
-    if (found := predict(config)) is None:
-        return "held-out loss: not predicted, because the scaling law is one of plm and the XLNet network"
-    loss = (
-        f"held-out loss after {config.steps:,} steps: {found.loss:.2f} nats a target; {found.low:.2f} to "
-        f"{found.high:.2f} in {INTERVAL:.0%} of the law's refits; on English text in {read_fit().vocab_size:,} pieces "
-        "(docs/results.md)"
-    )
-    if max(found.times_parameters, found.times_tokens) <= 1:
-        return loss
-    return (
-        f"{loss}\nEXTRAPOLATED: the run has {found.times_parameters:,.3g} times the parameters and "
-        f"{found.times_tokens:,.3g} times the tokens of the largest runs behind the law"
-    )
 
 
 def compare(plans: Sequence[Plan], utilization: float, title: str, console: Console) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from etils import epath
@@ -54,18 +53,6 @@ class Fit:
     """fewest and most of the runs"""
 
 
-class Prediction(NamedTuple):
-    """Loss that a law predicts for a run, in nats a target."""
-
-    loss: float
-    low: float
-    high: float
-    """bounds of the refits' predictions"""
-    times_parameters: float
-    times_tokens: float
-    """size of the run as a multiple of the largest that the law was fitted to"""
-
-
 def layer_parameters(model: ModelConfig) -> int:
     """Return the number of weights of the matrices in all layers: attention's q, k, v, o and, with relative positions,
     r; the feed-forward's two. Not those of embeddings, biases and normalisation."""
@@ -73,18 +60,28 @@ def layer_parameters(model: ModelConfig) -> int:
     return model.num_layers * model.d_model * (attention + 2 * model.d_ff)
 
 
-def predict(config: Config) -> Prediction | None:
-    """Return the held-out loss that a run would end with, or None for another objective or network than those of the
-    law's runs."""
+def predict_loss(config: Config) -> str:
+    """Return in words the held-out loss that a run would end with, in nats a target, and whether the run is larger than
+    those behind the law."""
     fit = read_fit()
     if config.objective != fit.objective or config.model.network != "xlnet":
-        return None
+        return "held-out loss: not predicted, because the scaling law is one of plm and the XLNet network"
     parameters = layer_parameters(config.model)
     tokens = config.steps * config.data.batch_size * config.data.seq_len
     spread = [law.loss(parameters, tokens) for law in fit.refits]
     low, high = np.quantile(spread, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
-    times = parameters / fit.parameters[1], tokens / fit.tokens[1]
-    return Prediction(fit.law.loss(parameters, tokens), float(low), float(high), *times)
+    found = (
+        f"held-out loss after {config.steps:,} steps: {fit.law.loss(parameters, tokens):.2f} nats a target; {low:.2f} "
+        f"to {high:.2f} in {INTERVAL:.0%} of the law's refits; on English text in {fit.vocab_size:,} pieces "
+        "(docs/results.md)"
+    )
+    times_parameters, times_tokens = parameters / fit.parameters[1], tokens / fit.tokens[1]
+    if max(times_parameters, times_tokens) <= 1:
+        return found
+    return (
+        f"{found}\nEXTRAPOLATED: the run has {times_parameters:,.3g} times the parameters and {times_tokens:,.3g} "
+        "times the tokens of the largest runs behind the law"
+    )
 
 
 @functools.cache

@@ -54,8 +54,7 @@ def print_plans(settings: PlanConfig) -> int:
     os.environ.update(ENVIRONMENT)
     # Import jax after the environment is set: it reads the environment once.
     from xlnet_jax.planning import report
-    from xlnet_jax.planning.estimate import make_plan
-    from xlnet_jax.planning.search import search
+    from xlnet_jax.planning.estimate import make_plan, search
 
     width = None if sys.stdout.isatty() else REDIRECTED_WIDTH
     console = Console(soft_wrap=True, highlight=False, markup=False, width=width)

@@ -15,6 +15,8 @@ needs_libtpu = pytest.mark.skipif(
 )
 has_gpu_compiler = any(map(importlib.util.find_spec, CUDA_PLUGINS))
 needs_gpu_compiler = pytest.mark.skipif(not has_gpu_compiler, reason="the compiler for GPUs: make gpu-plans")
+TINY = """--preset demo --data.seq-len 32 --data.reuse-len 16 --data.perm-size 16 --data.num-predict 6
+--model.mem-len 16 --model.d-model 32 --model.d-ff 64 --model.vocab-size 128"""
 
 
 def run_program(program, *arguments):
