@@ -1,8 +1,6 @@
 """Find TPU slices by their public names."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -14,10 +12,8 @@ from xlnet_jax.planning.topologies import GENERATIONS, parse_slice
 @pytest.mark.parametrize(
     ("name", "generation", "shape"),
     [
-        ("v5e-1", "v5e", (1, 1)),
         ("v5litepod-256", "v5e", (16, 16)),
         ("v3-1024", "v3", (16, 32)),
-        ("v4-8", "v4", (2, 2, 1)),
         ("v5p-1024", "v5p", (8, 8, 8)),
         ("v5p:4x4x12", "v5p", (4, 4, 12)),
         ("V6E:16x16", "v6e", (16, 16)),
@@ -44,6 +40,7 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
         ("", "--topology is missing: name a TPU slice"),
         ("--topology v3:2x2 --utilization 40", "--utilization 40.0 must be in (0, 1]"),
         ("--topology v3:2x2 v3:4x4 --search", "--search takes one --topology"),
+        ("--topology h100-1 --batch-per-device 8 --batch 8", "--batch, --batch-per-device and --data.batch-size say"),
         ("--topology v3:2x2 --init runs/x", "--init: a plan reads no files"),
         ("--topolgy v3:2x2", "unknown setting --topolgy: did you mean --topology?"),
         ("--topology v3:2x2 --data.perm-size 48", "data.perm-size 48 must divide both parts"),
@@ -52,9 +49,3 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
 def test_a_mistake_is_one_line_before_anything_is_compiled(argv, message):
     with pytest.raises(InputError, match=f"^{re.escape(message)}"):
         plan.main(argv.split())
-
-
-def test_reading_a_request_loads_no_jax():
-    script = "import sys, xlnet_jax.plan; print('jax' in sys.modules, 'libtpu' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]

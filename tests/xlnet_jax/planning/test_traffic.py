@@ -181,9 +181,36 @@ def bytes_of(*lines, functions=""):
     return memory_bytes(program_of(*lines, functions=functions))
 
 
-def test_a_reshape_that_changes_the_layout_is_a_copy_and_one_that_keeps_it_is_free():
-    assert bytes_of("ROOT %r = f32[1024]{0:T(1024)} reshape(%x)") == 2 * ARRAY
-    assert bytes_of("ROOT %r = f32[1,8,128]{2,1,0:T(8,128)} bitcast(%x)") == 0
+@pytest.mark.parametrize(
+    ("lines", "moved"),
+    [
+        (["ROOT %r = f32[1024]{0:T(1024)} reshape(%x)"], 2 * ARRAY),  # it changes the layout: a copy
+        (["ROOT %r = f32[1,8,128]{2,1,0:T(8,128)} bitcast(%x)"], 0),
+        (["ROOT %c = f32[8,128]{0,1:T(8,128)} copy(%x)"], 2 * ARRAY),
+        (["ROOT %t = f32[128,8]{1,0:T(8,128)} transpose(%x), dimensions={1,0}"], 2 * ARRAY),
+        (["%z = f32[]{:T(128)S(1)} constant(0)", "ROOT %p = f32[9,128]{1,0} pad(%x, %z)"], ARRAY + 4 * 9 * 128),
+        (["ROOT %t = (f32[8,128]{1,0}, f32[8,128]{1,0}) tuple(%x, %x)"], 0),
+        (["ROOT " + KERNEL.replace("COST", COST)], 123_456),
+        (["ROOT " + KERNEL.replace("COST", "")], 2 * ARRAY),  # operands and result once
+        (
+            [
+                "%s = (f32[8,128]{1,0}, f32[32,128]{1,0}, u32[]{:S(2)}) all-gather-start(%x), "
+                "replica_groups={{0,1,2,3}}",
+                "ROOT %d = f32[32,128]{1,0} all-gather-done(%s)",
+            ],
+            ARRAY + 4 * ARRAY,
+        ),
+        (
+            [
+                "%s = f32[8,128]{1,0} all-reduce-start(%x), replica_groups={{0,1,2,3}}, to_apply=%sum",
+                "ROOT %d = f32[8,128]{1,0} all-reduce-done(%s)",
+            ],
+            2 * ARRAY,
+        ),
+    ],
+)
+def test_instructions_read_their_operands_and_write_their_result(lines, moved):
+    assert bytes_of(*lines) == moved
 
 
 def test_a_reshape_in_a_fusion_moves_nothing_beside_what_the_fusion_moves():
@@ -195,14 +222,6 @@ def test_a_reshape_in_a_fusion_moves_nothing_beside_what_the_fusion_moves():
 }
 """
     assert bytes_of("ROOT %f = f32[128]{0:T(128)} fusion(%x), kind=kLoop, calls=%fused", functions=functions) == 2 * 512
-
-
-def test_copies_transposes_and_pads_read_and_write_once():
-    assert bytes_of("ROOT %c = f32[8,128]{0,1:T(8,128)} copy(%x)") == 2 * ARRAY
-    assert bytes_of("ROOT %t = f32[128,8]{1,0:T(8,128)} transpose(%x), dimensions={1,0}") == 2 * ARRAY
-    padded = bytes_of("%z = f32[]{:T(128)S(1)} constant(0)", "ROOT %p = f32[9,128]{1,0} pad(%x, %z), padding=0_1x0_0")
-    assert padded == ARRAY + 4 * 9 * 128
-    assert bytes_of("ROOT %t = (f32[8,128]{1,0}, f32[8,128]{1,0}) tuple(%x, %x)") == 0
 
 
 @pytest.mark.parametrize(("start", "is_made"), [("bitcast(%p)", False), ("broadcast(%zero), dimensions={}", True)])
@@ -219,15 +238,3 @@ def test_an_update_in_a_fusion_writes_a_part_unless_the_fusion_makes_the_whole(s
 """
     moved = bytes_of("ROOT %f = f32[8,128]{1,0:T(8,128)} fusion(%x), kind=kLoop, calls=%fused", functions=functions)
     assert moved == (ARRAY if is_made else ARRAY // 8)
-
-
-def test_a_kernel_moves_what_its_author_states_or_else_its_operands_and_result_once():
-    assert bytes_of("ROOT " + KERNEL.replace("COST", COST)) == 123_456
-    assert bytes_of("ROOT " + KERNEL.replace("COST", "")) == 2 * ARRAY
-
-
-def test_an_asynchronous_collective_reads_its_operand_and_writes_its_result():
-    start = "%s = (f32[8,128]{1,0}, f32[32,128]{1,0}, u32[]{:S(2)}) all-gather-start(%x), replica_groups={{0,1,2,3}}"
-    assert bytes_of(start, "ROOT %d = f32[32,128]{1,0} all-gather-done(%s)") == ARRAY + 4 * ARRAY
-    reduced = "%s = f32[8,128]{1,0} all-reduce-start(%x), replica_groups={{0,1,2,3}}, to_apply=%sum"
-    assert bytes_of(reduced, "ROOT %d = f32[8,128]{1,0} all-reduce-done(%s)") == 2 * ARRAY
