@@ -49,12 +49,6 @@ def tiny():
     return xlnet_jax.load("tiny")
 
 
-@pytest.fixture(scope="module")
-def classifier(tiny):
-    head = HeadConfig("classification", 3, "mean")
-    return Model(tiny.model, random_model(tiny.model, head).params, tiny.objective, head, tiny.tokenizer)
-
-
 CALLS = {
     "encode_lines": lambda model, texts: [row.tolist() for row in model.tokenizer.encode_lines(texts)],
     "encode": lambda model, texts: [array.tolist() for array in model.encode(texts)],
@@ -83,11 +77,3 @@ def test_results_are_in_the_order_of_the_texts(tiny, call):
         CALLS[call](tiny, ["fine", 3.5])
 
 
-def test_predictions_are_in_the_order_of_the_inputs(classifier):
-    expected = classifier.predict(TEXTS, seq_len=16)
-    for kind in KINDS:
-        assert classifier.predict(kind(TEXTS), seq_len=16) == expected
-
-
-def test_a_single_word_is_a_list_of_one(tiny):
-    assert fill_in(tiny, TEXTS[0], "letter") == fill_in(tiny, TEXTS[0], ["letter"])

@@ -59,31 +59,6 @@ def test_each_row_sums_to_one_over_the_keys_of_its_text(model):
         assert not found.content_ZBNLK[:, b, :, :, length:].any()
 
 
-def test_the_weights_are_those_that_the_hidden_states_come_from(model):
-    """Recompute what the first layer adds to the embeddings from the weights and the values of its keys."""
-    ids, mask, segments = model.encode(TEXTS[:1])
-    backbone = model.params["backbone"]
-    apply = jax.jit(partial(build_encoder(model.model).apply, mutable=["intermediates", "keys_values"]))
-    _, sown = apply({"params": backbone}, text_inputs(ids, mask, segments))
-    value_BNKH = sown["keys_values"]["layers"]["attention"]["value_BNKH"][0][0]
-    after_BLD = np.asarray(sown["intermediates"]["layers"]["rows_BTD"][0][0])
-    layer = jax.tree.map(lambda array_Z: np.asarray(array_Z[0]), backbone["layers"])
-    weights_BNLK = attention_weights(model, TEXTS[:1]).content_ZBNLK[0]
-    out_BLD = np.einsum("BNLK,BNKH,DNH->BLD", weights_BNLK, value_BNKH, layer["attention"]["o"])
-    rows_BLD = normalize(backbone["word_embedding"][ids] + out_BLD, layer["attention"]["norm"])
-    inner, outer = (layer["feed_forward"][name] for name in ("inner", "outer"))
-    inner_BLF = np.asarray(jax.nn.gelu(rows_BLD @ inner["kernel"] + inner["bias"]))
-    rows_BLD = normalize(rows_BLD + inner_BLF @ outer["kernel"] + outer["bias"], layer["feed_forward"]["norm"])
-    np.testing.assert_allclose(rows_BLD, after_BLD, atol=1e-4)
-
-
-def normalize(rows, norm):
-    (norm,) = norm.values()
-    rows = np.asarray(rows)
-    centred = rows - rows.mean(-1, keepdims=True)
-    return centred / np.sqrt(centred.var(-1, keepdims=True) + 1e-12) * norm["scale"] + norm["bias"]
-
-
 def test_a_target_sees_the_context_and_the_targets_before_it(model):
     found = attention_weights(model, TEXTS, [[3, 0], [0]])
     length = len(found.pieces[0])

@@ -77,17 +77,6 @@ def test_gaps_come_in_the_order_of_the_text_with_the_likeliest_pieces_first(mode
         assert dict(gap.likeliest)[gap.piece] == gap.probability
 
 
-def test_no_gap_sees_what_is_hidden(model):
-    """Two hidden words of one piece each change places: every probability stays at its position."""
-    ours = fill_in(model, TEXT, ["list", "names"], likeliest=800)
-    theirs = fill_in(model, "The names of list is new", ["list", "names"], likeliest=800)
-    assert [gap.piece for gap in ours] == [gap.piece for gap in theirs][::-1] == ["▁list", "▁names"]
-    for one, other in zip(ours, theirs, strict=True):
-        assert dict(one.likeliest) == pytest.approx(dict(other.likeliest), rel=1e-4)
-    seen = fill_in(model, "The names of list is new", ["list"], likeliest=800)
-    assert dict(seen[0].likeliest) != pytest.approx(dict(ours[1].likeliest), rel=1e-2)
-
-
 AROUND = (
     '"{}" she said', "({}) she said", "[{}]", "{{{}}}", "‘{}’", "“{}”, he said", "«{}»", "¿{}?", "—{}—", "a/{}/b",
     "he said:{}.", "*{}*", "'{}'", "…{}…", "-{}-", "<{}>",

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.xlnet_jax.kernels import attention_cases
 from tests.xlnet_jax.random_models import BERT, SMALL
-from xlnet_jax.kernels import implementations
+from xlnet_jax.kernels import implementations, plain
 from xlnet_jax.kernels.arguments import MASKED
 from xlnet_jax.kernels.plain import attend_BNTH
 from xlnet_jax.models.heads import build_encoder
@@ -39,12 +40,16 @@ def test_the_written_gradient_is_that_of_the_plain_formula(with_dropout):
     assert (our_grads[0][1, :, :, 4] == 0.0).all()
 
 
+def test_the_weights_that_are_shown_are_those_that_rows_read_by():
+    inputs = attention_cases.inputs_of(attention_cases.Case())
+    read = jnp.einsum("BNTK,BNKH->BNTH", plain.weights_BNTK(inputs), inputs.value_BNKH)
+    np.testing.assert_allclose(read[1], plain.attention_BNTH(inputs)[1], rtol=0, atol=1e-5)
+
+
 BATCH, LENGTH, TARGETS, MEMORY = 2, 61, 13, 30
 NARROW = dataclasses.replace(SMALL, num_layers=2, num_heads=2, d_head=2, d_model=4, d_ff=4, mem_len=MEMORY, dropout=0.1)
 SEAMS = {
     "two streams": NARROW,
-    "same length": dataclasses.replace(NARROW, attn_type="uni", same_length=True, remat="full"),
-    "sinusoidal": dataclasses.replace(NARROW, positions="sinusoidal"),
     "bert": dataclasses.replace(
         BERT, num_layers=2, num_heads=2, d_head=2, d_model=4, d_ff=4, max_positions=LENGTH, attention_dropout=0.1
     ),

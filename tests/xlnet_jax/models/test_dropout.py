@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +10,8 @@ import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations
-from xlnet_jax.kernels.dropout import threshold
-from xlnet_jax.models.attention import attend_with_dropout_BNTH
+from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN, threshold
+from xlnet_jax.kernels.plain import attention_BNTH
 from xlnet_jax.models.heads import build_model, init_params
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.layers import Dropout
@@ -43,27 +42,17 @@ def batch_of(config: Config, step):
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_hidden_states_that_are_kept_are_scaled_up(rate):
+def test_what_is_kept_is_scaled_up(rate):
+    """Hidden states; and attention weights: with equal scores and the rows of a unit matrix as values, each output is a
+    row of weights."""
     rows_BTD = jnp.full((4, 8, 16), 3.0)
     dropped = Dropout(rate, train=True).apply({}, rows_BTD, jnp.arange(4), rngs={"dropout": jax.random.key(0)})
     np.testing.assert_allclose(np.unique(dropped), [0, 3 / (1 - rate)], rtol=1e-6)
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_attention_weights_that_are_kept_are_scaled_up(rate):
-    """Equal scores and values that are the rows of a unit matrix: each output is a row of weights."""
-    query_BNTH = jnp.zeros((2, 2, 8, 8))
     key_BNKH = jnp.broadcast_to(jnp.eye(8)[None, None], (2, 2, 8, 8))
     everything = Relations(mask_BTK=jnp.ones((2, 8, 8), bool))
-
-    class Attention(nn.Module):
-        @nn.compact
-        def __call__(self):
-            inputs = AttentionInputs(query_BNTH, key_BNKH, key_BNKH, everything)
-            return attend_with_dropout_BNTH(self, rate, inputs, jnp.arange(2), "plain")
-
-    weights = Attention().apply({}, rngs={"dropout": jax.random.key(0)})
-    np.testing.assert_allclose(np.unique(weights), [0, 1 / 8 / (1 - rate)], rtol=1e-6)
+    dropout = AttentionDropout(rate, attention_seed_BN(jax.random.key(0), jnp.arange(2), 2))
+    inputs = AttentionInputs(jnp.zeros((2, 2, 8, 8)), key_BNKH, key_BNKH, everything, dropout=dropout)
+    np.testing.assert_allclose(np.unique(attention_BNTH(inputs)), [0, 1 / 8 / (1 - rate)], rtol=1e-6)
 
 
 # ---- sites -----------------------------------------------------------------------------------------------------------

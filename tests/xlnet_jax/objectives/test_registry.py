@@ -65,14 +65,6 @@ def test_a_name_that_is_no_objectives_is_refused_with_the_nearest():
         objective_named("mml")
 
 
-def test_records_are_read_without_jax():
-    code = (
-        "import sys, xlnet_jax.objectives.registry; print(sorted({'jax', 'flax', 'tensorflow'} & sys.modules.keys()))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_help_lists_every_objective(capsys):
     with pytest.raises(SystemExit):
         parse_config(["--help"], "train", "Pretrain.")

@@ -68,13 +68,6 @@ def test_the_generators_layers_learn_nothing_from_the_discriminator_nor_it_from_
         assert (np.abs(gradient).max() > 0) == is_its_own, path
 
 
-def test_the_two_networks_drop_by_masks_of_their_own():
-    key = jax.random.key(0)
-    both = _split_dropout(BatchDropout(key, jnp.arange(ROWS)))
-    bits = {tuple(np.asarray(jax.random.key_data(k)).tolist()) for k in (key, *(dropout.key for dropout in both))}
-    assert len(bits) == 3
-
-
 @pytest.fixture(scope="module")
 def by_hand(params, batch):
     """(what the discriminator reads, what stands in the text, its scores), by the networks themselves."""

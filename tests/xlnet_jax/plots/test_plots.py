@@ -21,13 +21,6 @@ def test_a_run_of_any_length_gives_a_picture(tmp_path, points):
     assert [p.name for p in tmp_path.iterdir()] == ["curves.png"]
 
 
-def test_a_running_mean_keeps_a_constant_and_shrinks_noise():
-    np.testing.assert_allclose(smooth(np.full(9, 2.0)), 2.0)
-    noise = np.random.default_rng(0).normal(size=500)
-    assert smooth(noise).std() < 0.5
-    np.testing.assert_allclose(smooth(np.array([1.0, 2.0])), 1.5)
-
-
 def test_the_best_step_is_marked_and_nothing_is_drawn_from_nothing(tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 

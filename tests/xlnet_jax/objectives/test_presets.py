@@ -1,14 +1,17 @@
-"""The lengths of a window's parts follow data.seq_len where nobody gives them."""
+"""The lengths of a window's parts follow data.seq_len where nobody gives them; and the preset of long windows."""
 
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import xlnet_jax
 from data_pipelines.windows import resized
+from tests.xlnet_jax.tiny_text import batches_of
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.presets import long, parse_config
+from xlnet_jax.objectives.presets import long, parse_config, with_objective
+from xlnet_jax.objectives.registry import validate
 from xlnet_jax.settings.files import to_dict
 
 
@@ -60,3 +63,32 @@ def test_keywords_of_python_mean_what_the_flags_of_train_mean():
         assert ours.given == parsed(*words).given
     with pytest.raises(InputError, match=r"data\.mask-share changes nothing: --objective plm replaces no piece"):
         xlnet_jax.preset("demo", data={"mask_share": 0.5})
+
+
+# ---- long windows ----------------------------------------------------------------------------------------------------
+
+SMALLER = replace(long(), data=replace(long().data, batch_size=2))
+
+
+def test_its_batches_are_made():
+    source = batches_of(SMALLER)
+    (batch,) = source.iterate(3, 4)
+    for name, values in source.batch_at(3).items():
+        np.testing.assert_array_equal(batch[name], values)
+    assert batch["input_ids"].shape == (2, 16_384)
+    assert batch["target_positions"].shape == (2, 2_720)
+    assert batch["target_weights"].mean() > 0.99
+    assert (np.unique(batch["document_start"]) >= 0).all()
+
+
+@pytest.mark.parametrize("objective", ["plm", "mlm", "clm", "prefix"])
+def test_targets_stand_in_ascending_order(objective):
+    """So tiles of neighbouring query rows read neighbouring keys."""
+    config = with_objective(SMALLER, objective)
+    validate(config)
+    batch = batches_of(config).batch_at(0)
+    steps = np.diff(batch["target_positions"], axis=1)
+    assert (steps[batch["target_weights"][:, 1:] > 0] > 0).all()
+    assert (steps >= 0).all()
+
+
