@@ -33,9 +33,7 @@ def vocabulary_tokenizer(pretrained: Pretrained) -> Tokenizer:
     task."""
     if pretrained.head is not None:
         raise InputError(f"the checkpoint has a head for {pretrained.head.task}, and no vocabulary scores")
-    if pretrained.tokenizer is None:
-        raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give `tokenizer`")
-    return pretrained.tokenizer
+    return pretrained.demand_tokenizer()
 
 
 def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -13,14 +13,13 @@ from data_pipelines.tokenizer import CLS, SEP
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.factorize import find_words
-from xlnet_jax.plots.attention import TextAttention, attention_page, draw_attention_png
+from xlnet_jax.plots.attention import AttentionWeights, attention_page, draw_attention_png
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.fields import CheckpointArgument
 from xlnet_jax.settings.files import list_of_texts
 from xlnet_jax.storage.files import demand_new_file, write_durably
 
 if TYPE_CHECKING:
-    from data_pipelines.tokenizer import Tokenizer
     from xlnet_jax.checkpoints.pretrained import Pretrained
 
 MOST_PIECES = 128  # a page of XLNet-Large, 24 x 16 heads, has 17 MB then
@@ -95,7 +94,7 @@ def print_attention(settings: AttentionSettings) -> None:
     print(f"{path}  {about}, {path.stat().st_size / 1000:,.0f} kB")
 
 
-def view_attention(pretrained: "Pretrained", text: str, targets: str | Iterable[str] = ()) -> TextAttention:
+def view_attention(pretrained: "Pretrained", text: str, targets: str | Iterable[str] = ()) -> AttentionWeights:
     """Return the attention weights of a text.
 
     targets: words of the text to predict, in the order of prediction, each seeing those before it; several pieces of
@@ -104,33 +103,12 @@ def view_attention(pretrained: "Pretrained", text: str, targets: str | Iterable[
     Raises InputError where the text has more than MOST_PIECES pieces, and as `attention_weights` and `find_words` do.
     """
     targets = list_of_texts(targets, "targets")
-    tokenizer = _tokenizer(pretrained, with_targets=bool(targets))
+    tokenizer = pretrained.demand_tokenizer()
     ids_L = tokenizer.encode_lines([text])[0]
     if len(ids_L) > MOST_PIECES:
         raise InputError(f"`text` has {len(ids_L):,} pieces, and a picture shows at most {MOST_PIECES}: shorten it")
     positions = [int(i) for words in targets for i in find_words(tokenizer, ids_L, words)]
-    found = attention_weights(pretrained, [text], [positions] if positions else None)
-    query_ZNPK = None if found.query_ZBNPK is None else found.query_ZBNPK[:, 0]
-    return TextAttention(found.pieces[0], found.targets[0], found.content_ZBNLK[:, 0], query_ZNPK)
-
-
-class AttentionWeights(NamedTuple):
-    """Attention weights on a batch of texts, float32 in [0, 1]. K = L: the keys are the pieces of the text.
-
-    A row sums to 1 over the keys that it may see, and is 0 on all others. Padding, on the right of shorter texts, has
-    zeros as rows and as keys. So has a row that sees no piece at all, as that of the first target of a text whose
-    pieces are all targets: it reads zeros.
-    """
-
-    pieces: list[list[str]]
-    """pieces of each text, in its order, with <sep> and <cls> after them"""
-    targets: list[list[int]]
-    """positions of the predicted pieces of each text, in the order of prediction: row p of the query stream predicts
-    targets[b][p]"""
-    content_ZBNLK: np.ndarray
-    """[layers, texts, heads, rows, keys]; row i is piece i"""
-    query_ZBNPK: np.ndarray | None
-    """[layers, texts, heads, targets, keys]; None = no targets were given"""
+    return attention_weights(pretrained, [text], [positions] if positions else None)
 
 
 def attention_weights(
@@ -151,9 +129,10 @@ def attention_weights(
     the network has learned; and where targets are given, for a position that is not in the text or occurs twice, and
     for a checkpoint without a query stream.
     """
+    from xlnet_jax.checkpoints.pretrained import scoring_tokenizer
     from xlnet_jax.inference.log_probs import Query, padded, padded_queries
 
-    tokenizer = _tokenizer(pretrained, with_targets=targets is not None)
+    tokenizer = pretrained.demand_tokenizer() if targets is None else scoring_tokenizer(pretrained)
     after = [SEP, CLS] if specials else []
     rows = [np.array([*ids, *after], np.int32) for ids in tokenizer.encode_lines(list_of_texts(texts))]
     lengths = [len(row) for row in rows]
@@ -206,12 +185,3 @@ def _program(config: ModelConfig, with_targets: bool) -> Callable[..., Any]:
         return found_ZBNTK[..., -batch.ids_BL.shape[1] :]  # without the memory of rows that see nothing
 
     return weights_ZBNTK
-
-
-def _tokenizer(pretrained: "Pretrained", with_targets: bool) -> "Tokenizer":
-    from xlnet_jax.checkpoints.pretrained import scoring_tokenizer
-
-    tokenizer = scoring_tokenizer(pretrained) if with_targets else pretrained.tokenizer
-    if tokenizer is None:
-        raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it")
-    return tokenizer

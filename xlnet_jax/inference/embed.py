@@ -172,7 +172,11 @@ def embed_texts(
     alone = replace(model, mem_len=0, same_length=False)  # same_length: rows see mem_len positions, here none
     if model.network == "bert":
         seq_len = min(seq_len, model.num_places)
-    rows = _encode(pretrained, texts, specials, names)
+    rows = pretrained.demand_tokenizer().encode_lines(list_of_texts(texts))
+    for i, ids in enumerate(rows):
+        if not len(ids):
+            raise InputError(f"{names[i] if names else f'text {i}'}: the tokenizer leaves nothing of it")
+    rows = [np.append(ids, (SEP, CLS)).astype(np.int32) for ids in rows] if specials else rows
     lengths = [len(row) for row in rows]
     vectors_BD = np.zeros((len(rows), model.d_model), np.float32)
 
@@ -217,18 +221,6 @@ def _first_layers(pretrained: "Pretrained", layer: int, mem_len: int | None) -> 
     if depth == n or model.share_layers:
         return model, backbone
     return model, {**backbone, "layers": jax.tree.map(lambda by_layer: by_layer[:depth], backbone["layers"])}
-
-
-def _encode(
-    pretrained: "Pretrained", texts: str | Iterable[str], specials: bool, names: Sequence[str] | None
-) -> list[np.ndarray]:
-    if pretrained.tokenizer is None:
-        raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give `tokenizer`")
-    rows = pretrained.tokenizer.encode_lines(list_of_texts(texts))
-    for i, ids in enumerate(rows):
-        if not len(ids):
-            raise InputError(f"{names[i] if names else f'text {i}'}: the tokenizer leaves nothing of it")
-    return [np.append(ids, (SEP, CLS)).astype(np.int32) for ids in rows] if specials else rows
 
 
 def _weights(length: int, pooling: Pooling) -> np.ndarray:

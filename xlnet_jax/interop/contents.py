@@ -66,14 +66,19 @@ class Pretrained:
             return BertDetector(self.model)
         return build_model(self.model, self.head)
 
+    def demand_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer. Raises InputError where the checkpoint has none."""
+        if self.tokenizer is None:
+            raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give `tokenizer`")
+        return self.tokenizer
+
     def encode(self, texts: str | Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (input_ids, attention_mask, segment_ids), int32 [B, L]: text <sep> <cls>, padded on the left as in the
         original. Raises InputError where the checkpoint has no tokenizer."""
-        if self.tokenizer is None:
-            raise InputError("this checkpoint has no tokenizer: put its spiece.model beside it")
+        tokenizer = self.demand_tokenizer()
         if not (texts := list_of_texts(texts)):
             raise InputError("`texts` is a list of at least one text")
-        rows = [[*ids, SEP, CLS] for ids in self.tokenizer.encode_lines(texts)]
+        rows = [[*ids, SEP, CLS] for ids in tokenizer.encode_lines(texts)]
         length = max(map(len, rows))
         ids_BL = np.array([[PAD] * (length - len(row)) + row for row in rows], np.int32)
         mask_BL = np.array([[0] * (length - len(row)) + [1] * len(row) for row in rows], np.int32)

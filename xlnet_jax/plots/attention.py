@@ -1,5 +1,5 @@
-"""Attention weights of one text: a page for a browser, to choose layer, head and row in, and a picture of one head and
-of all heads."""
+"""Attention weights, and those of one text as a page for a browser, to choose layer, head and row in, or as a picture of
+one head and of all heads."""
 
 import base64
 import json
@@ -19,34 +19,40 @@ THUMBNAIL_INCHES = (0.5, 1.6)
 TICKS = (0, 0.01, 0.05, 0.25, 0.5, 1)
 
 
-class TextAttention(NamedTuple):
-    """Attention weights of one text, float32 in [0, 1]; 0 = the row may not see the key."""
+class AttentionWeights(NamedTuple):
+    """Attention weights on a batch of texts, float32 in [0, 1]. K = L: the keys are the pieces of the text.
 
-    pieces: list[str]
-    """pieces of the text, with <sep> and <cls> after them"""
-    targets: list[int]
-    """positions of the predicted pieces, in the order of prediction"""
-    content_ZNLK: np.ndarray
-    """[layers, heads, pieces, keys]"""
-    query_ZNPK: np.ndarray | None
-    """[layers, heads, targets, keys]; None = nothing is predicted"""
+    A row sums to 1 over the keys that it may see, and is 0 on all others. Padding, on the right of shorter texts, has
+    zeros as rows and as keys. So has a row that sees no piece at all, as that of the first target of a text whose
+    pieces are all targets: it reads zeros.
+    """
+
+    pieces: list[list[str]]
+    """pieces of each text, in its order, with <sep> and <cls> after them"""
+    targets: list[list[int]]
+    """positions of the predicted pieces of each text, in the order of prediction: row p of the query stream predicts
+    targets[b][p]"""
+    content_ZBNLK: np.ndarray
+    """[layers, texts, heads, rows, keys]; row i is piece i"""
+    query_ZBNPK: np.ndarray | None
+    """[layers, texts, heads, targets, keys]; None = no targets were given"""
 
 
-def attention_page(found: TextAttention, text: str, origin: str, layer: int, head: int | None) -> str:
-    """Return one HTML file that loads nothing. origin: name of the model. layer, head: shown first, from 0; head None =
-    the mean of all."""
-    layers, heads = found.content_ZNLK.shape[:2]
+def attention_page(found: AttentionWeights, text: str, origin: str, layer: int, head: int | None) -> str:
+    """Return one HTML file that loads nothing. found: of one text. origin: name of the model. layer, head: shown first,
+    from 0; head None = the mean of all."""
+    layers, _, heads = found.content_ZBNLK.shape[:3]
     data = {
         "text": text,
         "origin": origin,
-        "pieces": found.pieces,
-        "targets": found.targets,
+        "pieces": found.pieces[0],
+        "targets": found.targets[0],
         "layers": layers,
         "heads": heads,
         "layer": layer,
         "head": heads if head is None else head,
-        "content": _encode(found.content_ZNLK),
-        "query": None if found.query_ZNPK is None else _encode(found.query_ZNPK),
+        "content": _encode(found.content_ZBNLK),
+        "query": None if found.query_ZBNPK is None else _encode(found.query_ZBNPK),
     }
     # No text can end the element that holds the data, or begin another.
     escaped = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
@@ -60,12 +66,13 @@ def _encode(weights: np.ndarray) -> str:
 
 
 def draw_attention_png(
-    found: TextAttention, text: str, origin: str, layer: int, head: int | None, path: epath.PathLike
+    found: AttentionWeights, text: str, origin: str, layer: int, head: int | None, path: epath.PathLike
 ) -> None:
-    """Write a PNG. origin: name of the model. layer, head: drawn with their pieces; head None = the mean of all."""
+    """Write a PNG. found: of one text. origin: name of the model. layer, head: drawn with their pieces; head None = the
+    mean of all."""
     from matplotlib.figure import Figure
 
-    (layers, heads), length = found.content_ZNLK.shape[:2], len(found.pieces)
+    layers, _, heads, length, _ = found.content_ZBNLK.shape
     matrix = max(length * CELL_INCHES, SMALLEST_INCHES)
     thumbnail = min(max(matrix / heads, THUMBNAIL_INCHES[0]), THUMBNAIL_INCHES[1])
     streams = _streams(found)
@@ -73,7 +80,7 @@ def draw_attention_png(
     width, all_width = len(streams) * (matrix + 1.6), thumbnail * heads + 0.6
     all_height = thumbnail * layers * rows / length + 0.8
     size = max(width, all_width), matrix + 2.2 + all_height
-    with lettering([*found.pieces, text], 9):
+    with lettering([*found.pieces[0], text], 9):
         figure = Figure(figsize=size, dpi=DPI, layout="constrained")
         parts: Any = figure.subfigures(2, 1, height_ratios=[matrix + 1.4, all_height])
         figure.suptitle(f"Attention of “{shorten(text, 90)}”\n{origin}: {layers} layers x {heads} heads", fontsize=11)
@@ -84,20 +91,22 @@ def draw_attention_png(
         write_png(figure, path)
 
 
-def _streams(found: TextAttention) -> list[tuple[str, list[int], np.ndarray, str]]:
+def _streams(found: AttentionWeights) -> list[tuple[str, list[int], np.ndarray, str]]:
     """Return (title, position of each row, weights, colour) of each stream."""
-    positions = list(range(len(found.pieces)))
-    content = "content stream: a row knows its piece", positions, found.content_ZNLK, CONTENT_COLOUR
-    if found.query_ZNPK is None:
+    (pieces,), (targets,) = found.pieces, found.targets
+    positions = list(range(len(pieces)))
+    content = "content stream: a row knows its piece", positions, found.content_ZBNLK[:, 0], CONTENT_COLOUR
+    if found.query_ZBNPK is None:
         return [content]
-    return [content, ("query stream: a row predicts its piece", found.targets, found.query_ZNPK, QUERY_COLOUR)]
+    return [content, ("query stream: a row predicts its piece", targets, found.query_ZBNPK[:, 0], QUERY_COLOUR)]
 
 
-def _draw_head(panel: Any, found: TextAttention, layer: int, head: int | None) -> None:
+def _draw_head(panel: Any, found: AttentionWeights, layer: int, head: int | None) -> None:
     from matplotlib.cm import ScalarMappable
 
-    labels = [shorten(piece) for piece in found.pieces]
-    for place, position in enumerate(found.targets):
+    (pieces,), (targets,) = found.pieces, found.targets
+    labels = [shorten(piece) for piece in pieces]
+    for place, position in enumerate(targets):
         labels[position] = f"{place + 1}·{labels[position]}"
     streams = _streams(found)
     several: Any = panel.subplots(1, len(streams), squeeze=False, sharex=True)[0]
@@ -111,7 +120,7 @@ def _draw_head(panel: Any, found: TextAttention, layer: int, head: int | None) -
         axes.set(xlabel="looks at (grey: may not be seen)", ylabel="a piece", anchor="NW")
         for ticks, positions in ((axes.get_xticklabels(), range(len(labels))), (axes.get_yticklabels(), rows)):
             for tick, position in zip(ticks, positions, strict=True):
-                if position in found.targets:
+                if position in targets:
                     tick.set(color=QUERY_COLOUR, fontweight="bold")
         bar = axes.figure.colorbar(
             ScalarMappable(**_scale(colour)), ax=axes, ticks=TICKS, shrink=0.6, anchor=(0, 1), panchor=False
@@ -120,17 +129,17 @@ def _draw_head(panel: Any, found: TextAttention, layer: int, head: int | None) -
         bar.set_label("attention weight", fontsize=8)
 
 
-def _draw_all(panel: Any, found: TextAttention, layer: int, head: int | None) -> None:
+def _draw_all(panel: Any, found: AttentionWeights, layer: int, head: int | None) -> None:
     """Draw each head as one small picture, the query stream below the content stream."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.patches import Rectangle
 
-    layers, heads = found.content_ZNLK.shape[:2]
-    below = "" if found.query_ZNPK is None else ", the query stream below the content stream"
+    layers, _, heads, wide, _ = found.content_ZBNLK.shape
+    below = "" if found.query_ZBNPK is None else ", the query stream below the content stream"
     panel.suptitle(f"all heads{below}", fontsize=10, fontweight="bold")
     streams = [(weights, ScalarMappable(**_scale(colour))) for _, _, weights, colour in _streams(found)]
     high = sum(weights.shape[2] for weights, _ in streams) + len(streams) - 1
-    wide, gap = len(found.pieces), 1 + len(found.pieces) // 12
+    gap = 1 + wide // 12
     mosaic = np.zeros((layers * (high + gap) - gap, heads * (wide + gap) - gap, 4))
     axes: Any = panel.subplots()
     for z in range(layers):

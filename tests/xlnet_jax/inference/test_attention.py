@@ -110,12 +110,12 @@ def data_of(page):
 
 
 def test_the_numbers_in_the_page_are_those_of_the_function(view):
-    assert [view.pieces[i] for i in view.targets] == ["▁new", "▁list"]  # in the order in which they are named
+    assert [view.pieces[0][i] for i in view.targets[0]] == ["▁new", "▁list"]  # in the order in which they are named
     data = data_of(attention_page(view, TEXT, "a model", 1, None))
-    assert data["pieces"] == view.pieces
-    assert data["targets"] == view.targets
+    assert data["pieces"] == view.pieces[0]
+    assert data["targets"] == view.targets[0]
     assert (data["layer"], data["head"]) == (1, 4)  # the mean comes behind the heads
-    for name, weights in (("content", view.content_ZNLK), ("query", view.query_ZNPK)):
+    for name, weights in (("content", view.content_ZBNLK), ("query", view.query_ZBNPK)):
         there = np.frombuffer(base64.b64decode(data[name]), "<u2").reshape(weights.shape)
         np.testing.assert_allclose(there / UNIT, weights, atol=1 / UNIT)
         np.testing.assert_array_equal(there == 0, weights == 0)  # 0 says that a row may not see a key
@@ -123,7 +123,7 @@ def test_the_numbers_in_the_page_are_those_of_the_function(view):
 
 def test_nothing_in_the_page_comes_from_elsewhere_and_no_text_becomes_markup(view):
     evil = "</script><script src=https://a.b/c.js></script><!-- {{data}} &amp;"
-    evil_view = view._replace(pieces=[evil, *view.pieces[1:]])
+    evil_view = view._replace(pieces=[[evil, *view.pieces[0][1:]]])
     page = attention_page(evil_view, evil, evil, 0, 0)
     data = data_of(page)
     assert data["pieces"][0] == data["text"] == data["origin"] == evil
@@ -140,19 +140,19 @@ def test_a_browser_shows_the_weights_of_the_row_that_is_hovered(view, tmp_path):
     hover = """<script>
 document.querySelector('[data-stream=query] button:nth-child(%d)').dispatchEvent(new PointerEvent('pointerenter'));
 </script></body>"""
-    position = view.targets[1]
+    position = view.targets[0][1]
     (tmp_path / "page.html").write_text(page.replace("</body>", hover % (position + 1)))
     argv = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}"]
     shown = subprocess.run(
         [*argv, "--dump-dom", f"file://{tmp_path}/page.html"], capture_output=True, text=True, timeout=120, check=True
     ).stdout
-    rows = {"content": view.content_ZNLK[2, 3, position], "query": view.query_ZNPK[2, 3, 1]}
+    rows = {"content": view.content_ZBNLK[2, 0, 3, position], "query": view.query_ZBNPK[2, 0, 3, 1]}
     for stream, row in rows.items():
         line = re.search(rf'data-stream="{stream}">(.*?)</div>', shown)[1]
         numbers = re.findall(r"<small>(.*?)</small>", line)
         assert [n == "–" for n in numbers] == (row == 0).tolist()
         np.testing.assert_allclose([float(n.replace("–", "0")) for n in numbers], 100 * row, atol=0.51)
-        assert re.findall(r"<button[^>]*>(.*?)<small>", line)[0] == html.escape(view.pieces[0])
+        assert re.findall(r"<button[^>]*>(.*?)<small>", line)[0] == html.escape(view.pieces[0][0])
     assert "query stream: ▁list looks at" in shown
 
 
