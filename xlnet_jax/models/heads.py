@@ -23,11 +23,6 @@ def build_encoder(config: ModelConfig, name: str | None = None) -> Backbone | Be
     return BertEncoder(config, name=name) if config.network == "bert" else Backbone(config, name=name)
 
 
-def build_lm(config: ModelConfig) -> XLNetLM | BertLM:
-    """Build the network that returns vocabulary logits and hidden states."""
-    return BertLM(config) if config.network == "bert" else XLNetLM(config)
-
-
 class SequenceSummary(nn.Module):
     """The last, the first or the mean hidden state, or an attention pool; then, if asked, a tanh projection.
 
@@ -277,7 +272,7 @@ def init_params(config: ModelConfig, head: HeadConfig | None, key: jax.Array) ->
 def build_model(config: ModelConfig, head: HeadConfig | None) -> nn.Module:
     """Build the network of a checkpoint. head: None = language modelling."""
     if head is None:
-        return build_lm(config)
+        return BertLM(config) if config.network == "bert" else XLNetLM(config)
     if head.task == "question_answering":
         return XLNetForQuestionAnswering(config)
     return XLNetForTokens(config, head) if head.task == "token_classification" else XLNetForSequence(config, head)

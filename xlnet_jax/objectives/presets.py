@@ -252,20 +252,12 @@ def vanilla() -> Config:
 
 
 PRESETS: dict[str, Callable[[], Config]] = {
-    "demo": demo,
-    "small": small,
-    "base": base,
-    "long": long,
-    "large": large,
-    "large_v1": large_v1,
-    "bert-base": bert_base,
-    "roberta-base": roberta_base,
-    "albert-base": albert_base,
-    "electra-small": electra_small,
-    "transformer-xl-wt103": transformer_xl_wt103,
-    "transformer-xl-wt103-large": transformer_xl_wt103_large,
-    "vanilla": vanilla,
-}
+    make().preset: make
+    for make in (
+        demo, small, base, long, large, large_v1, bert_base, roberta_base, albert_base, electra_small,
+        transformer_xl_wt103, transformer_xl_wt103_large, vanilla,
+    )
+}  # fmt: skip
 
 
 def with_objective(config: Config, objective: str) -> Config:

@@ -14,7 +14,7 @@ from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.test_golden import RUNS
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.kernels.mesh import interpret_kernels
-from xlnet_jax.models.heads import build_lm, build_model, init_params
+from xlnet_jax.models.heads import build_model, init_params
 from xlnet_jax.models.inputs import compact_inputs, text_inputs
 from xlnet_jax.objectives.language_model import BatchDropout, objective_of
 from xlnet_jax.settings.config import ModelConfig
@@ -48,7 +48,7 @@ def lm_gradients(config, stream, params, ids_BL, positions_BP):
     )
 
     def loss(params):
-        logits_BPV, _ = build_lm(config).apply({"params": params}, inputs, at_BP=None if by_query else positions_BP)
+        logits_BPV, _ = build_model(config, None).apply({"params": params}, inputs, at_BP=None if by_query else positions_BP)
         # The same pieces are right everywhere, so that the terms of a sum do not cancel out.
         return -jax.nn.log_softmax(logits_BPV)[:, :, 50:].mean()
 
