@@ -54,8 +54,6 @@ class ReclSettings(TextSourceSettings):
     """shares of these pieces that count, the hardest first (the paper's r)"""
     threshold: float = setting(THRESHOLD, between(0, 1, "()"))
     """relative gain in perplexity below which a longer context counts as useless"""
-    batch_tokens: int = setting(4096, at_least(1))
-    """tokens that the network reads at once; the lengths do not depend on it"""
     tokenizer: str | None = None
     """SentencePiece model, for checkpoints without one"""
 
@@ -122,7 +120,7 @@ def recl(settings: ReclSettings) -> EffectiveContext:
 
         def losses_UP(length: int) -> np.ndarray:
             show(f"context of {length} of {settings.longest}")
-            return -np.stack([by_window(model, ids_L, length, targets_P, settings.batch_tokens) for model in models])
+            return -np.stack([by_window(model, ids_L, length, targets_P) for model in models])
 
         by_share = effective_context_lengths(losses_UP, settings.lengths, settings.shares, settings.threshold)
     return EffectiveContext(by_share, name, len(targets_P))

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.errors import InputError
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations, einsum_float32
 from xlnet_jax.models.attention import distances_R, position_keys_2NRH, signals_2RY
@@ -46,12 +45,7 @@ def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bo
     """Return the parameters of an XLNetLM as `prefill` and `advance` take them.
 
     context: K, positions that the cache holds; ahead: whether rows see positions after their own too, as in a gap.
-    Raises InputError for BERT's encoder, which always sees its whole window.
     """
-    if config.network == "bert":
-        raise InputError(
-            "model.positions learned: tokens are written one by one with relative or sinusoidal ones alone"
-        )
 
     def as_computed(path: Any, weight: Any) -> jax.Array:
         is_float32 = any("norm" in str(key) or "bias" in str(key) for key in path)

@@ -107,14 +107,3 @@ def test_heads_feed_forward_and_vocabulary_are_divided_among_devices():
     assert backbone["word_embedding"].spec == P("tensor", "fsdp")
 
 
-@pytest.mark.parametrize(
-    ("words", "network", "positions"),
-    [
-        ("--objective mlm --model.mem-len 0 --data.reuse-len 0 --model.positions learned", "bert", "learned"),
-        ("--preset bert-base --model.positions sinusoidal", "xlnet", "sinusoidal"),
-    ],
-)
-def test_the_positions_imply_the_network(words, network, positions):
-    model = parse_config(words.split(), "train", "").model
-    assert (model.network, model.positions) == (network, positions)
-    assert isinstance(build_encoder(model), BertEncoder if network == "bert" else Backbone)

@@ -150,7 +150,3 @@ def test_no_target_sees_its_token_or_one_that_is_drawn_later():
         assert (np.abs(one[before:] - other[before:]).max(axis=-1) > 1e-3).all()
 
 
-def test_an_encoder_of_whole_windows_is_refused():
-    config = dataclasses.replace(TINY, positions="learned", mem_len=0)
-    with pytest.raises(InputError, match=r"model\.positions learned: tokens are written one by one with relative or"):
-        prepare(config, random_params(config, None), CONTEXT, False)

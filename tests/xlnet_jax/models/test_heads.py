@@ -172,14 +172,3 @@ def test_a_row_of_nothing_but_padding_adds_nothing_to_any_gradient(summary):
     )  # fmt: skip
 
 
-def test_under_paper2019_the_mean_reads_padding_as_the_original_does():
-    head = HeadConfig("classification", 3, "mean")
-    params = random_params(TINY, head)
-    ids, mask = padded(np.arange(9, 15, dtype=np.int32)[None], 4, 0)
-    default, theirs = (
-        jax.jit(XLNetForSequence(dataclasses.replace(TINY, profile=profile), head).apply)(
-            {"params": params}, text_inputs(ids, mask, jnp.zeros_like(ids)), mask
-        )
-        for profile in ("default", "paper2019")
-    )
-    assert np.abs(default - theirs).max() > 1e-3

@@ -1,9 +1,27 @@
-"""Bytes that a scheduled program moves, counted in a small program written out here."""
+"""Cost of a step, counted in small programs that are written out here: bytes that it moves, cycles of its instructions,
+and the parts of the model that these count for."""
+
+import dataclasses
+import re
+from typing import get_args
 
 import pytest
 
+from tests.xlnet_jax.planning.compilers import TINY, needs_libtpu, run_plan, run_program
+from xlnet_jax.costs import CHIPS
+from xlnet_jax.planning import step_cost
 from xlnet_jax.planning.hlo import parse
-from xlnet_jax.planning.step_cost import Collective, collectives, moved_bytes
+from xlnet_jax.planning.step_cost import (
+    Collective,
+    Cost,
+    Part,
+    collectives,
+    cost_by_part,
+    flops_a_cycle,
+    moved_bytes,
+    part_of,
+    part_of_scopes,
+)
 
 PROGRAM = """\
 HloModule step, is_scheduled=true
@@ -223,3 +241,147 @@ def test_an_update_in_a_fusion_writes_a_part_unless_the_fusion_makes_the_whole(s
 """
     moved = bytes_of("ROOT %f = f32[8,128]{1,0:T(8,128)} fusion(%x), kind=kLoop, calls=%fused", functions=functions)
     assert moved == (ARRAY if is_made else ARRAY // 8)
+
+
+# ---- cycles ----------------------------------------------------------------------------------------------------------
+
+CHIP = {chip.name: chip for chip in CHIPS}
+# A chip of round numbers: a cycle moves 4 bytes of the memory, and has 1,000 FLOPs.
+ROUND = dataclasses.replace(CHIP["v5e"], devices=1, flops=1e12, memory_bandwidth=4e9, clock=1e9)
+
+KNOWN = '%known = f32[8,128]{1,0} exponential(%x), backend_config={"window_config":{},"estimated_cycles":"1000"}'
+UNKNOWN = "%unknown = f32[1024]{0} reshape(%x)"
+STARTED = "%near = (f32[8,128]{1,0:S(1)}, f32[8,128]{1,0}, u32[]{:S(2)}) copy-start(%x)"
+EXCHANGED = "%sum = f32[8,128]{1,0} all-reduce(%x), replica_groups={{0,1}}, to_apply=%add"
+CALL = KERNEL.replace("COST", COST)
+FLOPS, BYTES = 33_554_432, 123_456  # of the kernel
+
+
+def total(*lines, chip=ROUND):
+    parts = cost_by_part(program_of(*lines), chip).values()
+    return Cost(*(sum(numbers) for numbers in zip(*parts, strict=True)))
+
+
+def test_an_instruction_takes_the_cycles_of_its_estimate_or_else_of_its_traffic():
+    cost = total(KNOWN, UNKNOWN, STARTED, EXCHANGED)  # the last two run beside others, or have a bound of their own
+    assert (cost.cycles, cost.traffic_cycles, cost.kernel_cycles) == (1000, 2 * 4096 // 4, 0)
+    assert total(KNOWN, UNKNOWN, CALL).all_cycles == 1000 + 2048 + FLOPS // 1000
+
+
+def test_a_kernel_takes_as_long_as_was_measured_or_at_least_as_its_flops_and_its_traffic(monkeypatch):
+    assert total(CALL).kernel_cycles == total(CALL).kernels_at_least == FLOPS // 1000
+    assert total(CALL.replace(str(FLOPS), "1000")).kernel_cycles == BYTES // 4
+    assert total(CALL.replace(f'"flops":"{FLOPS}",', "")).kernel_cycles == 0
+    for chip, cycles, at_least in (("v5e", 2 * FLOPS, 0), ("v3", FLOPS, FLOPS)):
+        monkeypatch.setattr(step_cost, "MEASURED", {("fused_attention", chip): 0.5})
+        cost = total(CALL)
+        assert (cost.kernel_cycles, cost.kernels_at_least) == (round(cycles / 1000), at_least // 1000)
+
+
+def test_a_cycle_is_one_of_a_device_and_not_of_its_chip():
+    v3 = CHIP["v3"]
+    assert flops_a_cycle(v3) == pytest.approx(2 * 2 * 128**2, rel=0.01)  # one of two cores, two arrays
+    assert total(UNKNOWN, chip=v3).traffic_cycles == pytest.approx(
+        8192 / 450e9 * 0.94e9, abs=1
+    )  # half of the bandwidth
+
+
+COMPILE = """
+import sys
+import jax
+from xlnet_jax.planning.hlo import parse
+from xlnet_jax.planning.topologies import find_topology
+sharding = jax.sharding.SingleDeviceSharding(find_topology(sys.argv[1]).devices[0])
+matrix = jax.ShapeDtypeStruct((4096, 4096), "bfloat16", sharding=sharding)
+program = parse(jax.jit(lambda a, b: a @ b).lower(matrix, matrix).compile().as_text())
+print(sum(times * (instruction.estimated_cycles or 0) for _, instruction, times in program.runs()))
+"""
+
+
+@needs_libtpu
+@pytest.mark.parametrize("topology", ["v2:2x2", "v3:2x2", "v4:1x1x1", "v5e:1x1", "v5p:1x1x1", "v6e:1x1", "v7:1x1x1"])
+def test_cycles_are_those_of_one_device_at_the_clock_of_its_chip(topology):
+    """The compiler expects a large product of matrices to run a little below the peak of the device."""
+    chip = CHIP[topology.partition(":")[0]]
+    assert 0.8 < 2 * 4096**3 / (int(run_program(COMPILE, topology)) * flops_a_cycle(chip)) < 1
+
+
+# ---- parts of the model ----------------------------------------------------------------------------------------------
+
+FORWARD = "jit(train_step)/jvp(XLNetLM)/backbone/while/body/closed_call/layers"
+BACKWARD = (
+    "jit(train_step)/transpose(jvp(XLNetLM))/backbone/while/body/closed_call/checkpoint/rematted_computation/layers"
+)
+
+
+@pytest.mark.parametrize(
+    ("op_name", "part"),
+    [
+        (f"{BACKWARD}/attention/attention_scores/fused/pallas_call", "attention scores"),
+        (f"{FORWARD}/attention/attention_scores/position_scores/BNTH,BNRH->BNTR/dot_general", "position product"),
+        (f"{BACKWARD}/attention/attention_scores/position_scores/relative_shift/jit(_pad)/pad", "relative shift"),
+        (f"{FORWARD}/attention/attention_scores/attention_dropout/shift_right_logical", "attention dropout"),
+        (f"{BACKWARD}/feed_forward/Dropout_1/ge", "hidden dropout"),
+        (f"{FORWARD}/attention/BTD,DNH->BNTH/dot_general", "projections"),
+        (f"{FORWARD}/feed_forward/inner/dot_general", "feed-forward"),
+        ("jit(train_step)/jvp(XLNetLM)/backbone/backbone._embed/gather", "memory, embedding"),
+        ("jit(train_step)/jvp(XLNetLM)/backbone/while/body/jit(dynamic_index_in_dim)/squeeze", "copies"),
+        ("jit(train_step)/transpose(jvp(vocabulary))/reduce_sum", "vocabulary"),
+        ("jit(train_step)/jit(_where)/select_n", "optimizer"),
+        ("jit(train_step)/jvp()/sub", "rest"),
+        ("", "rest"),
+    ],
+)
+def test_the_innermost_scope_that_is_known_names_the_part(op_name, part):
+    assert part_of_scopes(op_name) == part
+
+
+def fusion(*inner):
+    """Return a program whose only instruction is a fusion of instructions: (opcode, shape, scope)."""
+    lines = [
+        f'  %i{n} = {shape}{{0}} {opcode}(%p), metadata={{op_name="{FORWARD}/attention/{scope}/x"}}'
+        for n, (opcode, shape, scope) in enumerate(inner)
+    ]
+    lines[-1] = lines[-1].replace("  %", "  ROOT %")
+    return parse(
+        "HloModule step\n\n%fused (p: u32[8]) -> u32[8] {\n  %p = u32[8]{0} parameter(0)\n"
+        + "\n".join(lines)
+        + "\n}\n\nENTRY %main (x: u32[8]) -> u32[8] {\n  %x = u32[8]{0} parameter(0)\n"
+        + "  ROOT %f = u32[8]{0} fusion(%x), kind=kLoop, calls=%fused, "
+        + f'metadata={{op_name="{FORWARD}/feed_forward/x"}}\n}}\n'
+    )
+
+
+def part_of_fusion(*inner):
+    program = fusion(*inner)
+    return part_of(program, program.computations["%main"].root)
+
+
+def test_a_fusion_counts_for_the_part_that_computes_the_most_in_it_and_not_for_its_root():
+    hashing = [("multiply", "u32[8]", "attention_dropout")] * 3
+    assert part_of_fusion(*hashing, ("select", "f32[8]", "attention_scores")) == "attention dropout"
+    assert part_of_fusion(*hashing, ("select", "f32[64]", "attention_scores")) == "attention scores"
+    # With a product, for the part of the largest product; with nothing that is known, for its own scope.
+    product = ("convolution", "f32[8]", "attention_scores")
+    assert part_of_fusion(product, *hashing) == "attention scores"
+    assert part_of_fusion(product, ("convolution", "f32[9]", "position_scores"), *hashing) == "position product"
+    assert part_of_fusion(("iota", "u32[8]", "attention_dropout")) == "feed-forward"
+
+
+def test_collectives_and_copies_are_parts_of_their_own():
+    assert set(cost_by_part(parse(PROGRAM), ROUND)) == {"collectives", "copies", "rest"}
+
+
+TINY_WITH_DROPOUT = f"{TINY} --model.dropout 0.1 --model.attention-dropout 0.1 --model.attention plain"
+
+
+@needs_libtpu
+def test_a_real_step_has_every_part():
+    code, out = run_plan(f"{TINY_WITH_DROPOUT} --batch 8 --topology v5e:2x2 --breakdown")
+    assert code == 0
+    table = out.partition("part of a step")[2]
+    rows = dict(re.findall(r"^ +([a-z][a-z,\- ]*?)  +[\d.,]+ +.* ([\d.]+)%", table, re.MULTILINE))
+    assert set(rows) == {*get_args(Part), "all"}
+    assert float(rows.pop("all")) == 100
+    assert sum(map(float, rows.values())) == pytest.approx(100, abs=0.05 * len(rows))
+    assert float(rows["rest"]) < 10
