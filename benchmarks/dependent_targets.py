@@ -157,11 +157,7 @@ def masked_log_likelihoods(pretrained: Pretrained, queries: Sequence[Query]) -> 
 def _masked(
     config: ModelConfig, params: Any, ids: jax.Array, real: jax.Array, positions: jax.Array, targets: jax.Array
 ) -> jax.Array:
-    rows = ids.shape[0]
-    inputs = compact_inputs(
-        ids, jnp.zeros_like(ids), jnp.zeros_like(ids), None, jnp.zeros(rows, bool), jnp.zeros((rows, 0), bool),
-        attention_mask_BL=real,
-    )  # fmt: skip
+    inputs = compact_inputs(ids, segment_ids_BL=jnp.zeros_like(ids), attention_mask_BL=real)
     logits_BPV, _ = cast(Any, build_model(config, None)).apply({"params": params}, inputs, None, at_BP=positions)
     return -cross_entropy_BP(logits_BPV, targets)
 

@@ -133,8 +133,13 @@ def _read(
     rank_BL = jnp.full_like(ids_BL, CONTEXT).at[:, -1].set(0)
     memory_BM = memory_in_use_BM(jnp.minimum(filled_B, config.mem_len), config.mem_len)
     at_BP = jnp.full((len(ids_BL), 1), WINDOW - 1)
-    reversed_B = jnp.zeros(len(ids_BL), bool)
-    inputs = compact_inputs(ids_BL, jnp.zeros_like(ids_BL), rank_BL, at_BP, reversed_B, memory_BM)
+    inputs = compact_inputs(
+        ids_BL,
+        segment_ids_BL=jnp.zeros_like(ids_BL),
+        perm_rank_BL=rank_BL,
+        target_positions_BP=at_BP,
+        memory_BM=memory_BM,
+    )
     network = cast(Any, build_model(config, None))
     logits_BPV, outputs = network.apply({"params": params}, inputs, mems_ZBMD, reuse_len=REUSED)
     return logits_BPV[:, 0], outputs.new_mems_ZBMD

@@ -251,11 +251,10 @@ def _program(config: ModelConfig) -> Callable[..., tuple[Any, Any]]:
         real: 1 = a token, 0 = padding, which no token sees. mems: memory of the segments before, [layers, B, M, D], of
         which the newest `filled` positions are in use; None = none.
         """
-        rows = len(ids_BL)
-        memory_BM = memory_in_use_BM(jnp.full(rows, filled), 0 if mems_ZBMD is None else config.mem_len)
-        segments_BL, rank_BL = jnp.where(ids_BL == CLS, CLS_SEGMENT, 0), jnp.zeros_like(ids_BL)
+        memory_BM = memory_in_use_BM(jnp.full(len(ids_BL), filled), 0 if mems_ZBMD is None else config.mem_len)
+        segments_BL = jnp.where(ids_BL == CLS, CLS_SEGMENT, 0)
         inputs = compact_inputs(
-            ids_BL, segments_BL, rank_BL, None, jnp.zeros(rows, bool), memory_BM, attention_mask_BL=real_BL
+            ids_BL, segment_ids_BL=segments_BL, memory_BM=memory_BM, attention_mask_BL=real_BL
         )
         outputs = cast(Any, build_encoder(config).apply({"params": backbone}, inputs, mems_ZBMD))
         hidden_BLD = outputs.content_BLD.astype(jnp.float32)

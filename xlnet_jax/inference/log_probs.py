@@ -150,11 +150,10 @@ def query_inputs(
     rows = batch.ids_BL.shape[0]
     inputs = compact_inputs(
         jnp.asarray(batch.ids_BL),
-        jnp.zeros_like(batch.ids_BL) if segment_ids_BL is None else segment_ids_BL,
-        jnp.asarray(batch.rank_BL),
-        jnp.asarray(batch.positions_BP),
-        jnp.zeros(rows, bool),
-        jnp.zeros((rows, 1), bool),
+        segment_ids_BL=jnp.zeros_like(batch.ids_BL) if segment_ids_BL is None else segment_ids_BL,
+        perm_rank_BL=jnp.asarray(batch.rank_BL),
+        target_positions_BP=jnp.asarray(batch.positions_BP),
+        memory_BM=jnp.zeros((rows, 1), bool),
         attention_mask_BL=jnp.asarray(batch.real_BL),
         attend_empty_memory=True,
     )
@@ -288,7 +287,7 @@ def _inputs(config: ModelConfig, ids_BL: jnp.ndarray, filled: jax.Array | int) -
     batch, length = ids_BL.shape
     rank_BL = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32)[None], (batch, length))
     memory_BM = memory_in_use_BM(jnp.full(batch, filled), config.mem_len)
-    return compact_inputs(ids_BL, None, rank_BL, None, jnp.zeros(batch, bool), memory_BM)
+    return compact_inputs(ids_BL, perm_rank_BL=rank_BL, memory_BM=memory_BM)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=4)

@@ -75,11 +75,8 @@ def prefill(
     memory = slots - 1 if config.same_length else 0
     inputs = compact_inputs(
         ids_BL,
-        None,  # all of it is one segment
-        jnp.zeros_like(ids_BL),
-        None if config.is_causal else target_B[:, None],
-        jnp.zeros(batch, bool),
-        jnp.zeros((batch, memory), bool),
+        target_positions_BP=None if config.is_causal else target_B[:, None],
+        memory_BM=jnp.zeros((batch, memory), bool),
         attention_mask_BL=known_BL,
     )
     mems_ZBMD = jnp.zeros((config.num_layers, batch, memory, config.d_model))

@@ -25,24 +25,28 @@ class Inputs(NamedTuple):
 
 def compact_inputs(
     input_ids_BL: jnp.ndarray,
-    segment_ids_BL: jnp.ndarray | None,
-    perm_rank_BL: jnp.ndarray,
-    target_positions_BP: jnp.ndarray | None,
-    is_reversed_B: jnp.ndarray,
-    memory_BM: jnp.ndarray,
     *,
+    segment_ids_BL: jnp.ndarray | None = None,
+    perm_rank_BL: jnp.ndarray | None = None,
+    target_positions_BP: jnp.ndarray | None = None,
+    is_reversed_B: jnp.ndarray | None = None,
+    memory_BM: jnp.ndarray | None = None,
     attention_mask_BL: jnp.ndarray | None = None,
     document_start_BL: jnp.ndarray | None = None,
     attend_empty_memory: bool = False,
 ) -> Inputs:
     """Return inputs from ranks and positions, the compact form (data_pipelines/objectives/base.py).
 
-    memory: bool, slots in use; attention_mask: 1 = real token, None = all are real; document_start: as
-    `document_bounds` takes it, no row sees another document, and places count from the start of each; None = the window
-    is one text; attend_empty_memory: let rows attend to unused slots too, as zeros.
+    perm_rank: None = every token sees every other; target_positions: None = no query stream; is_reversed: None = none;
+    memory: bool, slots in use, None = no memory; attention_mask: 1 = real token, None = all are real; document_start:
+    as `document_bounds` takes it, no row sees another document, and places count from the start of each, None = the
+    window is one text; attend_empty_memory: let rows attend to unused slots too, as zeros.
     """
+    batch = input_ids_BL.shape[0]
+    rank_BL = jnp.zeros_like(input_ids_BL) if perm_rank_BL is None else perm_rank_BL
+    memory_BM = jnp.zeros((batch, 0), bool) if memory_BM is None else memory_BM
     attended_BM = jnp.ones_like(memory_BM) if attend_empty_memory else memory_BM
-    relations = rank_relations(perm_rank_BL, target_positions_BP, attended_BM, attention_mask_BL)
+    relations = rank_relations(rank_BL, target_positions_BP, attended_BM, attention_mask_BL)
     positions_BL = _positions_BL(input_ids_BL.shape, attention_mask_BL)
     if document_start_BL is not None:
         relations = relations.within(*document_bounds(document_start_BL, target_positions_BP))
@@ -51,11 +55,11 @@ def compact_inputs(
         input_ids_BL,
         segment_ids_BL,
         relations,
-        is_reversed_B,
+        jnp.zeros(batch, bool) if is_reversed_B is None else is_reversed_B,
         target_positions_BP,
         memory_BM,
         positions_BL,
-        jnp.arange(input_ids_BL.shape[0]),
+        jnp.arange(batch),
     )
 
 
@@ -121,14 +125,10 @@ def text_inputs(
 
     attention_mask: 1 = real token, padding on either side; mem_len: slots of the memory given with it, all in use.
     """
-    batch, _ = input_ids_BL.shape
     return compact_inputs(
         input_ids_BL,
-        segment_ids_BL,
-        jnp.zeros_like(input_ids_BL),
-        None,
-        jnp.zeros(batch, bool),
-        jnp.ones((batch, mem_len), bool),
+        segment_ids_BL=segment_ids_BL,
+        memory_BM=jnp.ones((len(input_ids_BL), mem_len), bool),
         attention_mask_BL=attention_mask_BL,
     )
 
@@ -145,16 +145,12 @@ def text_windows(
     Rows see the real tokens of that memory. L is a multiple of window_len, or smaller than it. Padding is on the
     left, and its amount changes nothing.
     """
-    length = input_ids_BL.shape[1]
-    for begin in range(0, length, window_len):
+    for begin in range(0, input_ids_BL.shape[1], window_len):
         window = slice(begin, begin + window_len)
         memory_BM = attention_mask_BL[:, max(begin - mem_len, 0) : begin].astype(bool)
         yield compact_inputs(
             input_ids_BL[:, window],
-            segment_ids_BL[:, window],
-            jnp.zeros_like(input_ids_BL[:, window]),
-            None,
-            jnp.zeros(input_ids_BL.shape[0], bool),
-            memory_BM,
+            segment_ids_BL=segment_ids_BL[:, window],
+            memory_BM=memory_BM,
             attention_mask_BL=attention_mask_BL[:, window],
         )

@@ -178,11 +178,11 @@ def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | N
     by_query_stream = objective_named(config.objective).filling.stream == "query"
     inputs = compact_inputs(
         batch["input_ids"],
-        segment_ids_BL,
-        batch["perm_rank"],
-        batch["target_positions"] if by_query_stream else None,
-        batch["is_reversed"],
-        memory_BM,
+        segment_ids_BL=segment_ids_BL,
+        perm_rank_BL=batch["perm_rank"],
+        target_positions_BP=batch["target_positions"] if by_query_stream else None,
+        is_reversed_B=batch["is_reversed"],
+        memory_BM=memory_BM,
         document_start_BL=batch["document_start"] if config.data.pack else None,
         attend_empty_memory=attend_empty_memory,
     )

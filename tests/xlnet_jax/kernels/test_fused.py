@@ -211,7 +211,9 @@ def test_a_mesh_computes_what_one_device_does(device):
 def test_remat_runs_the_forward_kernel_again_only_where_its_output_is_not_saved(device, remat, forwards):
     config = dataclasses.replace(SMALL, num_layers=2, num_heads=2, d_head=32, d_model=16, mem_len=4, remat=remat)
     ids = jnp.ones((2, 8), jnp.int32)
-    inputs = compact_inputs(ids, ids, ids, ids[:, :3], jnp.zeros(2, bool), jnp.ones((2, 4), bool))
+    inputs = compact_inputs(
+        ids, segment_ids_BL=ids, perm_rank_BL=ids, target_positions_BP=ids[:, :3], memory_BM=jnp.ones((2, 4), bool)
+    )
     mems = jnp.zeros((2, 2, 4, 16))
     network = Backbone(dataclasses.replace(config, attention="fused"))
     with interpret_kernels(device):

@@ -68,7 +68,9 @@ def rank_inputs(config):
     ids = jnp.ones((BATCH, LENGTH), jnp.int32)
     targets = jnp.zeros((BATCH, TARGETS), jnp.int32) if config.positions == "relative" else None
     memory = jnp.ones((BATCH, config.mem_len), bool)
-    return compact_inputs(ids, ids, ids, targets, jnp.zeros(BATCH, bool), memory, attention_mask_BL=ids)
+    return compact_inputs(
+        ids, segment_ids_BL=ids, perm_rank_BL=ids, target_positions_BP=targets, memory_BM=memory, attention_mask_BL=ids
+    )
 
 
 def training_program(config):

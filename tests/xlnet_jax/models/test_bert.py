@@ -84,8 +84,7 @@ def test_places_and_segments_count_and_unknown_segments_are_the_first(lm):
 def test_what_learned_places_do_not_have_is_refused():
     params = {"params": random_params(ROBERTA, None)}
     long, ids = jnp.ones((1, 17), jnp.int32), jnp.ones((1, 4), jnp.int32)
-    first, forwards, nobody = jnp.zeros((1, 1), jnp.int32), jnp.zeros(1, bool), jnp.zeros((1, 0), bool)
-    asked = compact_inputs(ids, None, jnp.zeros_like(ids), first, forwards, nobody)
+    asked = compact_inputs(ids, target_positions_BP=jnp.zeros((1, 1), jnp.int32))
     with pytest.raises(InputError, match=r"a window of 17 tokens: the network has learned 16 places"):
         BertLM(ROBERTA).apply(params, text_inputs(long))
     with pytest.raises(InputError, match="there is no memory"):

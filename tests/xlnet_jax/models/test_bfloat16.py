@@ -40,11 +40,10 @@ def lm_gradients(config, stream, params, ids_BL, positions_BP):
     batch, by_query = len(ids_BL), stream == "query"
     inputs = compact_inputs(
         ids_BL,
-        jnp.repeat(jnp.array([[0] * 40 + [1] * 24]), batch, axis=0),
-        jnp.where(ids_BL == MASK_ID, 1, 0) if by_query else jnp.zeros_like(ids_BL),
-        positions_BP if by_query else None,
-        jnp.arange(batch) % 2 == 1,
-        jnp.zeros((batch, 0), bool),
+        segment_ids_BL=jnp.repeat(jnp.array([[0] * 40 + [1] * 24]), batch, axis=0),
+        perm_rank_BL=jnp.where(ids_BL == MASK_ID, 1, 0) if by_query else None,
+        target_positions_BP=positions_BP if by_query else None,
+        is_reversed_B=jnp.arange(batch) % 2 == 1,
     )
 
     def loss(params):

@@ -67,11 +67,10 @@ def ranked_logits(config, params, ids_BL, known_BL, order_BT):
     real_BL = known_BL | (rank_BL >= 0)
     inputs = compact_inputs(
         jnp.asarray(ids_BL),
-        None if config.is_causal else jnp.zeros_like(ids_BL),
-        jnp.asarray(rank_BL),
-        None if config.is_causal else jnp.asarray(order_BT),
-        jnp.zeros(len(ids_BL), bool),
-        jnp.zeros((len(ids_BL), CONTEXT - 1), bool),
+        segment_ids_BL=None if config.is_causal else jnp.zeros_like(ids_BL),
+        perm_rank_BL=jnp.asarray(rank_BL),
+        target_positions_BP=None if config.is_causal else jnp.asarray(order_BT),
+        memory_BM=jnp.zeros((len(ids_BL), CONTEXT - 1), bool),
         attention_mask_BL=jnp.asarray(real_BL),
     )
     mems = jnp.zeros((config.num_layers, len(ids_BL), CONTEXT - 1, config.d_model))
@@ -118,17 +117,19 @@ def test_a_full_context_is_a_memory_of_all_but_one_of_its_positions(name):
     @jax.jit
     def window(params, ids_B2, mems, filled):
         in_use = jnp.broadcast_to(jnp.arange(CONTEXT - 1) >= CONTEXT - 1 - filled, (2, CONTEXT - 1))
-        ranks, forwards = jnp.tile(jnp.arange(2), (2, 1)), jnp.zeros(2, bool)
-        inputs = compact_inputs(ids_B2, None, ranks, target_of(1), forwards, in_use)
+        ranks = jnp.tile(jnp.arange(2), (2, 1))
+        inputs = compact_inputs(ids_B2, perm_rank_BL=ranks, target_positions_BP=target_of(1), memory_BM=in_use)
         # Of the query row, or of the content row of the first.
         return XLNetLM(config).apply({"params": params}, inputs, mems, reuse_len=1)
 
     # The memory of what is given, every token seeing every other it may: one pass, whose last position stays out.
     mems = jnp.zeros((config.num_layers, 2, CONTEXT - 1, config.d_model))
     inputs = compact_inputs(
-        jnp.asarray(ids), None, jnp.zeros((2, LENGTH), jnp.int32), target_of(length), jnp.zeros(2, bool),
-        jnp.zeros((2, CONTEXT - 1), bool), attention_mask_BL=jnp.asarray(known),
-    )  # fmt: skip
+        jnp.asarray(ids),
+        target_positions_BP=target_of(length),
+        memory_BM=jnp.zeros((2, CONTEXT - 1), bool),
+        attention_mask_BL=jnp.asarray(known),
+    )
     mems = XLNetLM(config).apply({"params": params}, inputs, mems, reuse_len=length)[1].new_mems_ZBMD
     for t, position in enumerate(order[0, :-1]):
         pair = ids[:, [position % LENGTH, (position + 1) % LENGTH]]

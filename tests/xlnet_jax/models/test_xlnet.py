@@ -82,9 +82,7 @@ def test_logits_are_those_of_the_formulas(name):
     params, rng = random_params(config, None), np.random.default_rng(0)
     ids = rng.integers(9, config.vocab_size, (2, LENGTH)).astype(np.int32)
     mems = rng.normal(size=(config.num_layers, 2, config.mem_len, config.d_model)).astype(np.float32)
-    inputs = compact_inputs(
-        ids, np.zeros_like(ids), np.zeros_like(ids), None, np.array([False, True]), np.ones(mems.shape[1:3], bool)
-    )
+    inputs = compact_inputs(ids, is_reversed_B=np.array([False, True]), memory_BM=np.ones(mems.shape[1:3], bool))
     logits, outputs = jax.jit(XLNetLM(config).apply)({"params": params}, inputs, mems)
     for row, sign in enumerate((1, -1)):
         expected = naive_logits(config, params, ids[row], mems[:, row], sign)
