@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+import xlnet_jax
 from data_pipelines.tokenizer import Settings, Tokenizer
 from tests.xlnet_jax.random_models import CAUSAL, SMALL, random_model
 
@@ -21,3 +22,10 @@ def model(tokenizer):
 @pytest.fixture(scope="session")
 def causal(tokenizer):
     return random_model(dataclasses.replace(CAUSAL, vocab_size=800), tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "hf"
+    xlnet_jax.save(model, folder, "hf")
+    return folder

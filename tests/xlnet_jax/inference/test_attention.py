@@ -34,13 +34,6 @@ def bert(tokenizer):
 
 
 @pytest.fixture(scope="module")
-def checkpoint(model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model") / "checkpoint"
-    xlnet_jax.save(model, folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def view(model):
     return view_attention(model, TEXT, ["new", "list"])
 

@@ -27,40 +27,23 @@ TEXTS = [LONG, "The list of names is new", "new", "The names are old."]
 SAME = 1e-5
 
 
-@pytest.fixture(scope="module")
-def states(model):
-    """Return (hidden states, mask) of all texts in one batch, padded on the left."""
-    ids, mask, segments = model.encode(TEXTS)
-    return np.asarray(model.hidden_states(ids, mask, segments)), mask
-
-
-@pytest.fixture(scope="module")
-def folder(model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("embed")
-    xlnet_jax.save(model, folder / "hf", "hf")
-    (folder / "texts.txt").write_text("\n".join(TEXTS) + "\n")
-    return folder
-
-
-def test_vectors_are_pooled_from_the_real_tokens_whatever_the_padding_and_the_neighbours(model, states):
+def test_vectors_are_pooled_from_the_real_tokens_whatever_the_padding_and_the_neighbours(model):
     """`embed_texts` pads on the right to powers of two, `hidden_states` on the left to the longest text."""
-    hidden_BLD, mask_BL = states
-    first_B = mask_BL.argmax(1)
+    ids_BL, mask_BL, segments_BL = model.encode(TEXTS)
+    hidden_BLD = np.asarray(model.hidden_states(ids_BL, mask_BL, segments_BL))
     expected = {
         "mean": (hidden_BLD * mask_BL[:, :, None]).sum(1) / mask_BL.sum(1)[:, None],
         "last": hidden_BLD[:, -1],
         "cls": hidden_BLD[:, -1],
-        "first": hidden_BLD[np.arange(len(TEXTS)), first_B],
+        "first": hidden_BLD[np.arange(len(TEXTS)), mask_BL.argmax(1)],
     }
     for pooling, vectors in expected.items():
         found = embed_texts(model, TEXTS, pooling)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, vectors, atol=SAME)
-    ids, _, _ = model.encode(TEXTS[1:2])
-    pieces = ids[:, :-2]
+    pieces = model.encode(TEXTS[1:2])[0][:, :-2]
     hidden = model.hidden_states(pieces, np.ones_like(pieces), np.zeros_like(pieces))
-    found = embed_texts(model, TEXTS[1:2], "last", specials=False)
-    np.testing.assert_allclose(found, np.asarray(hidden)[:, -1], atol=SAME)
+    np.testing.assert_allclose(embed_texts(model, TEXTS[1:2], "last", specials=False), hidden[:, -1], atol=SAME)
 
 
 def test_vectors_depend_neither_on_the_bucket_nor_on_the_batch(model, monkeypatch):
@@ -104,17 +87,24 @@ def test_a_long_text_is_read_in_segments_with_memory(model):
         np.testing.assert_allclose(found[0], vector, atol=SAME)
 
 
-def test_lines_come_out_as_rows_in_their_order(model, folder, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def lines(tmp_path_factory):
+    file = tmp_path_factory.mktemp("texts") / "texts.txt"
+    file.write_text("\n".join(TEXTS) + "\n")
+    return file
+
+
+def test_lines_come_out_as_rows_in_their_order(model, checkpoint, lines, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(embedding, "TEXTS_AT_ONCE", 2)  # as a large file is, in chunks
     out = tmp_path / "vectors.npy"
-    assert command.main([str(folder / "hf"), "--text", str(folder / "texts.txt"), "--out", str(out)]) == 0
+    assert command.main([str(checkpoint), "--text", str(lines), "--out", str(out)]) == 0
     found = np.load(out, mmap_mode="r")
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, embed_texts(model, TEXTS), atol=SAME)
     assert f"{len(TEXTS)} x {model.model.d_model}, mean of layer -1" in capsys.readouterr().out
 
 
-def test_documents_come_with_their_ids(model, folder, tmp_path):
+def test_documents_come_with_their_ids(model, checkpoint, tmp_path):
     documents = [f"{TEXTS[1]} {TEXTS[2]}", TEXTS[3]]
     blank = tmp_path / "documents.txt"
     blank.write_text(f"\n{TEXTS[1]}\n{TEXTS[2]}\n\n\n{TEXTS[3]}\n")
@@ -129,17 +119,17 @@ def test_documents_come_with_their_ids(model, folder, tmp_path):
         (tmp_path / "a.parquet", ("--id-field", "number"), [7, 3]),
     ):
         out = tmp_path / "out.parquet"
-        assert command.main([str(folder / "hf"), "--text", str(text), "--out", str(out), "--overwrite", *more]) == 0
+        assert command.main([str(checkpoint), "--text", str(text), "--out", str(out), "--overwrite", *more]) == 0
         table = pq.read_table(out)
         assert table["id"].to_pylist() == ids
         np.testing.assert_allclose(np.array(table["embedding"].to_pylist(), np.float32), expected, atol=SAME)
 
 
-def test_a_mistake_is_one_line_and_leaves_no_file(model, folder, tmp_path):
+def test_a_mistake_is_one_line_and_leaves_no_file(model, checkpoint, lines, tmp_path):
     gap, ids = tmp_path / "gap.jsonl", tmp_path / "ids.jsonl"
     gap.write_text('{"text": "One."}\n{"text": " "}\n')
     ids.write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "two"}\n')
-    out, table, lines = tmp_path / "x.npy", tmp_path / "x.parquet", folder / "texts.txt"
+    out, table = tmp_path / "x.npy", tmp_path / "x.parquet"
     for text, made, more, said in (
         (gap, out, "", r"gap\.jsonl: line 2 is empty: leave it out"),
         (lines, tmp_path / "x.csv", "", r"give a name that ends in \.npy or \.parquet"),
@@ -148,7 +138,7 @@ def test_a_mistake_is_one_line_and_leaves_no_file(model, folder, tmp_path):
         (ids, table, "--id-field id", "--id-field: ids are texts or whole numbers, and a column holds one type"),
     ):
         with pytest.raises(InputError, match=said):
-            command.main([str(folder / "hf"), "--text", str(text), "--out", str(made), *more.split()])
+            command.main([str(checkpoint), "--text", str(text), "--out", str(made), *more.split()])
     assert sorted(file.name for file in tmp_path.iterdir()) == ["gap.jsonl", "ids.jsonl"]
     with pytest.raises(InputError, match="text 0: the tokenizer leaves nothing of it"):
         embed_texts(model, ["\u0301"])

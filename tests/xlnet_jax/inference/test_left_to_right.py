@@ -64,15 +64,9 @@ def test_scores_depend_neither_on_the_batch_nor_on_other_targets(model, slid):
 
 
 def test_checkpoints_that_are_not_causal_are_refused(model):
-    masked = dataclasses.replace(random_model(dataclasses.replace(SMALL, num_layers=1)), objective="mlm")
-    del masked.params["backbone"]["mask_embedding"]
     absolute = dataclasses.replace(model, model=dataclasses.replace(CAUSAL, positions="sinusoidal"))
     for run, said in (
-        (lambda: by_window(random_model(), TEXT, 4), r"learned to predict pieces in permuted orders \(plm\)"),
-        (
-            lambda: causal_log_likelihoods(masked, [TEXT], 64),
-            r"learned to predict masked pieces \(mlm\).*the objective clm",
-        ),
+        (lambda: by_window(random_model(), TEXT, 4), r"permuted orders \(plm\), which see more.* the objective clm"),
         (lambda: with_memory(random_model(head=HEADS["regression"]), TEXT, 4, 4), "has a head for regression"),
         (lambda: with_memory(absolute, TEXT, 4, 4), "`mem_len` 4: the checkpoint has sinusoidal positions"),
     ):

@@ -158,23 +158,23 @@ ORDERS = ["left-to-right", "random:2"]
 
 
 @pytest.fixture(scope="module")
-def folder(model, tmp_path_factory):
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("score")
-    xlnet_jax.save(model, folder / "hf", "hf")
     (folder / "texts.txt").write_text("\n".join(TEXTS) + "\n")
     lines = (json.dumps({"s": text, "n": f"id{i}"}) + "\n" for i, text in enumerate(TEXTS))
     (folder / "texts.jsonl").write_text("".join(lines))
     return folder
 
 
-def score(folder, *words):
-    return command.main([str(folder / "hf"), *map(str, words)])
+@pytest.fixture
+def score(checkpoint):
+    return lambda *words: command.main([str(checkpoint), *map(str, words)])
 
 
-def test_a_file_is_scored_line_by_line_in_its_order(model, folder, capsys, monkeypatch):
+def test_a_file_is_scored_line_by_line_in_its_order(model, score, folder, capsys, monkeypatch):
     monkeypatch.setattr(scoring, "TEXTS_AT_ONCE", 2)  # as a large file is, in chunks
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal, where rich would print scores among its progress
-    assert score(folder, "--texts", folder / "texts.txt", "--orders", *ORDERS) == 0
+    assert score("--texts", folder / "texts.txt", "--orders", *ORDERS) == 0
     printed = capsys.readouterr().out
     lines = [json.loads(line) for line in printed.splitlines()]
     assert [line["text"] for line in lines] == TEXTS
@@ -184,17 +184,17 @@ def test_a_file_is_scored_line_by_line_in_its_order(model, folder, capsys, monke
         assert line["log_likelihoods"] == pytest.approx(expected.log_likelihoods_O.tolist(), abs=1e-4)
         for name in ("log_likelihood", "log_mean_likelihood", "perplexity"):
             assert line[name] == pytest.approx(getattr(expected, name), rel=1e-4)
-    assert score(folder, "--sentences", *TEXTS, "--orders", *ORDERS) == 0
+    assert score("--sentences", *TEXTS, "--orders", *ORDERS) == 0
     assert capsys.readouterr().out == printed
-    score(folder, "--sentences", "new", "--orders", "pseudo")
+    score("--sentences", "new", "--orders", "pseudo")
     assert '"log_likelihood"' not in (line := capsys.readouterr().out)
     assert '"pseudo_log_likelihood"' in line
 
 
-def test_a_table_has_a_row_a_sentence_with_its_id(model, folder, tmp_path, capsys):
+def test_a_table_has_a_row_a_sentence_with_its_id(model, score, folder, tmp_path, capsys):
     out = tmp_path / "scores.tsv"
     fields = ("--text-field", "s", "--id-field", "n")
-    assert score(folder, "--texts", folder / "texts.jsonl", *fields, "--out", out) == 0
+    assert score("--texts", folder / "texts.jsonl", *fields, "--out", out) == 0
     summary, scores = capsys.readouterr().out, score_texts(model, TEXTS)
     rows = list(csv.DictReader(io.StringIO(out.read_text()), dialect="excel-tab"))
     assert [(row["id"], row["text"]) for row in rows] == list(zip(["id0", "id1", "id2"], TEXTS, strict=True))
@@ -207,7 +207,7 @@ def test_a_table_has_a_row_a_sentence_with_its_id(model, folder, tmp_path, capsy
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_mistake_is_one_line_that_names_it_and_leaves_no_file(folder, tmp_path):
+def test_a_mistake_is_one_line_that_names_it_and_leaves_no_file(score, folder, tmp_path):
     gap, there = tmp_path / "gap.jsonl", tmp_path / "scores.tsv"
     gap.write_text("".join(f'{{"text": "{text}"}}\n' for text in ("One.", "Two.", "")))
     there.write_text("there\n")
@@ -221,6 +221,6 @@ def test_a_mistake_is_one_line_that_names_it_and_leaves_no_file(folder, tmp_path
         (("--sentences", "x", "--out", "scores.txt"), r"give a name that ends in \.jsonl or \.tsv"),
     ):
         with pytest.raises(InputError, match=said):
-            score(folder, *words)
+            score(*words)
     assert there.read_text() == "there\n"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["gap.jsonl", "scores.tsv"]
