@@ -253,9 +253,7 @@ def _program(config: ModelConfig) -> Callable[..., tuple[Any, Any]]:
         """
         memory_BM = memory_in_use_BM(jnp.full(len(ids_BL), filled), 0 if mems_ZBMD is None else config.mem_len)
         segments_BL = jnp.where(ids_BL == CLS, CLS_SEGMENT, 0)
-        inputs = compact_inputs(
-            ids_BL, segment_ids_BL=segments_BL, memory_BM=memory_BM, attention_mask_BL=real_BL
-        )
+        inputs = compact_inputs(ids_BL, segment_ids_BL=segments_BL, memory_BM=memory_BM, attention_mask_BL=real_BL)
         outputs = cast(Any, build_encoder(config).apply({"params": backbone}, inputs, mems_ZBMD))
         hidden_BLD = outputs.content_BLD.astype(jnp.float32)
         return jnp.einsum("BL,BLD->BD", weights_BL, hidden_BLD), outputs.new_mems_ZBMD

@@ -1,5 +1,5 @@
-"""Attention weights, and those of one text as a page for a browser, to choose layer, head and row in, or as a picture of
-one head and of all heads."""
+"""Attention weights, and those of one text as a page for a browser, to choose layer, head and row in, or as a picture
+of one head and of all heads."""
 
 import base64
 import json

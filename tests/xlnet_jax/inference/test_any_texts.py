@@ -4,12 +4,8 @@ import numpy as np
 import pytest
 
 import xlnet_jax
-from tests.xlnet_jax.random_models import random_model
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.factorize import fill_in
-from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.settings.files import list_of_texts
-from xlnet_jax.tasks.model import Model
 
 TEXTS = ["She opened the letter.", "He was gone", "Rain fell on the old house by the sea", "The naïve café"]
 
@@ -75,5 +71,3 @@ def test_results_are_in_the_order_of_the_texts(tiny, call):
     assert CALLS[call](tiny, TEXTS[0]) == CALLS[call](tiny, [TEXTS[0]])
     with pytest.raises(InputError, match="number 1, from 0, is no text, but 3"):
         CALLS[call](tiny, ["fine", 3.5])
-
-

@@ -8,19 +8,14 @@ import json
 import re
 import shutil
 import subprocess
-from functools import partial
 from importlib import import_module
 
-import jax
 import numpy as np
 import pytest
 
-import xlnet_jax
 from tests.xlnet_jax.random_models import BERT, random_model
 from xlnet_jax import InputError
 from xlnet_jax.inference.attention import MOST_PIECES, attention_weights, view_attention
-from xlnet_jax.models.heads import build_encoder
-from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.plots.attention import UNIT, attention_page
 
 command = import_module("xlnet_jax.attention")

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import xlnet_jax
 from tests.xlnet_jax.random_models import HEADS, random_model
 from xlnet_jax import InputError
 from xlnet_jax.inference import embed as embedding

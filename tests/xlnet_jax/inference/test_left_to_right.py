@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.xlnet_jax.random_models import CAUSAL, HEADS, SMALL, random_model, strong_params
+from tests.xlnet_jax.random_models import CAUSAL, HEADS, random_model, strong_params
 from xlnet_jax import InputError
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference.log_probs import by_window, causal_log_likelihoods, with_memory

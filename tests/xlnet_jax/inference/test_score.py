@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import xlnet_jax
 from data_pipelines.tokenizer import EOD
 from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
 from xlnet_jax import InputError

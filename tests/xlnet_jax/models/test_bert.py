@@ -12,12 +12,10 @@ from jax.sharding import PartitionSpec as P
 from tests.xlnet_jax.random_models import BERT, ROBERTA, random_params
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import abstract_params, optional_params
-from xlnet_jax.models.bert import BertEncoder, BertLM
-from xlnet_jax.models.heads import build_encoder
+from xlnet_jax.models.bert import BertLM
 from xlnet_jax.models.inputs import compact_inputs, text_inputs
-from xlnet_jax.models.xlnet import Backbone
 from xlnet_jax.objectives.language_model import LanguageModel
-from xlnet_jax.objectives.presets import PRESETS, parse_config
+from xlnet_jax.objectives.presets import PRESETS
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
@@ -104,5 +102,3 @@ def test_heads_feed_forward_and_vocabulary_are_divided_among_devices():
     assert specs["o"] == P(None, "tensor", "fsdp")
     assert backbone["layers"]["feed_forward"]["inner"]["kernel"].spec == P(None, "fsdp", "tensor")
     assert backbone["word_embedding"].spec == P("tensor", "fsdp")
-
-

@@ -47,7 +47,9 @@ def lm_gradients(config, stream, params, ids_BL, positions_BP):
     )
 
     def loss(params):
-        logits_BPV, _ = build_model(config, None).apply({"params": params}, inputs, at_BP=None if by_query else positions_BP)
+        logits_BPV, _ = build_model(config, None).apply(
+            {"params": params}, inputs, at_BP=None if by_query else positions_BP
+        )
         # The same pieces are right everywhere, so that the terms of a sum do not cancel out.
         return -jax.nn.log_softmax(logits_BPV)[:, :, 50:].mean()
 

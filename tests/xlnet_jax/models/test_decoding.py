@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax import random_models
-from tests.xlnet_jax.random_models import CAUSAL, SMALL, random_params
-from xlnet_jax.errors import InputError
+from tests.xlnet_jax.random_models import CAUSAL, SMALL
 from xlnet_jax.models.decoding import advance, prefill, prepare
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.xlnet import XLNetLM
@@ -149,5 +148,3 @@ def test_no_target_sees_its_token_or_one_that_is_drawn_later():
         before = order[0].tolist().index(position) + 1 if position in order else 0
         np.testing.assert_array_equal(one[:before], other[:before])
         assert (np.abs(one[before:] - other[before:]).max(axis=-1) > 1e-3).all()
-
-

@@ -170,5 +170,3 @@ def test_a_row_of_nothing_but_padding_adds_nothing_to_any_gradient(summary):
         lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=5e-6),
         gradients(ids, mask), gradients(ids[:1], mask[:1]),
     )  # fmt: skip
-
-

@@ -90,5 +90,3 @@ def test_targets_stand_in_ascending_order(objective):
     steps = np.diff(batch["target_positions"], axis=1)
     assert (steps[batch["target_weights"][:, 1:] > 0] > 0).all()
     assert (steps >= 0).all()
-
-

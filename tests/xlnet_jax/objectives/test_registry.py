@@ -1,7 +1,5 @@
 """Every objective: what its record says is what its batches and its checkpoints are."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 

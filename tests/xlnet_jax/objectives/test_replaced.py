@@ -11,10 +11,9 @@ from tests.xlnet_jax.tiny_text import batches_of
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.models.bert import BertDetector, BertLM
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.language_model import BatchDropout
 from xlnet_jax.objectives.presets import with_objective
 from xlnet_jax.objectives.registry import validate
-from xlnet_jax.objectives.replaced import SHARED, ReplacedTokenDetection, _split_dropout, sample_BP
+from xlnet_jax.objectives.replaced import SHARED, ReplacedTokenDetection, sample_BP
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig, ReplacedConfig
 from xlnet_jax.training import sharding
 

@@ -246,6 +246,7 @@ def test_a_search_compiles_nothing_after_its_time_and_nothing_that_cannot_be_div
 
 # ---- the compiler itself ---------------------------------------------------------------------------------------------
 
+
 @needs_libtpu
 def test_a_device_holds_the_same_where_devices_and_batch_grow_together():
     code, out = run_plan(f"{TINY} --batch-per-device 2 --topology v3:2x2 v3:16x32")

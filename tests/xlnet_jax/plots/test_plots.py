@@ -8,7 +8,7 @@ import pytest
 
 from xlnet_jax.plots import style
 from xlnet_jax.plots.confusion import MOST_LABELS, Confusion, Scatter
-from xlnet_jax.plots.curves import draw_curves, draw_learning_curves, smooth
+from xlnet_jax.plots.curves import draw_curves, draw_learning_curves
 
 PNG = b"\x89PNG"
 
