@@ -54,7 +54,7 @@ package: $(STAMP)-package  ## build the sdist, and the wheel from it, into dist/
 
 gpu-plans:  ## compile kernels and steps for GPUs that are not here; an environment of its own, of 5 GB beside the usual
 	$(MAKE) VENV=.venv-gpu-plans .venv-gpu-plans/stamp-plan-gpu .venv-gpu-plans/stamp-test
-	JAX_PLATFORMS=cpu .venv-gpu-plans/bin/python -m pytest tests/xlnet_jax/planning/test_gpus.py $(ARGS)
+	JAX_PLATFORMS=cpu .venv-gpu-plans/bin/python -m pytest tests/xlnet_jax/planning/test_fused_attention.py $(ARGS)
 
 slurm: $(STAMP)-test  ## start a Slurm of two nodes on this machine, preempt a run and let it go on; needs slurm-wlm
 	$(BIN)/python -m pytest tests/launch/test_slurm_real.py $(ARGS)

@@ -1,12 +1,21 @@
-"""Find TPU slices by their public names."""
+"""Find TPU slices and GPUs by their public names."""
 
 import re
 
 import pytest
 
+from tests.xlnet_jax.planning.compilers import has_gpu_compiler
 from xlnet_jax import plan
 from xlnet_jax.errors import InputError
-from xlnet_jax.planning.topologies import GENERATIONS, parse_slice
+from xlnet_jax.planning.topologies import (
+    GENERATIONS,
+    GPUS,
+    chip_of_gpu,
+    describe_gpu,
+    find_topology,
+    parse_gpus,
+    parse_slice,
+)
 
 
 @pytest.mark.parametrize(
@@ -49,3 +58,44 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
 def test_a_mistake_is_one_line_before_anything_is_compiled(argv, message):
     with pytest.raises(InputError, match=f"^{re.escape(message)}"):
         plan.main(argv.split())
+
+
+# ---- GPUs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("h200-1", ("h200", 1)),
+        ("A100-4", ("a100", 4)),
+        ("h100-64", ("h100", 64)),
+        ("h100-12", None),
+        ("h100-0", None),
+        ("v5e-1", None),
+    ],
+)
+def test_a_name_says_the_kind_and_the_number(name, expected):
+    assert parse_gpus(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "slices", "line"),
+    [
+        ("h100-12", 1, r"`topology` h100-12: there is no such slice\. .* as h100-8: l4 a6000 a100 h100 h200$"),
+        ("h100-8", 2, r"^`mesh.dcn_data` 2: GPUs have no slices; name all of them, as h100-16$"),
+        pytest.param(
+            "h200-1", 1, r"pip install 'xlnet_jax\[plan-gpu\]' in an environment of its own$",
+            marks=pytest.mark.skipif(has_gpu_compiler, reason="the compiler is here"),
+        ),
+    ],
+)  # fmt: skip
+def test_gpus_that_cannot_be_had_are_refused(name, slices, line):
+    with pytest.raises(InputError, match=line):
+        find_topology(name, slices)
+
+
+@pytest.mark.parametrize("kind", GPUS)
+def test_devices_are_known_by_the_name_that_the_description_gives(kind):
+    chip, text = chip_of_gpu(kind), describe_gpu(kind)
+    assert f'device_description_str: "{chip.device_kinds[0]}"' in text
+    assert f"memory_bandwidth: {chip.memory_bandwidth:.0f}\n" in text
