@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -74,10 +75,8 @@ def masks_of(jaxpr, rate):
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "ge" and getattr(eqn.invars[1], "val", None) == threshold(rate):
             yield eqn.outvars[0].aval.shape
-        for inner in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns"):
-                yield from masks_of(inner, rate)
+        for inner in jax.extend.core.jaxprs_in_params(eqn.params):
+            yield from masks_of(inner, rate)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

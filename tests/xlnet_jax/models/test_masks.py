@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from data_pipelines.permutation import perm_rank, permuted_places, target_slots, to_dense
-from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.xlnet import Backbone, XLNetLM
 from xlnet_jax.objectives.language_model import LanguageModel, inputs_of
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
+from xlnet_jax.training import sharding
 
 pytestmark = pytest.mark.contract
 
@@ -44,24 +44,22 @@ def window_batch(seed=0, mem_filled=6):
     }
 
 
-def random_mems(batch, seed=1):
-    shape = (MODEL.num_layers, len(batch["input_ids"]), MODEL.mem_len, MODEL.d_model)
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+MEMS = jnp.asarray(
+    np.random.default_rng(1).normal(size=(MODEL.num_layers, 4, MODEL.mem_len, MODEL.d_model)), jnp.float32
+)
+ZEROS = jnp.zeros_like(MEMS)
 
 
 @pytest.fixture(scope="module")
 def params():
-    batch = window_batch()
-    inputs = inputs_of(batch, CONFIG)[0]
-    model = XLNetLM(MODEL)
-    boxed = model.init(jax.random.key(0), inputs, random_mems(batch), reuse_len=8, train=False)
-    return jax.tree.map(lambda x: x.value, boxed["params"], is_leaf=lambda x: hasattr(x, "value"))
+    inputs = inputs_of(window_batch(), CONFIG)[0]
+    return sharding.unboxed(XLNetLM(MODEL).init(jax.random.key(0), inputs, MEMS, reuse_len=8)["params"])
 
 
 @pytest.fixture(scope="module")
 def influence(params):
     """Size of the gradient of query outputs by each token [B, P, L] and memory slot [B, P, M]; content [B, L, L]."""
-    batch, mems = window_batch(), random_mems(window_batch())
+    batch = window_batch()
     inputs = inputs_of(batch, CONFIG)[0]
 
     # Giving each position of each row an embedding of its own makes the gradient by token a gradient by embedding row.
@@ -77,7 +75,7 @@ def influence(params):
         direction = jax.random.normal(jax.random.key(3), (MODEL.d_model,))
         return outputs.query_BPD @ direction, outputs.content_BLD @ direction
 
-    (query_by_table, query_by_mems), (content_by_table, _) = jax.jit(jax.jacrev(run, argnums=(0, 1)))(table, mems)
+    (query_by_table, query_by_mems), (content_by_table, _) = jax.jit(jax.jacrev(run, argnums=(0, 1)))(table, MEMS)
     rows = np.arange(4)
 
     def own_row(jacobian):  # [B, X, B * L, D] -> [B, X, L]
@@ -125,17 +123,16 @@ def loss_and_mems(params, batch, mems):
 
 def test_compact_and_dense_form_give_the_same_loss(params):
     batch = window_batch()
-    mems = random_mems(batch)
-    compact, dense = (loss_and_mems(params, form, mems) for form in (batch, to_dense(batch)))
+    compact, dense = (loss_and_mems(params, form, MEMS) for form in (batch, to_dense(batch)))
     np.testing.assert_allclose(compact[0], dense[0], rtol=1e-6)
     np.testing.assert_array_equal(compact[1], dense[1])
 
 
 def test_unused_memory_may_hold_anything(params):
     batch = window_batch(mem_filled=0)
-    clean = loss_and_mems(params, batch, jnp.zeros_like(random_mems(batch)))
+    clean = loss_and_mems(params, batch, ZEROS)
     for dirt in (jnp.nan, jnp.inf, 1e30):
-        dirty = loss_and_mems(params, batch, jnp.full_like(random_mems(batch), dirt))
+        dirty = loss_and_mems(params, batch, jnp.full_like(MEMS, dirt))
         np.testing.assert_array_equal(clean[0], dirty[0])
 
 
@@ -147,18 +144,16 @@ def test_under_paper2019_empty_memory_is_attended_to_as_zeros(params):
         return LanguageModel(attending).score(params, batch, mems, None).loss_sum
 
     empty, full = window_batch(mem_filled=0), window_batch(mem_filled=MODEL.mem_len)
-    zeros, other = jnp.zeros_like(random_mems(empty)), random_mems(empty)
-    theirs = jax.jit(loss)(full, zeros)  # the 2019 code knows nothing of what is filled
+    theirs = jax.jit(loss)(full, ZEROS)  # the 2019 code knows nothing of what is filled
     for form in (empty, to_dense(empty)):
-        np.testing.assert_allclose(jax.jit(loss)(form, other), theirs, rtol=1e-6)
-    assert abs(loss_and_mems(params, empty, zeros)[0] - theirs) > 1e-3
+        np.testing.assert_allclose(jax.jit(loss)(form, MEMS), theirs, rtol=1e-6)
+    assert abs(loss_and_mems(params, empty, ZEROS)[0] - theirs) > 1e-3
 
 
 def test_new_memory_is_the_reused_part_behind_the_old(params):
     batch = window_batch(mem_filled=MODEL.mem_len)
-    mems = random_mems(batch)
-    _, new_mems = loss_and_mems(params, batch, mems)
-    np.testing.assert_array_equal(new_mems[:, :, : MODEL.mem_len - 8], mems[:, :, 8:])
+    _, new_mems = loss_and_mems(params, batch, MEMS)
+    np.testing.assert_array_equal(new_mems[:, :, : MODEL.mem_len - 8], MEMS[:, :, 8:])
     embedded = params["backbone"]["word_embedding"][batch["input_ids"][:, :8]]
     np.testing.assert_array_equal(new_mems[0, :, MODEL.mem_len - 8 :], embedded)
 
@@ -171,29 +166,21 @@ def test_reading_backwards_negates_every_distance(params):
     }
     mirrored["target_positions"] = DATA.seq_len - 1 - batch["target_positions"]
     mirrored["is_reversed"] = ~batch["is_reversed"]
-    mems = jnp.zeros_like(random_mems(batch))
-    here, there = (loss_and_mems(params, form, mems)[0] for form in (batch, mirrored))
+    here, there = (loss_and_mems(params, form, ZEROS)[0] for form in (batch, mirrored))
     np.testing.assert_allclose(here, there, rtol=1e-6)
 
 
 def test_no_gradient_flows_into_the_memory_that_is_passed_on(params):
-    batch = window_batch()
-
     def size_of_mems(params):
-        return loss_and_mems(params, batch, random_mems(batch))[1].sum()
+        return loss_and_mems(params, window_batch(), MEMS)[1].sum()
 
     assert all((g == 0.0).all() for g in jax.tree.leaves(jax.jit(jax.grad(size_of_mems))(params)))
 
 
 def test_inputs_without_a_query_stream_give_the_content_stream_alone(params):
-    batch = window_batch(mem_filled=0)
-    full = inputs_of(batch, CONFIG)[0]
-    content = full.relations.of_rows(lambda x_BT: x_BT[:, : DATA.seq_len])
-    alone = full._replace(target_positions_BP=None, relations=content)
-    assert isinstance(alone, Inputs)
-    model, mems = Backbone(MODEL), random_mems(batch)
-    both, content = (
-        model.apply({"params": params["backbone"]}, i, mems, reuse_len=8, train=False) for i in (full, alone)
-    )
+    full = inputs_of(window_batch(mem_filled=0), CONFIG)[0]
+    relations = full.relations.of_rows(lambda x_BT: x_BT[:, : DATA.seq_len])
+    alone = full._replace(target_positions_BP=None, relations=relations)
+    both, content = (Backbone(MODEL).apply({"params": params["backbone"]}, i, MEMS, reuse_len=8) for i in (full, alone))
     assert content.query_BPD is None
     np.testing.assert_allclose(both.content_BLD, content.content_BLD, rtol=0, atol=1e-5)

@@ -108,21 +108,14 @@ def gradients_of(config):
 # ---- clm ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def causal():
-    return influence(CLM, step=1)
-
-
-def test_a_causal_loss_depends_on_its_position_and_all_before_it_and_on_nothing_behind(causal):
+def test_a_causal_loss_depends_on_its_position_on_all_before_it_and_in_memory_and_on_nothing_after_it():
+    found = influence(CLM, step=1)
     place, token = np.arange(LENGTH)[:, None], np.arange(LENGTH)[None]
-    sees = np.broadcast_to((token <= place)[:, None], causal.of_tokens.shape)
-    assert (causal.of_tokens[sees] > 0.0).all()
-    assert (causal.of_tokens[~sees] == 0.0).all()
-
-
-def test_a_causal_loss_depends_on_all_of_its_memory(causal):
-    assert (causal.batch["mem_filled"] == MEMORY).all()
-    assert (causal.of_memory > 0.0).all()
+    sees = np.broadcast_to((token <= place)[:, None], found.of_tokens.shape)
+    assert (found.of_tokens[sees] > 0.0).all()
+    assert (found.of_tokens[~sees] == 0.0).all()
+    assert (found.batch["mem_filled"] == MEMORY).all()
+    assert (found.of_memory > 0.0).all()
 
 
 def test_memory_makes_two_segments_read_as_one_of_twice_the_length():
@@ -251,30 +244,18 @@ def test_a_masked_loss_of_bert_depends_on_the_whole_window():
     assert (found.of_tokens > 0.0).all()
 
 
-@pytest.fixture(scope="module")
-def with_memory():
-    return influence(DAE, step=1)
-
-
-def test_with_memory_a_masked_loss_of_the_reused_part_depends_on_nothing_behind_it(with_memory):
-    """For the reused part becomes memory, and what lies behind it comes again."""
-    reuse = DAE.data.reuse_len
-    in_reused = (with_memory.batch["target_positions"] < reuse).T  # [P, B]
+def test_with_memory_masked_losses_depend_on_all_of_it_and_those_that_become_memory_on_nothing_after_them():
+    """For what lies after the reused part comes again."""
+    found, reuse = influence(DAE, step=1), DAE.data.reuse_len
+    in_reused = (found.batch["target_positions"] < reuse).T  # [P, B]
     assert in_reused.any()
-    assert (with_memory.of_tokens[in_reused][:, :reuse] > 0.0).all()
-    assert (with_memory.of_tokens[in_reused][:, reuse:] == 0.0).all()
-    assert (with_memory.of_tokens[~in_reused] > 0.0).all()
-
-
-def test_every_masked_loss_depends_on_all_of_its_memory(with_memory):
-    assert (with_memory.batch["mem_filled"] == MEMORY).all()
-    assert (with_memory.of_memory > 0.0).all()
-
-
-def test_memory_that_is_handed_on_depends_on_nothing_behind_the_reused_part(with_memory):
-    reuse = DAE.data.reuse_len
-    assert (with_memory.on_new_memory[:, reuse - MEMORY : reuse] > 0.0).all()
-    assert (with_memory.on_new_memory[:, reuse:] == 0.0).all()
+    assert (found.of_tokens[in_reused][:, :reuse] > 0.0).all()
+    assert (found.of_tokens[in_reused][:, reuse:] == 0.0).all()
+    assert (found.of_tokens[~in_reused] > 0.0).all()
+    assert (found.batch["mem_filled"] == MEMORY).all()
+    assert (found.of_memory > 0.0).all()
+    assert (found.on_new_memory[:, reuse - MEMORY : reuse] > 0.0).all()
+    assert (found.on_new_memory[:, reuse:] == 0.0).all()
 
 
 def test_a_masked_loss_is_at_the_masked_places_alone():

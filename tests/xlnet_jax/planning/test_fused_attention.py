@@ -116,8 +116,9 @@ def test_a_step_with_the_kernels_moves_less_and_keeps_no_scores_in_memory(topolo
     (plain, *_, plain_bytes), (fused, *_, fused_bytes) = (line.split(";")[:4] for line in lines)
     assert [line.split(";")[1:3] for line in lines] == [["True", str(devices > 1)]] * 2
     assert (plain, fused) == ("plain", "fused")
-    of_scores = {"relative shift", "attention dropout"} | ({"position product"} if topology[0] == "v" else set())
+    is_tpu = topology.startswith("v")
+    of_scores = {"relative shift", "attention dropout", *(["position product"] if is_tpu else [])}
     plain_parts, fused_parts = (set(line.split(";")[4:]) for line in lines)
     assert plain_parts >= of_scores
     assert not of_scores & fused_parts
-    assert int(fused_bytes) < 0.6 * int(plain_bytes)
+    assert int(fused_bytes) < (0.5 if is_tpu else 0.6) * int(plain_bytes)

@@ -26,12 +26,6 @@ from xlnet_jax.planning.step_cost import (
 PROGRAM = """\
 HloModule step, is_scheduled=true
 
-%sum (a: f32[], b: f32[]) -> f32[] {
-  %a = f32[] parameter(0)
-  %b = f32[] parameter(1)
-  ROOT %add.1 = f32[] add(%a, %b)
-}
-
 %one_layer (all: bf16[24,8,128], i: s32[]) -> bf16[8,128] {
   %all = bf16[24,8,128]{2,1,0:T(8,128)(2,1)} parameter(0)
   %i.1 = s32[]{:T(256)} parameter(1)
@@ -89,45 +83,22 @@ ENTRY %main (weights.9: bf16[24,8,128], rows.9: f32[24,8,128], whole.9: f32[64])
 }
 """  # noqa: E501
 LAYER, NUMBER = 8 * 128, 4
-CHAIN = """HloModule jit_step, is_scheduled=true
-
-%begins (own: f32[8]) -> f32[64] {
-  %own = f32[8]{0:T(256)} parameter(0)
-  ROOT %all-gather.1 = f32[64]{0:T(256)} all-gather(%own), channel_id=1, replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}, frontend_attributes={chain_id="0"}
-}
-
-%ends (own.2: f32[8], begun: f32[64]) -> f32[64] {
-  %own.2 = f32[8]{0:T(256)} parameter(0)
-  %begun = f32[64]{0:T(256)} parameter(1)
-  %all-gather.2 = f32[64]{0:T(256)} all-gather(%own.2), channel_id=1, replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}, frontend_attributes={chain_id="0"}
-  ROOT %ended = f32[64]{0:T(256)} custom-call(%begun, %all-gather.2), custom_call_target="AsyncCollectiveDone"
-}
-
-ENTRY %main (own.3: f32[8]) -> f32[64] {
-  %own.3 = f32[8]{0:T(256)} parameter(0)
-  %start = f32[64]{0:T(256)} fusion(%own.3), kind=kCustom, calls=%begins
-  ROOT %done = f32[64]{0:T(256)} fusion(%own.3, %start), kind=kCustom, calls=%ends
-}
-"""  # noqa: E501
+KERNEL = """\
+%kernel = f32[8,128]{1,0:T(8,128)} custom-call(%x), custom_call_target="tpu_custom_call", \
+metadata={op_name="jit(step)/fused_attention/pallas_call"}, \
+backend_config={"custom_call_config":{"body":"TUzvUg==",COST"needs_layout_passes":true}}"""
+COST = """"cost_estimate":{"flops":"33554432","transcendentals":"7","bytes_accessed":"123456"},"""
+ARRAY = 4 * 8 * 128
 
 
-BRANCHES = """HloModule jit_step, is_scheduled=true
+def program_of(*lines, functions=""):
+    """Return a program of these instructions, which may read %x, 8 x 128 float32 numbers."""
+    body = "\n".join(f"  {line}" for line in ("%x = f32[8,128]{1,0:T(8,128)} parameter(0)", *lines))
+    return parse(f"HloModule step\n\n{functions}\nENTRY %main (x: f32[8,128]) -> f32[] {{\n{body}\n}}\n")
 
-%skip (same: f32[64]) -> f32[64] {
-  ROOT %same = f32[64]{0:T(256)} parameter(0)
-}
 
-%update (old: f32[64]) -> f32[64] {
-  %old = f32[64]{0:T(256)} parameter(0)
-  ROOT %new = f32[64]{0:T(256)} negate(%old)
-}
-
-ENTRY %main (is_finite: pred[], state: f32[64]) -> f32[64] {
-  %is_finite = pred[]{:T(1024)} parameter(0)
-  %state = f32[64]{0:T(256)} parameter(1)
-  ROOT %next = f32[64]{0:T(256)} conditional(%is_finite, %state, %state), BOTH
-}
-"""
+def bytes_of(*lines, functions=""):
+    return memory_bytes(program_of(*lines, functions=functions))
 
 
 def memory_bytes(program):
@@ -136,12 +107,41 @@ def memory_bytes(program):
 
 @pytest.mark.parametrize("branches", ["%skip, %update", "%update, %skip"])
 def test_of_the_branches_of_a_step_the_one_that_does_the_work_counts(branches):
-    program = parse(BRANCHES.replace("BOTH", f"branch_computations={{{branches}}}"))
-    assert memory_bytes(program) == 2 * 4 * 64
+    functions = """\
+%skip (same: f32[8,128]) -> f32[8,128] {
+  ROOT %same = f32[8,128]{1,0} parameter(0)
+}
+
+%update (old: f32[8,128]) -> f32[8,128] {
+  %old = f32[8,128]{1,0} parameter(0)
+  ROOT %new = f32[8,128]{1,0} negate(%old)
+}
+"""
+    line = f"ROOT %next = f32[8,128]{{1,0}} conditional(%x, %x, %x), branch_computations={{{branches}}}"
+    assert bytes_of(line, functions=functions) == 2 * ARRAY
 
 
 def test_an_exchange_beside_other_work_counts_once():
-    assert collectives(parse(CHAIN), 8) == [Collective("all-gather", 1, 4 * 64, 8)]
+    gather = 'all-gather(%own), replica_groups={{0,1,2,3,4,5,6,7}}, frontend_attributes={chain_id="0"}'
+    functions = f"""\
+%begins (own: f32[8,128]) -> f32[64,128] {{
+  %own = f32[8,128]{{1,0}} parameter(0)
+  ROOT %g = f32[64,128]{{1,0}} {gather}
+}}
+
+%ends (own: f32[8,128], begun: f32[64,128]) -> f32[64,128] {{
+  %own = f32[8,128]{{1,0}} parameter(0)
+  %begun = f32[64,128]{{1,0}} parameter(1)
+  %g = f32[64,128]{{1,0}} {gather}
+  ROOT %ended = f32[64,128]{{1,0}} custom-call(%begun, %g), custom_call_target="AsyncCollectiveDone"
+}}
+"""
+    program = program_of(
+        "%start = f32[64,128]{1,0} fusion(%x), kind=kCustom, calls=%begins",
+        "ROOT %done = f32[64,128]{1,0} fusion(%x, %start), kind=kCustom, calls=%ends",
+        functions=functions,
+    )
+    assert collectives(program, 8) == [Collective("all-gather", 1, 8 * ARRAY, 8)]
 
 
 def test_exchanges_count_as_often_as_their_loop_turns():
@@ -152,14 +152,8 @@ def test_exchanges_count_as_often_as_their_loop_turns():
 
 
 def test_a_reduce_scatter_counts_the_whole_that_it_reads():
-    program = """HloModule jit_step, is_scheduled=true
-
-ENTRY %main (whole: f32[64]) -> f32[8] {
-  %whole = f32[64]{0:T(256)} parameter(0)
-  ROOT %part = f32[8]{0:T(256)} reduce-scatter(%whole), replica_groups=[2,8]<=[16], dimensions={0}, to_apply=%sum
-}
-"""
-    assert collectives(parse(program), 16) == [Collective("reduce-scatter", 1, 4 * 64, 8)]
+    program = program_of("ROOT %part = f32[1,128]{1,0} reduce-scatter(%x), replica_groups=[2,8]<=[16], dimensions={0}")
+    assert collectives(program, 16) == [Collective("reduce-scatter", 1, ARRAY, 8)]
 
 
 def test_a_ring_sends_what_no_exchange_can_do_without():
@@ -177,26 +171,6 @@ def test_memory_counts_parts_of_buffers_and_leaves_out_what_stays_near():
         + 3 * NUMBER  # the counter's next
     )  # fmt: skip
     assert memory_bytes(parse(PROGRAM)) == 24 * turn + 4 * 64 + 4 * 8
-
-
-# ---- instructions that look alike ------------------------------------------------------------------------------------
-
-KERNEL = """\
-%kernel = f32[8,128]{1,0:T(8,128)} custom-call(%x), custom_call_target="tpu_custom_call", \
-metadata={op_name="jit(step)/fused_attention/pallas_call"}, \
-backend_config={"custom_call_config":{"body":"TUzvUg==",COST"needs_layout_passes":true}}"""
-COST = """"cost_estimate":{"flops":"33554432","transcendentals":"7","bytes_accessed":"123456"},"""
-ARRAY = 4 * 8 * 128
-
-
-def program_of(*lines, functions=""):
-    """Return a program of these instructions, which may read %x, 8 x 128 float32 numbers."""
-    body = "\n".join(f"  {line}" for line in ("%x = f32[8,128]{1,0:T(8,128)} parameter(0)", *lines))
-    return parse(f"HloModule step\n\n{functions}\nENTRY %main (x: f32[8,128]) -> f32[] {{\n{body}\n}}\n")
-
-
-def bytes_of(*lines, functions=""):
-    return memory_bytes(program_of(*lines, functions=functions))
 
 
 @pytest.mark.parametrize(
@@ -336,24 +310,15 @@ def test_the_innermost_scope_that_is_known_names_the_part(op_name, part):
     assert part_of_scopes(op_name) == part
 
 
-def fusion(*inner):
-    """Return a program whose only instruction is a fusion of instructions: (opcode, shape, scope)."""
+def part_of_fusion(*inner):
+    """Return the part of a fusion of instructions: (opcode, shape, scope)."""
     lines = [
         f'  %i{n} = {shape}{{0}} {opcode}(%p), metadata={{op_name="{FORWARD}/attention/{scope}/x"}}'
         for n, (opcode, shape, scope) in enumerate(inner)
     ]
-    lines[-1] = lines[-1].replace("  %", "  ROOT %")
-    return parse(
-        "HloModule step\n\n%fused (p: u32[8]) -> u32[8] {\n  %p = u32[8]{0} parameter(0)\n"
-        + "\n".join(lines)
-        + "\n}\n\nENTRY %main (x: u32[8]) -> u32[8] {\n  %x = u32[8]{0} parameter(0)\n"
-        + "  ROOT %f = u32[8]{0} fusion(%x), kind=kLoop, calls=%fused, "
-        + f'metadata={{op_name="{FORWARD}/feed_forward/x"}}\n}}\n'
-    )
-
-
-def part_of_fusion(*inner):
-    program = fusion(*inner)
+    functions = "\n".join(["%fused (p: u32[8]) -> u32[8] {", "  %p = u32[8]{0} parameter(0)", *lines, "}", ""])
+    scope = f'metadata={{op_name="{FORWARD}/feed_forward/x"}}'
+    program = program_of(f"ROOT %f = u32[8]{{0}} fusion(%x), kind=kLoop, calls=%fused, {scope}", functions=functions)
     return part_of(program, program.computations["%main"].root)
 
 
