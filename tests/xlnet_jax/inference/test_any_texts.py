@@ -20,9 +20,6 @@ class Series:
     def __iter__(self):
         return iter(self._texts)
 
-    def __len__(self):
-        return len(self._texts)
-
     def __getitem__(self, label):
         return self._texts[-1 - label]
 

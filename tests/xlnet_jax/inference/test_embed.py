@@ -1,7 +1,6 @@
 """The vector of a text depends on the text alone; vectors come in the order of the texts."""
 
 import dataclasses
-import json
 from importlib import import_module
 
 import jax
@@ -86,16 +85,10 @@ def test_a_long_text_is_read_in_segments_with_memory(model):
         np.testing.assert_allclose(found[0], vector, atol=SAME)
 
 
-@pytest.fixture
-def lines(tmp_path_factory):
-    file = tmp_path_factory.mktemp("texts") / "texts.txt"
-    file.write_text("\n".join(TEXTS) + "\n")
-    return file
-
-
-def test_lines_come_out_as_rows_in_their_order(model, checkpoint, lines, tmp_path, monkeypatch, capsys):
+def test_lines_come_out_as_rows_in_their_order(model, checkpoint, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(embedding, "TEXTS_AT_ONCE", 2)  # as a large file is, in chunks
-    out = tmp_path / "vectors.npy"
+    lines, out = tmp_path / "lines.txt", tmp_path / "vectors.npy"
+    lines.write_text("\n".join(TEXTS) + "\n")
     assert command.main([str(checkpoint), "--text", str(lines), "--out", str(out)]) == 0
     found = np.load(out, mmap_mode="r")
     assert found.dtype == np.float32
@@ -105,35 +98,27 @@ def test_lines_come_out_as_rows_in_their_order(model, checkpoint, lines, tmp_pat
 
 def test_documents_come_with_their_ids(model, checkpoint, tmp_path):
     documents = [f"{TEXTS[1]} {TEXTS[2]}", TEXTS[3]]
-    blank = tmp_path / "documents.txt"
-    blank.write_text(f"\n{TEXTS[1]}\n{TEXTS[2]}\n\n\n{TEXTS[3]}\n")
-    (tmp_path / "a.jsonl").write_text(
-        "".join(json.dumps({"text": t, "id": i}) + "\n" for i, t in zip("xy", documents, strict=True))
-    )
-    pq.write_table(pa.table({"text": documents, "number": [7, 3]}), tmp_path / "a.parquet")
-    expected = embed_texts(model, documents)
-    for text, more, ids in (
-        (blank, ("--unit", "document"), [0, 1]),
-        (tmp_path / "a.jsonl", ("--id-field", "id"), ["x", "y"]),
-        (tmp_path / "a.parquet", ("--id-field", "number"), [7, 3]),
-    ):
-        out = tmp_path / "out.parquet"
-        assert command.main([str(checkpoint), "--text", str(text), "--out", str(out), "--overwrite", *more]) == 0
-        table = pq.read_table(out)
+    (tmp_path / "a.txt").write_text(f"\n{TEXTS[1]}\n{TEXTS[2]}\n\n\n{TEXTS[3]}\n")
+    pq.write_table(pa.table({"text": documents, "name": ["x", "y"]}), tmp_path / "a.parquet")
+    for text, more, ids in (("a.txt", "--unit document", [0, 1]), ("a.parquet", "--id-field name", ["x", "y"])):
+        argv = [str(checkpoint), "--text", str(tmp_path / text), "--out", str(tmp_path / "out.parquet"), "--overwrite"]
+        assert command.main([*argv, *more.split()]) == 0
+        table = pq.read_table(tmp_path / "out.parquet")
         assert table["id"].to_pylist() == ids
-        np.testing.assert_allclose(np.array(table["embedding"].to_pylist(), np.float32), expected, atol=SAME)
+        found = np.array(table["embedding"].to_pylist(), np.float32)
+        np.testing.assert_allclose(found, embed_texts(model, documents), atol=SAME)
 
 
-def test_a_mistake_is_one_line_and_leaves_no_file(model, checkpoint, lines, tmp_path):
+def test_a_mistake_is_one_line_and_leaves_no_file(model, checkpoint, tmp_path):
     gap, ids = tmp_path / "gap.jsonl", tmp_path / "ids.jsonl"
     gap.write_text('{"text": "One."}\n{"text": " "}\n')
     ids.write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "two"}\n')
     out, table = tmp_path / "x.npy", tmp_path / "x.parquet"
     for text, made, more, said in (
         (gap, out, "", r"gap\.jsonl: line 2 is empty: leave it out"),
-        (lines, tmp_path / "x.csv", "", r"give a name that ends in \.npy or \.parquet"),
-        (lines, out, "--layer 4", r"--layer 4: the checkpoint has the layers 1 to 3, or -1 to -3"),
-        (lines, out, "--pooling cls --no-specials", r"--pooling cls reads <cls>, and without --specials"),
+        (ids, tmp_path / "x.csv", "", r"give a name that ends in \.npy or \.parquet"),
+        (ids, out, "--layer 4", r"--layer 4: the checkpoint has the layers 1 to 3, or -1 to -3"),
+        (ids, out, "--pooling cls --no-specials", r"--pooling cls reads <cls>, and without --specials"),
         (ids, table, "--id-field id", "--id-field: ids are texts or whole numbers, and a column holds one type"),
     ):
         with pytest.raises(InputError, match=said):

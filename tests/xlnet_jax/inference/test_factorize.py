@@ -14,41 +14,35 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import InputError
 from xlnet_jax.inference.factorize import factorize, fill_in, find_words
 from xlnet_jax.models.inputs import dense_inputs
-from xlnet_jax.models.xlnet import XLNetLM
 
 command = import_module("xlnet_jax.factorize")
 
 TEXT, TARGETS = "The list of names is new", "of names"
 
 
-def masked_log_probs(model, seen):
-    """Return log-probabilities from dense masks: `seen[p]` are the targets that target p may see."""
-    ids = model.tokenizer.encode_lines([TEXT])[0]
-    targets = model.tokenizer.encode_lines([TARGETS])[0]
-    start = ids.tolist().index(targets[0])
-    perm_mask = np.ones((1, len(ids), len(ids)), np.float32)
-    context = [i for i in range(len(ids)) if not start <= i < start + len(targets)]
-    perm_mask[:, :, context] = 0
-    for p, others in enumerate(seen(len(targets))):
-        perm_mask[0, start + p, [start + o for o in others]] = 0
-    mapping = np.eye(len(ids), dtype=np.float32)[None, start : start + len(targets)]
+def dense_log_probs(model, ids, targets, sees):
+    """Return the log-probabilities of the pieces at some positions by the dense masks of the original. sees: bool
+    [L, L], which others each piece sees."""
     inputs = dense_inputs(
         jnp.asarray(ids)[None],
         segment_ids_BL=jnp.zeros((1, len(ids)), jnp.int32),
-        perm_mask_BLL=jnp.asarray(perm_mask),
-        target_mapping_BPL=jnp.asarray(mapping),
+        perm_mask_BLL=jnp.asarray(~sees[None], jnp.float32),
+        target_mapping_BPL=jnp.eye(len(ids))[None, np.array(targets)],
     )
-    logits, _ = jax.jit(XLNetLM(model.model).apply)({"params": model.params}, inputs)
-    return np.asarray(jax.nn.log_softmax(logits[0]))[np.arange(len(targets)), targets]
+    logits, _ = jax.jit(model.network.apply)({"params": model.params}, inputs)
+    return np.asarray(jax.nn.log_softmax(logits[0]))[np.arange(len(targets)), ids[np.array(targets)]]
 
 
 def test_independent_targets_see_the_context_and_dependent_ones_those_before_too(model):
     found = factorize(model, TEXT, TARGETS)
-    assert len(found.pieces) >= 2
-    np.testing.assert_allclose(found.independent_P, masked_log_probs(model, lambda n: [[]] * n), atol=2e-5)
-    np.testing.assert_allclose(
-        found.dependent_P, masked_log_probs(model, lambda n: [range(p) for p in range(n)]), atol=2e-5
-    )
+    ids = model.tokenizer.encode_lines([TEXT])[0]
+    targets = find_words(model.tokenizer, ids, TARGETS)
+    assert len(targets) >= 2
+    place, is_target = np.arange(len(ids)), np.isin(np.arange(len(ids)), targets)
+    context = np.broadcast_to(~is_target, (len(ids), len(ids)))
+    before = is_target[:, None] & (place < place[:, None])
+    for log_probs, sees in ((found.independent_P, context), (found.dependent_P, context | before)):
+        np.testing.assert_allclose(log_probs, dense_log_probs(model, ids, targets, sees), atol=2e-5)
     assert found.independent_P[0] == pytest.approx(found.dependent_P[0], abs=1e-5)
     assert abs(found.independent_P[1] - found.dependent_P[1]) > 1e-3
 

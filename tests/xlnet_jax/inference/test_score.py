@@ -9,11 +9,11 @@ import json
 from importlib import import_module
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from data_pipelines.tokenizer import EOD
+from tests.xlnet_jax.inference.test_factorize import dense_log_probs
 from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
 from xlnet_jax import InputError
 from xlnet_jax.inference import log_probs
@@ -21,7 +21,7 @@ from xlnet_jax.inference import score as scoring
 from xlnet_jax.inference.factorize import factorize
 from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
 from xlnet_jax.inference.score import score_texts
-from xlnet_jax.models.inputs import dense_inputs, text_inputs
+from xlnet_jax.models.inputs import text_inputs
 
 command = import_module("xlnet_jax.score")
 
@@ -29,36 +29,13 @@ TEXT = "The list of names is new"
 LONGER = "The list of names is new, and the names of the list are old. " * 2
 
 
-def one_by_one(model, ids, order):
-    """Return log p of each piece, from one forward pass of the ordinary network for each.
-
-    The pass gets the pieces before the target in the order; all others, the target included, are replaced by another
-    piece. The first piece of the order is left out: it sees nothing."""
-    run = jax.jit(lambda inputs: model.network.apply({"params": model.params}, inputs)[0])
-    scores = np.full(len(ids), np.nan)
-    for t in range(1, len(ids)):
-        target = order[t]
-        known = np.isin(np.arange(len(ids)), order[:t])
-        perm_mask = np.ones((1, len(ids), len(ids)), np.float32)
-        # Ranks follow the order: a content row sees the pieces before it, and itself, which the network adds.
-        for later, row in enumerate(order[:t]):
-            perm_mask[0, row, order[:later]] = 0
-        perm_mask[0, target, order[:t]] = 0
-        inputs = dense_inputs(
-            jnp.asarray(np.where(known, ids, 9))[None],
-            segment_ids_BL=jnp.zeros((1, len(ids)), jnp.int32),
-            perm_mask_BLL=jnp.asarray(perm_mask),
-            target_mapping_BPL=jnp.asarray(np.eye(len(ids), dtype=np.float32)[None, [target]]),
-        )
-        scores[target] = jax.nn.log_softmax(run(inputs)[0, 0])[ids[target]]
-    return scores
-
-
-def test_scores_are_those_of_the_network_run_token_by_token(model):
-    (score,) = score_texts(model, [TEXT], "2 0 5 1 3 4")
-    expected = one_by_one(model, model.tokenizer.encode_lines([TEXT])[0], [2, 0, 5, 1, 3, 4])
-    rest = [0, 5, 1, 3, 4]
-    np.testing.assert_allclose(score.log_probs_OP[0, rest], expected[rest], atol=2e-5)
+def test_scores_are_those_of_the_network_with_the_masks_of_the_order(model):
+    order = [2, 0, 5, 1, 3, 4]
+    (score,) = score_texts(model, [TEXT], " ".join(map(str, order)))
+    rank, rest = np.argsort(order), order[1:]  # the first piece of an order sees nothing
+    ids = model.tokenizer.encode_lines([TEXT])[0]
+    expected = dense_log_probs(model, ids, rest, rank < rank[:, None])
+    np.testing.assert_allclose(score.log_probs_OP[0, rest], expected, atol=2e-5)
     assert score.log_likelihood == pytest.approx(score.log_probs_OP.sum(), abs=1e-4)
 
 

@@ -92,15 +92,6 @@ def test_what_is_cached_gives_what_the_ordinary_network_gives_by_ranks(name):
     assert np.abs(theirs[0] - theirs[1]).max() > 5 * tolerance
 
 
-def test_gaps_are_filled_in_any_order_with_the_text_on_both_sides():
-    params, ids = strong_params(TINY), tokens(1, 2, LENGTH)
-    order = np.array([[4, 1, 5, 0], [2, 6, 3, 7]])
-    known = np.broadcast_to(np.arange(LENGTH) < CONTEXT, ids.shape).copy()
-    np.put_along_axis(known, order, False, axis=1)
-    ours = cached_logits(TINY, params, ids, known, order, ahead=True)
-    np.testing.assert_allclose(ours, ranked_logits(TINY, params, ids, known, order), rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["other", "causal"])
 def test_a_full_context_is_a_memory_of_all_but_one_of_its_positions(name):
     """Far beyond the context, against windows of two positions behind the memory that the network makes itself."""

@@ -18,7 +18,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.objectives.presets import large
 from xlnet_jax.planning import report
-from xlnet_jax.planning.estimate import Plan, abstract_step, follows_from, list_candidates, search
+from xlnet_jax.planning.estimate import Plan, abstract_step, list_candidates, search
 from xlnet_jax.planning.settings import PlanConfig, list_runs
 from xlnet_jax.planning.step_cost import Collective, Cost
 from xlnet_jax.planning.topologies import Topology, chip_of_gpu
@@ -197,18 +197,6 @@ def test_devices_that_share_a_window_need_one_row():
     assert report.flags(found[0]).endswith(" --mesh.fsdp 1 --mesh.tensor 1 --mesh.context 8")
     runs = list_runs(PlanConfig(batch_per_device=(2, 6), mesh=mesh), 16)
     assert [run.data.batch_size for run in runs] == [4, 12]
-
-
-def with_(remat, accumulate):
-    return changed(large(), model={"remat": remat}, optimizer={"accumulate": accumulate})
-
-
-def test_a_search_leaves_out_what_follows_from_a_plan():
-    fitting, too_large = plan_of(with_("dots", 2)), plan_of(with_("none", 2), fits=False)
-    assert follows_from([fitting], with_("full", 4))
-    assert not follows_from([fitting], with_("none", 4))
-    assert follows_from([too_large], with_("none", 1))
-    assert not follows_from([too_large], with_("full", 1))
 
 
 @pytest.mark.parametrize(
