@@ -1,7 +1,6 @@
 """Requests for a comparison, and the one line in which a wrong request ends."""
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -77,14 +76,6 @@ def test_several_hosts_are_refused(monkeypatch):
         compare.main(GOOD.split())
 
 
-def test_the_page_names_every_contender_and_its_commands_are_some(examples, monkeypatch):
-    monkeypatch.chdir(examples)
-    (examples / "glue").mkdir()
-    for task in ("SST-2", "STS-B"):
-        (examples / "glue" / task).symlink_to(examples)
+def test_the_page_names_every_contender():
     page = (Path(__file__).parents[3] / "docs/compare.md").read_text()
     assert re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.MULTILINE) == list(CONTENDERS)
-    commands = re.findall(r"^python -m xlnet_jax\.compare (.*)$", page.replace("\\\n", " "), re.MULTILINE)
-    assert commands
-    for command in commands:
-        parse_comparison(shlex.split(command), "compare", "")
