@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from data_pipelines.windows import lowest_of_document
+from tests.xlnet_jax.influence import influence_on_rows
 from tests.xlnet_jax.random_models import strong_params
 from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.models.heads import build_encoder
@@ -73,25 +74,10 @@ def test_no_row_depends_on_a_token_or_on_memory_of_another_document(model, atten
     window, model = windows(model), dataclasses.replace(model, attention=attention)
     params, inputs = strong_params(model)["backbone"], inputs_of(window)
     mems = jax.random.normal(jax.random.key(2), (model.num_layers, len(STARTS), MEMORY, model.d_model))
-    # Each position has an embedding of its own: the gradient by token is the gradient by row of the table.
-    table = params["word_embedding"][window["input_ids_BL"].reshape(-1)]
-    own_ids = inputs._replace(input_ids_BL=jnp.arange(len(table)).reshape(-1, LENGTH))
-    network = build_encoder(dataclasses.replace(model, vocab_size=len(table)))
-    direction_D = jax.random.normal(jax.random.key(3), (model.d_model,))
-
-    @jax.jit
-    def size_BK(of_row_T):
-        def along_direction(table, mems):
-            outputs = network.apply({"params": {**params, "word_embedding": table}}, own_ids, mems)
-            rows = [hidden for hidden in outputs[:2] if hidden is not None]
-            return (jnp.concatenate(rows, axis=1) @ direction_D @ of_row_T).sum()
-
-        by_table, by_mems = jax.grad(along_direction, (0, 1))(table, mems)
-        return jnp.concatenate([jnp.abs(by_mems).sum((0, 3)), jnp.abs(by_table).sum(-1).reshape(-1, LENGTH)], axis=1)
-
     own_BTK = own_document_BTK(window)
     with interpret_kernels() if attention == "fused" else contextlib.nullcontext():
-        depends_BTK = np.stack([size_BK(of_row) for of_row in np.eye(own_BTK.shape[1], dtype=np.float32)], axis=1) > 0
+        of_tokens, of_memory = influence_on_rows(model, params, inputs, mems)
+    depends_BTK = np.swapaxes(np.concatenate([of_memory, of_tokens], axis=2), 0, 1) > 0
     assert not (depends_BTK & ~own_BTK).any()
     sees_BTK = np.asarray(inputs.relations.visible_BTK()) & own_BTK
     if model.attn_type == "uni":

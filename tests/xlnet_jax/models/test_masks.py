@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipelines.permutation import perm_rank, permuted_places, target_slots, to_dense
+from tests.xlnet_jax.influence import influence_on_rows
 from xlnet_jax.models.xlnet import Backbone, XLNetLM
 from xlnet_jax.objectives.language_model import LanguageModel, inputs_of
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
@@ -58,32 +59,10 @@ def params():
 
 @pytest.fixture(scope="module")
 def influence(params):
-    """Size of the gradient of query outputs by each token [B, P, L] and memory slot [B, P, M]; content [B, L, L]."""
-    batch = window_batch()
-    inputs = inputs_of(batch, CONFIG)[0]
-
-    # Giving each position of each row an embedding of its own makes the gradient by token a gradient by embedding row.
-    own_ids = jnp.arange(4 * DATA.seq_len).reshape(4, DATA.seq_len)
-    table = params["backbone"]["word_embedding"][batch["input_ids"].reshape(-1)]
-    inputs = inputs._replace(input_ids_BL=own_ids)
-    model = Backbone(dataclasses.replace(MODEL, vocab_size=len(table)))
-
-    def run(table, mems):
-        backbone = {**params["backbone"], "word_embedding": table}
-        outputs = model.apply({"params": backbone}, inputs, mems, reuse_len=8, train=False)
-        # A fixed random projection: a sum of features is constant under layer normalisation.
-        direction = jax.random.normal(jax.random.key(3), (MODEL.d_model,))
-        return outputs.query_BPD @ direction, outputs.content_BLD @ direction
-
-    (query_by_table, query_by_mems), (content_by_table, _) = jax.jit(jax.jacrev(run, argnums=(0, 1)))(table, MEMS)
-    rows = np.arange(4)
-
-    def own_row(jacobian):  # [B, X, B * L, D] -> [B, X, L]
-        size = np.abs(np.asarray(jacobian)).sum(-1).reshape(4, -1, 4, DATA.seq_len)
-        return size[rows, :, rows]
-
-    memory = np.abs(np.asarray(query_by_mems)).sum((2, -1))[rows, :, rows]  # [B, P, Z, B, M, D] -> [B, P, M]
-    return own_row(query_by_table), memory, own_row(content_by_table)
+    """Gradients of query rows by token [B, P, L] and memory slot [B, P, M], and of content rows [B, L, L]."""
+    inputs = inputs_of(window_batch(), CONFIG)[0]
+    of_tokens, of_memory = (np.swapaxes(x, 0, 1) for x in influence_on_rows(MODEL, params["backbone"], inputs, MEMS))
+    return of_tokens[:, DATA.seq_len :], of_memory[:, DATA.seq_len :], of_tokens[:, : DATA.seq_len]
 
 
 def test_query_stream_never_sees_its_own_token_or_a_later_one(influence):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.xlnet_jax.influence import influence_on_rows
 from tests.xlnet_jax.tiny_text import batches_of
 from xlnet_jax.dims import Batch
 from xlnet_jax.models.xlnet import XLNetLM
@@ -202,28 +203,10 @@ def test_rows_of_a_prefix_depend_on_all_of_it_and_later_rows_on_what_precedes_th
     assert last_B.max() > 0, "no prefix of more than one token"
     row, token = np.arange(LENGTH)[:, None, None], np.arange(LENGTH)
     sees = token <= np.maximum(row, last_B[:, None])
-    of_tokens = influence_on_rows(config, batch)
+    inputs, _ = inputs_of(batch, config)
+    of_tokens, _ = influence_on_rows(config.model, drawn_params(config)["backbone"], inputs, random_mems(config))
     assert (of_tokens[sees] > 0.0).all()
     assert (of_tokens[~sees] == 0.0).all()
-
-
-def influence_on_rows(config, batch):
-    """Sizes of the gradients of each content row's hidden state, by the token: [L, B, L]."""
-    params, mems, vocab_size = drawn_params(config), random_mems(config), config.model.vocab_size
-    ids, table = batch["input_ids"], params["backbone"]["word_embedding"]
-    own_ids = vocab_size + np.arange(ids.size, dtype=np.int32).reshape(ids.shape)
-    wider = replace(config.model, vocab_size=vocab_size + ids.size)
-    inputs, _ = inputs_of(batch | {"input_ids": own_ids}, config)
-    direction_D = jax.random.normal(jax.random.key(3), (config.model.d_model,))
-
-    def along_direction_L(own_rows):
-        backbone = {**params["backbone"], "word_embedding": jnp.concatenate([table, own_rows])}
-        given = {**params, "backbone": backbone, "output_bias": jnp.zeros(wider.vocab_size)}
-        _, outputs = XLNetLM(wider).apply({"params": given}, inputs, mems)
-        return jnp.einsum("bld,d->l", outputs.content_BLD, direction_D)
-
-    gradients = jax.jit(jax.jacrev(along_direction_L))(table[ids.reshape(-1)])
-    return np.abs(gradients).sum(-1).reshape(LENGTH, *ids.shape)
 
 
 def test_windows_of_running_text_go_on_where_the_one_before_ended():
