@@ -1,4 +1,4 @@
-"""The backward pass of attention, and the seam behind which its large arrays are made."""
+"""The weights of attention that are shown, and the seam behind which its large arrays are made."""
 
 import dataclasses
 import math

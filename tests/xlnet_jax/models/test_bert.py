@@ -54,14 +54,9 @@ def size(shapes):
     return sum(math.prod(s.shape) for s in shapes.values())
 
 
-@pytest.fixture(scope="module")
-def lm():
-    """Return the scores of a network everywhere."""
+def test_places_and_segments_count_and_unknown_segments_are_the_first():
     params = random_params(BERT, None)
-    return jax.jit(lambda inputs: BertLM(BERT).apply({"params": params}, inputs)[0])
-
-
-def test_places_and_segments_count_and_unknown_segments_are_the_first(lm):
+    lm = jax.jit(lambda inputs: BertLM(BERT).apply({"params": params}, inputs)[0])
     plain = lm(text_inputs(IDS))
     mirrored = lm(text_inputs(IDS[:, ::-1]))[:, ::-1]
     assert np.abs(plain - mirrored).max() > 1e-2

@@ -119,29 +119,6 @@ def test_a_causal_loss_depends_on_its_position_on_all_before_it_and_in_memory_an
     assert (found.of_memory > 0.0).all()
 
 
-def test_memory_makes_two_segments_read_as_one_of_twice_the_length():
-    """Losses and the next memory are equal, as long as nothing is cut off."""
-    short = replace(CLM, model=replace(CLM.model, mem_len=LENGTH))
-    long = with_data(short, seq_len=2 * LENGTH, reuse_len=2 * LENGTH, windows_per_block=2)
-    params, mems = drawn_params(short), jnp.zeros(LanguageModel(short).mems.shape)
-    whole, empty = batches_of(long).batch_at(0), mems
-    score_short, score_long = (jax.jit(LanguageModel(config).score) for config in (short, long))
-    for begin in (0, LENGTH):
-        part = slice(begin, begin + LENGTH)
-        batch = {name: whole[name][:, part] for name in ("input_ids", "target_ids", "target_weights")}
-        batch |= {name: whole[name][:, :LENGTH] for name in ("perm_rank", "target_positions")}
-        batch |= {"is_reversed": whole["is_reversed"], "mem_filled": np.full(ROWS, begin, np.int32)}
-        of_segment = score_short(params, batch, mems, None)
-        mems = of_segment.new_mems_ZBMD
-        only_part = {"target_weights": np.zeros_like(whole["target_weights"])}
-        only_part["target_weights"][:, part] = 1.0
-        of_part = score_long(params, whole | only_part, empty, None)
-        np.testing.assert_allclose(
-            of_segment.loss_sum / of_segment.weight_sum, of_part.loss_sum / of_part.weight_sum, rtol=0, atol=1e-5
-        )
-    np.testing.assert_allclose(mems, of_part.new_mems_ZBMD, rtol=0, atol=1e-5)
-
-
 # ---- documents packed into one window --------------------------------------------------------------------------------
 
 PACKED = {

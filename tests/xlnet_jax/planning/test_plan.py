@@ -56,16 +56,9 @@ def test_planned_bytes_are_those_that_a_device_holds():
         assert planned[kind] == sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize(
-    ("message", "gib"),
-    [
-        ("the total memory required for HLO temporaries (23.25G) exceeds available HBM (15.5G).", 23.25),
-        ("Ran out of memory in memory space hbm. Used 17.5G of 15.5G hbm.", 17.5),
-    ],
-)
-def test_the_compilers_refusal_says_what_is_needed(message, gib):
-    refused = fit._refusal_of_compiler(JaxRuntimeError(f"RESOURCE_EXHAUSTED: {message}"))
-    assert refused.needed == gib * 2**30
+def test_the_compilers_refusal_says_what_is_needed():
+    message = "the total memory required for HLO temporaries (23.25G) exceeds available HBM (15.5G)."
+    assert fit._refusal_of_compiler(JaxRuntimeError(f"RESOURCE_EXHAUSTED: {message}")).needed == 23.25 * 2**30
 
 
 # ---- bounds, and the order of a search -------------------------------------------------------------------------------
@@ -126,29 +119,16 @@ def rows_of(plan):
 
 
 def test_the_report_tells_bounds_from_the_estimate_and_the_lowest_utilisation_first():
-    by_bounds = "at most 18.6% by memory traffic, at most 74.7% by arithmetic"
-    for plan, lines in (
-        (
-            plan_of(cycles=1_410 * 10**6),
-            (
-                "a step takes at least 1.000 s, by its memory",
-                "the compiler's estimate 1.650 s at 0.94 GHz",
-                f"utilisation (MFU) 11.3% by the compiler's estimate, {by_bounds}",
-                "at 40% utilisation 1.650 s a step, which is the compiler's estimate: 2,542,002 tokens/s",
-                "schedule 500,000 steps: 9.5 days, 117,333 chip-hours",
-            ),
-        ),
-        (
-            plan_of(kernel_cycles=470 * 10**6),
-            (
-                "the compiler's estimate at least 0.500 s at 0.94 GHz",
-                "utilisation (MFU) at most 18.6% by memory traffic, at most 37.3% by the compiler's estimate, at most",
-                "at 40% utilisation 1.000 s a step, which is the bound: ",
-            ),
-        ),
+    text = printed(report.show, plan_of(cycles=1_410 * 10**6), 0.4)
+    for line in (
+        "a step takes at least 1.000 s, by its memory",
+        "the compiler's estimate 1.650 s at 0.94 GHz",
+        "11.3% by the compiler's estimate, at most 18.6% by memory traffic, at most 74.7% by arithmetic",
+        "at 40% utilisation 1.650 s a step, which is the compiler's estimate: 2,542,002 tokens/s",
+        "schedule 500,000 steps: 9.5 days, 117,333 chip-hours",
     ):
-        text = printed(report.show, plan, 0.4)
-        assert all(line in text for line in lines)
+        assert line in text
+    assert "the compiler's estimate at least 0.500 s" in printed(report.show, plan_of(kernel_cycles=470 * 10**6), 0.4)
     assert rows_of(plan_of(cycles=600 * 10**6, kernel_cycles=440 * 10**6)) == [
         "part of a step GB million cycles in kernels by traffic share",
         "relative shift 150.0 600.0 0.0 60.0 60.0%",
@@ -182,15 +162,11 @@ def test_plans_of_several_batches_tell_the_rows_that_gpus_of_each_size_can_hold(
     assert "; GPUs of 24 GB could hold it" in printed(report.show, plans[0], 0.4)
 
 
-def test_every_candidate_divides_the_batch_and_what_fits_most_easily_comes_first():
+def test_every_candidate_divides_the_batch_what_fits_most_easily_comes_first_and_devices_may_share_a_row():
     found = list(list_candidates(large(), 1024))
     assert all(8192 % (1024 * c.optimizer.accumulate) == 0 for c in found)
-    assert [(c.model.remat, c.optimizer.accumulate, c.mesh.fsdp) for c in found[:3]] == [
-        ("full", 1, 1), ("attention", 1, 1), ("dots", 1, 1),
-    ]  # fmt: skip
-
-
-def test_devices_that_share_a_window_need_one_row():
+    assert [c.model.remat for c in found[:3]] == ["full", "attention", "dots"]
+    assert {(c.optimizer.accumulate, c.mesh.fsdp) for c in found[:3]} == {(1, 1)}
     mesh = MeshConfig(context=8)
     found = list(list_candidates(changed(large(), data={"batch_size": 1}, mesh=mesh), 8))
     assert {(c.mesh.context, c.optimizer.accumulate, c.mesh.fsdp) for c in found} == {(8, 1, 1)}
