@@ -89,13 +89,13 @@ def test_all_pieces_see_a_context_that_is_not_scored(model):
 
 
 def test_a_causal_model_scores_from_left_to_right_after_the_end_of_another_text(causal):
-    run = jax.jit(lambda ids_1L: causal.network.apply({"params": causal.params}, text_inputs(ids_1L))[0][0])
+    run = jax.jit(lambda params, ids_1L: causal.network.apply({"params": params}, text_inputs(ids_1L))[0][0])
     for context in ("The list of names", ""):
         scores = score_texts(causal, ["is new", TEXT], context=context)
         for text, score in zip(["is new", TEXT], scores, strict=True):
             before, ids = (causal.tokenizer.encode_lines([words])[0] for words in (context, text))
             read = np.concatenate([[EOD], before, ids])
-            logits = run(np.pad(read, (0, 16 - len(read)))[None])
+            logits = run(causal.params, np.pad(read, (0, 16 - len(read)))[None])
             log_probs = jax.nn.log_softmax(logits)[np.arange(len(read) - 1), read[1:]]
             np.testing.assert_allclose(score.log_probs_OP, log_probs[None, len(before) :], atol=1e-5)
     with pytest.raises(InputError, match=r"reads from left to right \(clm\), .*: left-to-right is the only order"):

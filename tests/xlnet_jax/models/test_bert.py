@@ -55,7 +55,7 @@ def size(shapes):
 
 
 def test_places_and_segments_count_and_unknown_segments_are_the_first():
-    params = random_params(BERT, None)
+    params = jax.tree.map(jnp.asarray, random_params(BERT, None))
     lm = jax.jit(lambda inputs: BertLM(BERT).apply({"params": params}, inputs)[0])
     plain = lm(text_inputs(IDS))
     mirrored = lm(text_inputs(IDS[:, ::-1]))[:, ::-1]

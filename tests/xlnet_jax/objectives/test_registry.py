@@ -10,7 +10,7 @@ from data_pipelines.objectives.base import DENSE, DOCUMENTS, HELD_OUT, PAIRS, RO
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.presets import demo, parse_config, with_objective
+from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.objectives.records import OBJECTIVES
 from xlnet_jax.objectives.registry import objective_named, validate
 
@@ -61,10 +61,3 @@ def test_the_table_of_arrays_in_the_docs_is_that_of_the_objectives():
 def test_a_name_that_is_no_objectives_is_refused_with_the_nearest():
     with pytest.raises(InputError, match=r"--objective mml: there is plm, mlm, .*: did you mean mlm\?"):
         objective_named("mml")
-
-
-def test_help_lists_every_objective(capsys):
-    with pytest.raises(SystemExit):
-        parse_config(["--help"], "train", "Pretrain.")
-    printed = capsys.readouterr().out
-    assert all(f"{record.name:7} {record.summary}" in printed for record in OBJECTIVES)

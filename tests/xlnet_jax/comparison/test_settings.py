@@ -1,14 +1,17 @@
-"""Requests for a comparison, and the one line in which a wrong request ends."""
+"""Requests for a comparison, and the one line in which a wrong request ends; steps that a budget pays for."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from tests.xlnet_jax.training.tiny import changed
 from xlnet_jax import compare
-from xlnet_jax.comparison.contenders import CONTENDERS
+from xlnet_jax.comparison.contenders import CONTENDERS, fit_to_budget, step_tokens
 from xlnet_jax.comparison.settings import finetune_configs, list_differences, parse_comparison
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.presets import base, demo
+from xlnet_jax.objectives.registry import step_flops
 from xlnet_jax.settings.config import DistributedConfig
 from xlnet_jax.training import machine
 
@@ -79,3 +82,40 @@ def test_several_hosts_are_refused(monkeypatch):
 def test_the_page_names_every_contender():
     page = (Path(__file__).parents[3] / "docs/compare.md").read_text()
     assert re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.MULTILINE) == list(CONTENDERS)
+
+
+# ---- budgets ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_papers_k_of_seven_predicts_seventy_three_of_its_tokens():
+    assert CONTENDERS["plm-k7"](base()).data.num_predict == 73
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_equal_operations_are_as_many_updates_as_fit_and_not_one_more(name):
+    common, budget = demo(), 1e12
+    config = fit_to_budget(name, CONTENDERS[name](common), budget, "operations")
+    assert config.steps * step_flops(config) <= budget < (config.steps + 1) * step_flops(config)
+
+
+@pytest.mark.parametrize(
+    ("decay_steps", "steps", "counts"),
+    [(900, 300, (30, 270, 75)), (101, 50, (5, 6, 12)), (101, 1, (0, 1, 1))],  # of 1,000 steps; rounded, at least 1
+)
+def test_what_counts_updates_keeps_its_share(decay_steps, steps, counts):
+    common = changed(demo(), optimizer={"decay_steps": decay_steps})
+    config = fit_to_budget("plm", common, (steps + 0.9) * step_tokens(common), "tokens")
+    optimizer = config.optimizer
+    assert config.steps == steps
+    assert (optimizer.warmup_steps, optimizer.decay_steps, config.eval.every_steps) == counts
+
+
+def test_a_budget_below_one_update_is_refused_with_what_one_costs():
+    with pytest.raises(InputError, match=r"--budget 2047 is less than one update of plm, which takes 2,048 tokens"):
+        fit_to_budget("plm", demo(), 2047, "tokens")
+
+
+def test_settings_that_a_contender_cannot_have_are_refused_by_its_name():
+    common = changed(demo(), data={"emit": "dense"})
+    with pytest.raises(InputError, match=r"^clm: --objective clm with data\.emit dense"):
+        fit_to_budget("clm", CONTENDERS["clm"](common), 1e9, "tokens")
