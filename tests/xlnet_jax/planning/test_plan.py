@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import math
 import re
 
 import jax
@@ -10,15 +11,16 @@ from jax.errors import JaxRuntimeError
 from rich.console import Console
 
 from tests.xlnet_jax.planning.compilers import TINY, needs_libtpu, run_plan
-from tests.xlnet_jax.tiny_text import batches_of
-from tests.xlnet_jax.training.tiny import CONFIG, batch_at, changed
-from xlnet_jax.comparison.contenders import CONTENDERS
+from tests.xlnet_jax.random_models import SMALL
+from tests.xlnet_jax.training.tiny import CONFIG, changed
 from xlnet_jax.costs import CHIPS
 from xlnet_jax.errors import InputError
+from xlnet_jax.interop.weights import abstract_params
 from xlnet_jax.objectives.language_model import LanguageModel
-from xlnet_jax.objectives.presets import large
-from xlnet_jax.planning import report
+from xlnet_jax.objectives.presets import PRESETS, demo, large, with_objective
+from xlnet_jax.planning import report, scaling_law
 from xlnet_jax.planning.estimate import Plan, abstract_step, list_candidates, search
+from xlnet_jax.planning.scaling_law import Fit, Law, layer_parameters, predict_loss
 from xlnet_jax.planning.settings import PlanConfig, list_runs
 from xlnet_jax.planning.step_cost import Collective, Cost
 from xlnet_jax.planning.topologies import Topology, chip_of_gpu
@@ -29,21 +31,6 @@ from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.step import init_state
 
 # ---- what a step is given --------------------------------------------------------------------------------------------
-
-CONFIGS = {name: CONTENDERS[name](CONFIG) for name in ("plm", "bert", "clm", "rtd", "prefix")}
-CONFIGS |= {"packed": changed(CONFIG, data={"window": "text", "pack": True})}
-CONFIGS |= {"dense": changed(CONFIG, data={"emit": "dense"})}
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_the_planned_batch_is_the_one_that_the_pipeline_makes(name):
-    config = CONFIGS[name]
-    made = batch_at(0, config.data) if name == "dense" else batches_of(config).batch_at(0)
-    planned, shapes = (
-        {name: (array.shape, array.dtype) for name, array in batch.items()}
-        for batch in (abstract_step(config, jax.devices())[1], made)
-    )
-    assert planned == shapes
 
 
 def test_planned_bytes_are_those_that_a_device_holds():
@@ -206,6 +193,51 @@ def test_a_search_compiles_nothing_after_its_time_and_nothing_that_cannot_be_div
     assert re.fullmatch(r"-1 minutes are over with \d+ settings left to try: --search-minutes gives it more", *lines)
     with pytest.raises(InputError, match=r"data\.batch-size 9 cannot be divided over the 8 devices"):
         search(changed(CONFIG, data={"batch_size": 9}), topology_of(8), 1.0, print)
+
+
+# ---- scaling law -----------------------------------------------------------------------------------------------------
+
+LAW = Law(E=2.0, A=40.0, alpha=0.3, B=400.0, beta=0.3)
+REFITS = tuple(dataclasses.replace(LAW, E=2.0 + shift / 100) for shift in range(-50, 51))
+
+
+@pytest.mark.parametrize(
+    "model", [SMALL, dataclasses.replace(SMALL, positions="sinusoidal"), dataclasses.replace(SMALL, untie_r=False)]
+)
+def test_parameters_are_the_matrices_of_layers(model):
+    sizes = {path: math.prod(shape.shape) for path, shape in abstract_params(model, None).items()}
+    vectors = ("bias", "biases", "scale", "segment_embedding")
+    matrices = [n for path, n in sizes.items() if "/layers/" in path and not path.endswith(vectors)]
+    assert layer_parameters(model) == sum(matrices)
+
+
+def test_a_plan_prints_the_loss_its_uncertainty_and_a_warning_of_extrapolation(monkeypatch):
+    parameters, tokens = 13 * 2 * 128**2, 1_000 * 16 * 128  # of demo
+    for largest, warning in (
+        (parameters, ""),
+        (
+            parameters / 2,
+            "\nEXTRAPOLATED: the run has 2 times the parameters and 2.05e-09 times the tokens of the largest runs "
+            "behind the law",
+        ),
+    ):
+        fit = Fit("plm", 8_000, LAW, REFITS, (1e5, largest), (1e6, 1e15))
+        monkeypatch.setattr(scaling_law, "read_fit", lambda fit=fit: fit)
+        loss = 2 + 40 / parameters**0.3 + 400 / tokens**0.3
+        assert predict_loss(demo()) == (
+            f"held-out loss after 1,000 steps: {loss:.2f} nats a target; {loss - 0.45:.2f} to {loss + 0.45:.2f} in 90% "
+            f"of the law's refits; on English text in 8,000 pieces (docs/results.md){warning}"
+        )
+
+
+@pytest.mark.parametrize("config", [with_objective(demo(), "clm"), PRESETS["bert-base"]()], ids=["clm", "bert"])
+def test_the_law_is_of_one_objective_and_network(config):
+    assert predict_loss(config).startswith("held-out loss: not predicted, because the scaling law is one of plm and")
+
+
+def test_the_law_of_the_package_reads_and_predicts():
+    """Runs ended between the loss of word frequencies and that of a 5-gram model, or below."""
+    assert 2 < float(re.findall(r"steps: ([\d.]+) nats", predict_loss(demo()))[0]) < 6.5
 
 
 # ---- the compiler itself ---------------------------------------------------------------------------------------------

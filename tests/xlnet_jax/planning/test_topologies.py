@@ -25,7 +25,6 @@ from xlnet_jax.planning.topologies import (
         ("v3-1024", "v3", (16, 32)),
         ("v5p-1024", "v5p", (8, 8, 8)),
         ("v5p:4x4x12", "v5p", (4, 4, 12)),
-        ("V6E:16x16", "v6e", (16, 16)),
         ("tpu7x:2x2x1", "v7", (2, 2, 1)),
     ],
 )

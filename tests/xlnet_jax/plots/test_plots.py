@@ -2,11 +2,9 @@
 
 import math
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 
-from xlnet_jax.plots import style
 from xlnet_jax.plots.confusion import MOST_LABELS, Confusion, Scatter
 from xlnet_jax.plots.curves import draw_curves, draw_learning_curves
 
@@ -59,13 +57,3 @@ def test_any_number_of_labels_gives_a_picture(tmp_path, count, wrong):
 def test_numbers_are_drawn_against_the_true_ones(tmp_path, predicted):
     Scatter(np.array([1.0, 2.0]), np.array(predicted)).draw(tmp_path / "predicted.png", "a title")
     assert (tmp_path / "predicted.png").read_bytes().startswith(PNG)
-
-
-def test_a_font_is_chosen_for_what_the_default_lacks(monkeypatch):
-    files = {"default": frozenset("abc"), "cjk": frozenset("天地"), "other": frozenset("天")}
-    monkeypatch.setattr(style, "_font_files", lambda: {style.DEFAULT: "default", "Other": "other", "CJK": "cjk"})
-    monkeypatch.setattr(style, "_characters", files.__getitem__)
-    for texts, families in ((["a", "b"], []), (["a", "天地"], ["CJK"])):
-        with style.lettering(texts, 9):
-            assert mpl.rcParams["font.family"] == [style.DEFAULT, *families]
-    assert style.shorten("a" * 20, longest=5) == "aaaa…"
