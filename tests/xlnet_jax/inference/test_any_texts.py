@@ -43,7 +43,6 @@ def tiny():
 
 
 CALLS = {
-    "encode_lines": lambda model, texts: [row.tolist() for row in model.tokenizer.encode_lines(texts)],
     "encode": lambda model, texts: [array.tolist() for array in model.encode(texts)],
     "embed_texts": lambda model, texts: xlnet_jax.embed_texts(model, texts).tolist(),
     "score_texts": lambda model, texts: [s.log_probs_OP.tolist() for s in xlnet_jax.score_texts(model, texts)],

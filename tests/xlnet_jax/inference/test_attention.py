@@ -24,11 +24,6 @@ TEXT = TEXTS[0]
 
 
 @pytest.fixture(scope="module")
-def bert(tokenizer):
-    return random_model(dataclasses.replace(BERT, vocab_size=800), tokenizer=tokenizer)
-
-
-@pytest.fixture(scope="module")
 def view(model):
     return view_attention(model, TEXT, ["new", "list"])
 
@@ -72,7 +67,8 @@ def test_a_row_that_sees_nothing_has_no_weights(model):
     np.testing.assert_allclose(found.query_ZBNPK[:, 0, :, 1], [[[0, 0, 1]] * 4] * 3, rtol=1e-6)
 
 
-def test_every_network_shows_its_weights(causal, bert):
+def test_every_network_shows_its_weights(causal, tokenizer):
+    bert = random_model(dataclasses.replace(BERT, vocab_size=800), tokenizer=tokenizer)
     for network in (causal, bert):
         weights = attention_weights(network, TEXTS[:1]).content_ZBNLK[:, 0]
         np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)

@@ -33,13 +33,6 @@ def test_memory_and_window_agree_until_the_text_is_longer_than_they_are(model, s
     assert np.median(difference[ATTENTION:]) > 1e-2
 
 
-def test_a_row_of_same_length_agrees_with_its_window_too(model, slid):
-    strict = dataclasses.replace(model, model=dataclasses.replace(CAUSAL, same_length=True))
-    remembered = with_memory(strict, TEXT, 5, ATTENTION)
-    np.testing.assert_allclose(remembered[:ATTENTION], slid[:ATTENTION], rtol=0, atol=1e-4)
-    np.testing.assert_array_equal(by_window(strict, TEXT, ATTENTION), slid)
-
-
 def test_long_memory_and_long_windows_give_the_numbers_of_the_whole_text(model):
     (whole,) = causal_log_likelihoods(model, [TEXT], 4096)
     np.testing.assert_allclose(with_memory(model, TEXT, 7, LENGTH), whole, rtol=0, atol=1e-4)

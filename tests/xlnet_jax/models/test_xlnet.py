@@ -3,13 +3,11 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.xlnet_jax.random_models import SMALL, random_params
-from xlnet_jax.errors import InputError
-from xlnet_jax.models.inputs import compact_inputs, dense_inputs
+from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.xlnet import XLNetLM
 
 LENGTH = 7
@@ -91,10 +89,3 @@ def test_logits_are_those_of_the_formulas(name):
     if config.mem_len:  # raw: the first layer's is the embedding itself
         embedded = params["backbone"]["word_embedding"][ids]
         np.testing.assert_array_equal(outputs.new_mems_ZBMD[0], embedded[:, -config.mem_len :])
-
-
-def test_without_relative_positions_there_is_no_query_stream():
-    config = NETWORKS["sinusoidal"]
-    ids = jnp.ones((1, 4), jnp.int32)
-    with pytest.raises(InputError, match=r"model\.positions sinusoidal: a query stream needs relative ones"):
-        XLNetLM(config).apply({"params": random_params(config, None)}, dense_inputs(ids, predicted_BL=ids))

@@ -201,10 +201,9 @@ LAW = Law(E=2.0, A=40.0, alpha=0.3, B=400.0, beta=0.3)
 REFITS = tuple(dataclasses.replace(LAW, E=2.0 + shift / 100) for shift in range(-50, 51))
 
 
-@pytest.mark.parametrize(
-    "model", [SMALL, dataclasses.replace(SMALL, positions="sinusoidal"), dataclasses.replace(SMALL, untie_r=False)]
-)
-def test_parameters_are_the_matrices_of_layers(model):
+@pytest.mark.parametrize("changes", [{}, {"positions": "sinusoidal"}, {"untie_r": False}])
+def test_parameters_are_the_matrices_of_layers(changes):
+    model = dataclasses.replace(SMALL, **changes)
     sizes = {path: math.prod(shape.shape) for path, shape in abstract_params(model, None).items()}
     vectors = ("bias", "biases", "scale", "segment_embedding")
     matrices = [n for path, n in sizes.items() if "/layers/" in path and not path.endswith(vectors)]

@@ -256,12 +256,10 @@ BACKWARD = (
         (f"{FORWARD}/attention/attention_scores/attention_dropout/shift_right_logical", "attention dropout"),
         (f"{BACKWARD}/feed_forward/Dropout_1/ge", "hidden dropout"),
         (f"{FORWARD}/attention/BTD,DNH->BNTH/dot_general", "projections"),
-        (f"{FORWARD}/feed_forward/inner/dot_general", "feed-forward"),
         ("jit(train_step)/jvp(XLNetLM)/backbone/backbone._embed/gather", "memory, embedding"),
         ("jit(train_step)/jvp(XLNetLM)/backbone/while/body/jit(dynamic_index_in_dim)/squeeze", "copies"),
         ("jit(train_step)/transpose(jvp(vocabulary))/reduce_sum", "vocabulary"),
         ("jit(train_step)/jit(_where)/select_n", "optimizer"),
-        ("jit(train_step)/jvp()/sub", "rest"),
         ("", "rest"),
     ],
 )
