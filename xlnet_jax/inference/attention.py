@@ -112,18 +112,14 @@ def view_attention(pretrained: "Pretrained", text: str, targets: str | Iterable[
 
 
 def attention_weights(
-    pretrained: "Pretrained",
-    texts: str | Iterable[str],
-    targets: Sequence[Sequence[int]] | None = None,
-    *,
-    specials: bool = True,
+    pretrained: "Pretrained", texts: str | Iterable[str], targets: Sequence[Sequence[int]] | None = None
 ) -> AttentionWeights:
-    """Return the attention weights of all layers and heads on texts, read as one batch by plain attention.
+    """Return the attention weights of all layers and heads on texts, read as one batch by plain attention, each with
+    <sep> <cls> after it, as in finetuning.
 
     targets: for each text the positions of the pieces to predict, in the order of prediction; a target sees the pieces
     that are not targets and those predicted before it, and its query row does not see itself. None = the content stream
-    alone, in which every piece sees every other (in a causal model, those before it). specials: put <sep> <cls> after
-    each text, as finetuning does.
+    alone, in which every piece sees every other (in a causal model, those before it).
 
     Raises InputError where the checkpoint has no tokenizer; for a text without pieces, or longer than the places that
     the network has learned; and where targets are given, for a position that is not in the text or occurs twice, and
@@ -133,18 +129,17 @@ def attention_weights(
     from xlnet_jax.inference.log_probs import Query, padded, padded_queries
 
     tokenizer = pretrained.demand_tokenizer() if targets is None else scoring_tokenizer(pretrained)
-    after = [SEP, CLS] if specials else []
-    rows = [np.array([*ids, *after], np.int32) for ids in tokenizer.encode_lines(list_of_texts(texts))]
+    rows = [np.array([*ids, SEP, CLS], np.int32) for ids in tokenizer.encode_lines(list_of_texts(texts))]
     lengths = [len(row) for row in rows]
-    if len(after) in lengths or not rows:
+    if 2 in lengths or not rows:
         raise InputError("`texts` is a list of at least one text, and each must have pieces")
     ordered = [[int(i) for i in own] for own in ([[]] * len(rows) if targets is None else targets)]
     if len(ordered) != len(rows):
         raise InputError(f"`targets` has {len(ordered)} lists of positions, and there are {len(rows)} texts")
     for number, (own, length) in enumerate(zip(ordered, lengths, strict=True)):
-        if len(set(own)) < len(own) or not set(own) <= set(range(length - len(after))):
+        if len(set(own)) < len(own) or not set(own) <= set(range(length - 2)):
             raise InputError(
-                f"`targets` of text {number}: give positions from 0 to {length - len(after) - 1}, each once, in the "
+                f"`targets` of text {number}: give positions from 0 to {length - 3}, each once, in the "
                 "order of prediction"
             )
     queries = [Query(row, np.array(own, int), np.arange(len(own))) for row, own in zip(rows, ordered, strict=True)]

@@ -23,8 +23,7 @@ class AttentionWeights(NamedTuple):
     """Attention weights on a batch of texts, float32 in [0, 1]. K = L: the keys are the pieces of the text.
 
     A row sums to 1 over the keys that it may see, and is 0 on all others. Padding, on the right of shorter texts, has
-    zeros as rows and as keys. So has a row that sees no piece at all, as that of the first target of a text whose
-    pieces are all targets: it reads zeros.
+    zeros as rows and as keys.
     """
 
     pieces: list[list[str]]

@@ -60,13 +60,6 @@ def test_a_target_sees_the_context_and_the_targets_before_it(model):
     assert (content[:, :, 1] == context).all()
 
 
-def test_a_row_that_sees_nothing_has_no_weights(model):
-    found = attention_weights(model, TEXTS[1:], [[2, 1, 0]], specials=False)
-    assert len(found.pieces[0]) == 3
-    assert not found.query_ZBNPK[:, 0, :, 0].any()
-    np.testing.assert_allclose(found.query_ZBNPK[:, 0, :, 1], [[[0, 0, 1]] * 4] * 3, rtol=1e-6)
-
-
 def test_every_network_shows_its_weights(causal, tokenizer):
     bert = random_model(dataclasses.replace(BERT, vocab_size=800), tokenizer=tokenizer)
     for network in (causal, bert):
