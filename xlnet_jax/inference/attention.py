@@ -58,9 +58,10 @@ def draw_attention(
 ) -> Path:
     """Write a page (.html) or a picture (.png) of the attention weights of a text, by layer and head; return its path.
 
-    model: a loaded checkpoint, or its folder or name. The other arguments are fields of AttentionSettings. Weights are
-    those of `attention_weights`; the page has them to 1 / 65535. Raises InputError for a text of more than 128 pieces,
-    words that are not whole pieces of it, a layer or head that the network lacks, and a file that cannot be written.
+    model: a loaded checkpoint, or its folder or name. The other arguments are fields of AttentionSettings; several
+    pieces of one target are predicted from left to right. Weights are those of `attention_weights`; the page has them to
+    1 / 65535. Raises InputError for a text of more than 128 pieces, words that are not whole pieces of it, a layer or
+    head that the network lacks, and a file that cannot be written.
     """
     path = Path(out)
     kind = path.suffix.lower()
@@ -76,7 +77,13 @@ def draw_attention(
         if number is not None and not 0 <= number < count:
             raise InputError(f"`{what}` {number}: the network has {count}, counted from 0 to {count - 1}")
     layer = network.num_layers - 1 if layer is None else layer
-    found = view_attention(pretrained, text, targets)
+    own_tokenizer = pretrained.demand_tokenizer()
+    ids_L = own_tokenizer.encode_lines([text])[0]
+    if len(ids_L) > MOST_PIECES:
+        raise InputError(f"`text` has {len(ids_L):,} pieces, and a picture shows at most {MOST_PIECES}: shorten it")
+    words = list_of_texts(targets, "targets")
+    positions = [int(i) for word in words for i in find_words(own_tokenizer, ids_L, word)]
+    found = attention_weights(pretrained, [text], [positions] if positions else None)
     if kind == ".png":
         draw_attention_png(found, text, name, layer, head, path)
     else:
@@ -92,23 +99,6 @@ def print_attention(settings: AttentionSettings) -> None:
     )  # fmt: skip
     about = "page, which any browser opens" if path.suffix.lower() == ".html" else "picture"
     print(f"{path}  {about}, {path.stat().st_size / 1000:,.0f} kB")
-
-
-def view_attention(pretrained: "Pretrained", text: str, targets: str | Iterable[str] = ()) -> AttentionWeights:
-    """Return the attention weights of a text.
-
-    targets: words of the text to predict, in the order of prediction, each seeing those before it; several pieces of
-    one are predicted from left to right. Empty = the content stream alone.
-
-    Raises InputError where the text has more than MOST_PIECES pieces, and as `attention_weights` and `find_words` do.
-    """
-    targets = list_of_texts(targets, "targets")
-    tokenizer = pretrained.demand_tokenizer()
-    ids_L = tokenizer.encode_lines([text])[0]
-    if len(ids_L) > MOST_PIECES:
-        raise InputError(f"`text` has {len(ids_L):,} pieces, and a picture shows at most {MOST_PIECES}: shorten it")
-    positions = [int(i) for words in targets for i in find_words(tokenizer, ids_L, words)]
-    return attention_weights(pretrained, [text], [positions] if positions else None)
 
 
 def attention_weights(

@@ -15,7 +15,7 @@ import pytest
 
 from tests.xlnet_jax.random_models import BERT, random_model
 from xlnet_jax import InputError
-from xlnet_jax.inference.attention import MOST_PIECES, attention_weights, view_attention
+from xlnet_jax.inference.attention import MOST_PIECES, attention_weights
 from xlnet_jax.plots.attention import UNIT, attention_page
 
 command = import_module("xlnet_jax.attention")
@@ -25,7 +25,7 @@ TEXT = TEXTS[0]
 
 @pytest.fixture(scope="module")
 def view(model):
-    return view_attention(model, TEXT, ["new", "list"])
+    return attention_weights(model, [TEXT], [[5, 1]])
 
 
 def test_each_row_sums_to_one_over_the_keys_of_its_text(model):
