@@ -59,9 +59,9 @@ def draw_attention(
     """Write a page (.html) or a picture (.png) of the attention weights of a text, by layer and head; return its path.
 
     model: a loaded checkpoint, or its folder or name. The other arguments are fields of AttentionSettings; several
-    pieces of one target are predicted from left to right. Weights are those of `attention_weights`; the page has them to
-    1 / 65535. Raises InputError for a text of more than 128 pieces, words that are not whole pieces of it, a layer or
-    head that the network lacks, and a file that cannot be written.
+    pieces of one target are predicted from left to right. Weights are those of `attention_weights`; the page has them
+    to 1 / 65535. Raises InputError for a text of more than 128 pieces, words that are not whole pieces of it, a layer
+    or head that the network lacks, and a file that cannot be written.
     """
     path = Path(out)
     kind = path.suffix.lower()

@@ -27,7 +27,7 @@ from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations, einsum_float32
 from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN
 from xlnet_jax.kernels.implementations import attention_BNTH
-from xlnet_jax.models.layers import ATTENTION_WEIGHTS, Dropout, Norm, partitioned_param
+from xlnet_jax.models.layers import ATTENTION_WEIGHTS, Dropout, Norm, partitioned_param, projection_DNH
 from xlnet_jax.settings.config import ModelConfig
 
 
@@ -61,13 +61,13 @@ class Attention(nn.Module):
         c = self.config
         norm, is_pre = Norm(c, name="norm"), c.norm == "pre"
         # In this order: initial weights depend on it.
-        q_DNH, k_DNH, v_DNH = (self._projection_DNH(name) for name in "qkv")
+        q_DNH, k_DNH, v_DNH = (projection_DNH(self, name, c) for name in "qkv")
         position_key_2NRH = segment_key_2NH = None
         if signals_2RY is not None:
             # Gather the weights where the mesh divides them. XLA would divide the sum over D and add up the keys.
-            r_DNH = nn.with_logical_constraint(self._projection_DNH("r"), ("width", "heads", "head_dim"))
+            r_DNH = nn.with_logical_constraint(projection_DNH(self, "r", c), ("width", "heads", "head_dim"))
             position_key_2NRH = position_keys_2NRH(signals_2RY, r_DNH)
-        o_DNH = self._projection_DNH("o")
+        o_DNH = projection_DNH(self, "o", c)
         heads_shape, heads_axes = (c.num_heads, c.d_head), (None, "heads", "head_dim")
         if relations.row_segment_BT is not None:
             segment_key_2NH = partitioned_param(self, "segment_embedding", (2, *heads_shape), heads_axes, c.init_std)
@@ -89,11 +89,6 @@ class Attention(nn.Module):
         out_BTD = jnp.einsum("BNTH,DNH->BTD", read_BNTH, o_DNH)
         rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, example_B, row_T)
         return rows_BTD if is_pre else norm(rows_BTD)
-
-    def _projection_DNH(self, name: str) -> jnp.ndarray:
-        c = self.config
-        shape, axes = (c.d_model, c.num_heads, c.d_head), ("embed", "heads", "head_dim")
-        return partitioned_param(self, name, shape, axes, c.init_std).astype(c.dtype)
 
 
 def attend_with_dropout_BNTH(

@@ -28,6 +28,7 @@ from xlnet_jax.models.layers import (
     look_up,
     partitioned_param,
     partitioned_zeros,
+    projection_DNH,
     scan_layers,
     take_rows_BPD,
     tied_logits_BPV,
@@ -43,10 +44,9 @@ class HeadProjection(nn.Module):
     @nn.compact
     def __call__(self, rows_BLD: jnp.ndarray) -> jnp.ndarray:
         c = self.config
-        shape, axes = (c.d_model, c.num_heads, c.d_head), ("embed", "heads", "head_dim")
-        kernel_DNH = partitioned_param(self, "kernel", shape, axes, c.init_std).astype(c.dtype)
-        bias_NH = partitioned_zeros(self, "bias", shape[1:], axes[1:])
-        return add_to_rows(jnp.einsum("BLD,DNH->BNLH", rows_BLD, kernel_DNH), bias_NH[None, :, None])
+        projected_BNLH = jnp.einsum("BLD,DNH->BNLH", rows_BLD, projection_DNH(self, "kernel", c))
+        bias_NH = partitioned_zeros(self, "bias", (c.num_heads, c.d_head), ("heads", "head_dim"))
+        return add_to_rows(projected_BNLH, bias_NH[None, :, None])
 
 
 class BertAttention(nn.Module):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from xlnet_jax.kernels.arguments import MASKED
 from xlnet_jax.models.bert import BertEncoder, BertLM, places_BL
 from xlnet_jax.models.inputs import Inputs, dense_inputs, text_inputs
-from xlnet_jax.models.layers import Dense, Dropout, Norm, partitioned_param
+from xlnet_jax.models.layers import Dense, Dropout, Norm, partitioned_param, projection_DNH
 from xlnet_jax.models.xlnet import Backbone, XLNetLM
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
@@ -76,10 +76,7 @@ class AttentionPool(nn.Module):
     def __call__(self, hidden_BLD: jnp.ndarray, real_BL: jnp.ndarray, example_B: jnp.ndarray) -> jnp.ndarray:
         c = self.config
         query_D = partitioned_param(self, "query", (c.d_model,), ("embed",), c.init_std).astype(c.dtype)
-        shape, axes = (c.d_model, c.num_heads, c.d_head), ("embed", "heads", "head_dim")
-        q_DNH, k_DNH, v_DNH, o_DNH = (
-            partitioned_param(self, name, shape, axes, c.init_std).astype(c.dtype) for name in "qkvo"
-        )
+        q_DNH, k_DNH, v_DNH, o_DNH = (projection_DNH(self, name, c) for name in "qkvo")
         query_NH = jnp.einsum("D,DNH->NH", query_D, q_DNH)
         key_BLNH, value_BLNH = (jnp.einsum("BLD,DNH->BLNH", hidden_BLD, w) for w in (k_DNH, v_DNH))
         scores_BNL = jnp.einsum("NH,BLNH->BNL", query_NH, key_BLNH, preferred_element_type=jnp.float32)

@@ -38,6 +38,12 @@ def partitioned_zeros(module: nn.Module, name: str, shape: tuple[int, ...], axes
     return module.param(name, nn.with_logical_partitioning(nn.initializers.zeros, axes), shape, jnp.float32)
 
 
+def projection_DNH(module: nn.Module, name: str, config: ModelConfig) -> jnp.ndarray:
+    """Create the projection of rows to heads, or back, in the compute type."""
+    shape = (config.d_model, config.num_heads, config.d_head)
+    return partitioned_param(module, name, shape, ("embed", "heads", "head_dim"), config.init_std).astype(config.dtype)
+
+
 # The gradient of a parameter that many tokens read is a sum over them. A sum in bfloat16 stops growing after a few
 # hundred terms, so such a parameter stays float32 up to where a token reads it: look_up, add_to_rows.
 
