@@ -76,15 +76,6 @@ class EmbedSettings(TextSourceSettings):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """compute type; the vectors are always float32"""
 
-    def check(self) -> None:
-        """Raise InputError for what cannot work, before anything is read."""
-        if Path(self.out).suffix not in (".npy", ".parquet"):
-            raise InputError(f"`out` {self.out}: give a name that ends in .npy or .parquet")
-        if self.id_field is not None and self.out.endswith(".npy"):
-            raise InputError("`id_field`: a .npy file has no place for ids; let `out` end in .parquet")
-        check_bounds(self)
-        demand_new_file(self.out, self.overwrite)
-
 
 def embed_files(settings: EmbedSettings) -> tuple[int, int]:
     """Write the vectors of all texts as they are read; return their number and their width.
@@ -92,7 +83,12 @@ def embed_files(settings: EmbedSettings) -> tuple[int, int]:
     Raises InputError for settings, texts or a checkpoint that cannot work; no file is left then.
     """
     settings = with_plain_paths(settings)
-    settings.check()
+    if Path(settings.out).suffix not in (".npy", ".parquet"):
+        raise InputError(f"`out` {settings.out}: give a name that ends in .npy or .parquet")
+    if settings.id_field is not None and settings.out.endswith(".npy"):
+        raise InputError("`id_field`: a .npy file has no place for ids; let `out` end in .parquet")
+    check_bounds(settings)
+    demand_new_file(settings.out, settings.overwrite)
     from data_pipelines.texts import read_texts
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.pretrained import on_device

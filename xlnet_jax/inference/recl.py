@@ -62,14 +62,6 @@ class ReclSettings(TextSourceSettings):
         """Context lengths to try, in pieces."""
         return range(self.step, self.longest + 1, self.step)
 
-    def check(self) -> None:
-        """Raise InputError for what cannot work, before anything is read."""
-        if not (self.checkpoints and self.shares):
-            raise InputError("name one or several checkpoints that were trained with the objective clm, and `shares`")
-        check_bounds(self)
-        if len(self.lengths) < 2:
-            raise InputError(f"`longest` {self.longest} must be at least twice `step` {self.step}")
-
 
 class Recl(NamedTuple):
     """Relative effective context length of one model."""
@@ -92,7 +84,11 @@ def recl(settings: ReclSettings) -> EffectiveContext:
     Raises InputError for settings, a text or checkpoints that cannot work, or that cannot be compared.
     """
     settings = with_plain_paths(settings)
-    settings.check()
+    if not (settings.checkpoints and settings.shares):
+        raise InputError("name one or several checkpoints that were trained with the objective clm, and `shares`")
+    check_bounds(settings)
+    if len(settings.lengths) < 2:
+        raise InputError(f"`longest` {settings.longest} must be at least twice `step` {settings.step}")
     from data_pipelines import sources, texts
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
     from xlnet_jax.checkpoints.run import Run

@@ -74,17 +74,6 @@ class ScoreSettings(TextSourceSettings):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """compute type"""
 
-    def check(self) -> None:
-        """Raise InputError for what cannot work, before anything is read."""
-        if bool(self.texts) == bool(self.sentences):
-            raise InputError("give either `texts`, the names of files, or `sentences`")
-        check_bounds(self)
-        check_orders(self.orders)
-        if self.out:
-            if Path(self.out).suffix not in (".jsonl", ".tsv"):
-                raise InputError(f"`out` {self.out}: give a name that ends in .jsonl or .tsv")
-            demand_new_file(self.out, self.overwrite)
-
 
 class Totals(NamedTuple):
     """Totals over all texts."""
@@ -134,7 +123,14 @@ def score_files(settings: ScoreSettings) -> Totals:
     Raises InputError for settings, texts or a checkpoint that cannot work; no file is left then.
     """
     settings = with_plain_paths(settings)
-    settings.check()
+    if bool(settings.texts) == bool(settings.sentences):
+        raise InputError("give either `texts`, the names of files, or `sentences`")
+    check_bounds(settings)
+    check_orders(settings.orders)
+    if settings.out:
+        if Path(settings.out).suffix not in (".jsonl", ".tsv"):
+            raise InputError(f"`out` {settings.out}: give a name that ends in .jsonl or .tsv")
+        demand_new_file(settings.out, settings.overwrite)
     from data_pipelines.texts import TextRecord, read_texts
     from data_pipelines.tokenizer import UNK
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
