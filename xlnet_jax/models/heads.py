@@ -205,11 +205,6 @@ class XLNetForSequence(nn.Module):
     config: ModelConfig
     head: HeadConfig
 
-    @property
-    def texts_per_example(self) -> int:
-        """Number of input rows that one example takes."""
-        return self.head.num_labels if self.head.task == "multiple_choice" else 1
-
     @nn.compact
     def __call__(
         self, inputs: Inputs, attention_mask_BL: jnp.ndarray, *, earlier: Sequence[Inputs] = (), train: bool = False
@@ -261,7 +256,8 @@ def init_params(config: ModelConfig, head: HeadConfig | None, key: jax.Array) ->
     if isinstance(model, XLNetForQuestionAnswering):
         return model.init(key, text_inputs(ids, segment_ids_BL=ids), ids[:, 0], ids, ids[:, 0])["params"]
     if isinstance(model, XLNetForSequence):
-        ids = jnp.tile(ids, (model.texts_per_example, 1))
+        if model.head.task == "multiple_choice":  # a row an option
+            ids = jnp.tile(ids, (model.head.num_labels, 1))
         return model.init(key, text_inputs(ids, segment_ids_BL=ids), jnp.ones_like(ids))["params"]
     return model.init(key, text_inputs(ids, segment_ids_BL=ids))["params"]
 

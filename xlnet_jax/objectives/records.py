@@ -59,11 +59,6 @@ class Record:
 # ---- XLNet (Yang et al. 2019, sections 2.2 and 2.3) ------------------------------------------------------------------
 
 
-def _start_plm(config: Config) -> Config:
-    # This does not undo another objective's settings: start from an XLNet preset.
-    return replace(config, objective="plm")
-
-
 def _plm_contradictions(config: Config) -> Iterator[str]:
     data = config.data
     new = data.seq_len - data.reuse_len
@@ -80,7 +75,8 @@ PLM = Record(
     title="Permutation language modelling",
     learns="pieces in permuted orders",
     filling=plm.FILLING,
-    start=_start_plm,
+    # This does not undo another objective's settings: start from an XLNet preset.
+    start=lambda config: replace(config, objective="plm"),
     attn_type="bi",
     positions=("relative",),
     loss="targets",
