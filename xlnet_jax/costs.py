@@ -1,15 +1,13 @@
-"""Costs of a run: FLOPs of a training step, chips by their vendors' data sheets, address space that jax reserves.
+"""Costs of a run: FLOPs of a training step, and chips by their vendors' data sheets.
 
 FLOPs are counted by hand from the multiply-adds of the network's einsums, since the compiler counts the body of the
 loop over layers once.
 """
 
-import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config
 
 GIB = 2**30
@@ -164,19 +162,3 @@ _RECOMPUTED: dict[str, tuple[str, ...]] = {
     # Attention probabilities are not saved: the steps up to them are computed again.
     "attention": tuple(part for part in _LAYER if part != "values"),
 }
-
-
-NEEDED = 4 << 30
-"""Bytes for a tiny run on 2 cores: 3 GiB abort, 4 GiB suffice. Most of it is reserved and never used."""
-
-
-def demand_address_space() -> None:
-    """Raise InputError where `ulimit -v` leaves less than any run needs. Call it before the first device is asked
-    for."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY and limit < NEEDED:
-        raise InputError(
-            f"this process may use {limit / 2**30:.1f} GiB of address space (ulimit -v), and jax reserves more than "
-            f"{NEEDED / 2**30:.0f} GiB at its start, most of which stays empty: raise the limit; a limit of memory "
-            "itself is one of a control group, as systemd-run -p MemoryMax=8G sets it"
-        )

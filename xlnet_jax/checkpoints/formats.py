@@ -18,7 +18,6 @@ from etils import epath
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained, assemble, check_given, check_params
-from xlnet_jax.costs import demand_address_space
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import hf_files, tf1
 from xlnet_jax.interop.contents import Found
@@ -103,7 +102,6 @@ def load(path: str | Path, *, partial: bool = False, activation: Activation | No
     activation: in place of the one in the configuration. Raises InputError on files that are damaged, contradict each
     other, or hold what this project does not have.
     """
-    demand_address_space()
     source = locate(path)
     loaded = _FORMATS[recognise(source)].read(source)
     if isinstance(loaded, Found):

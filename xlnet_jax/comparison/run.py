@@ -21,7 +21,6 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.native import RESULTS, Results
 from xlnet_jax.comparison.contenders import CONTENDERS, STEP_COST, fit_to_budget, step_tokens
 from xlnet_jax.comparison.settings import CompareConfig, finetune_configs, list_differences, shared_config
-from xlnet_jax.costs import demand_address_space
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import objective_of
 from xlnet_jax.objectives.registry import batch_source, step_flops
@@ -70,7 +69,6 @@ def compare(settings: CompareConfig) -> int:
     with its state saved: the same command goes on from there."""
     if settings.tpu:
         machine.demand_tpu()
-    demand_address_space()
     console = Console(soft_wrap=True, highlight=False, markup=False)
     _contenders(settings, shared_config(settings))  # refuse a budget that is too small before hours go into a text
     comparison = _prepare(settings, console)
