@@ -116,13 +116,6 @@ class BatchSource:
     def _blocks_read(self) -> int:
         return min(self.corpus.num_blocks(self.split), self._visits * self.data.batch_size)
 
-    @property
-    def windows_read(self) -> int:
-        """Number of windows in an epoch of held-out text; rows without a block have none."""
-        rows_of_last_visit = self._blocks_read - (self._visits - 1) * self.data.batch_size
-        left_out = self._visits * self.steps_per_block - self.steps_per_epoch
-        return self._blocks_read * self.steps_per_block - left_out * rows_of_last_visit
-
     @cached_property
     def _mixture(self) -> Mixture:
         manifest = self.corpus.manifest

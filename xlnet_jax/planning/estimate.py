@@ -17,7 +17,7 @@ from xlnet_jax.planning.topologies import Topology
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import choose_attention
-from xlnet_jax.training.fit import DoesNotFit, Need, compile_step, compiled_need, input_bytes
+from xlnet_jax.training.fit import compile_step, input_bytes
 from xlnet_jax.training.step import AbstractBatch, Program, pretraining_program
 
 
@@ -132,21 +132,16 @@ def make_plan(config: Config, topology: Topology) -> Plan:
     """Compile the step for the topology. Raises InputError where the mesh does not divide its devices."""
     program, batch = abstract_step(config, topology.devices)
     config = cast(Config, program.config)
-    inputs = input_bytes(program, batch)
-    mesh, need = dict(program.mesh.shape), Need(inputs, None)
-    if need.known < topology.available:
-        try:
-            compiled, seconds = compile_step(program, batch)
-        except DoesNotFit as refused:
-            # Without a number in the compiler's answer, say at least what it refuses.
-            need = Need(inputs, refused.needed or topology.available)
-        else:
-            need = compiled_need(compiled, inputs)
-            parsed = hlo.parse(compiled.as_text())
-            parts, found = cost_by_part(parsed, topology.chip), tuple(collectives(parsed, len(topology.devices)))
-            temporaries = need.temporaries or 0
-            return Plan(config, topology, mesh, need.inputs, temporaries, need.program, parts, found, seconds)
-    return Plan(config, topology, mesh, need.inputs, need.temporaries or 0, need.program)
+    mesh, inputs = dict(program.mesh.shape), input_bytes(program, batch)
+    if sum(inputs.values()) >= topology.available:
+        return Plan(config, topology, mesh, inputs, 0, 0)
+    need, compiled, seconds = compile_step(program, batch)
+    if not compiled:
+        # Without a number in the compiler's answer, say at least what it refuses.
+        return Plan(config, topology, mesh, inputs, need.temporaries or topology.available, 0)
+    parsed = hlo.parse(compiled.as_text())
+    parts, found = cost_by_part(parsed, topology.chip), tuple(collectives(parsed, len(topology.devices)))
+    return Plan(config, topology, mesh, need.inputs, need.temporaries or 0, need.program, parts, found, seconds)
 
 
 # ---- search ----------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ from xlnet_jax.training.attention import check_attention, two_texts
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.fit import build_fitting, keep_fit
 from xlnet_jax.training.hosts import Process, connect
-from xlnet_jax.training.initial import InitialWeights, begin_from, tokenizer_of
+from xlnet_jax.training.initial import begin_from, describe_origin, tokenizer_of
 from xlnet_jax.training.loop import Numbers, Run, train
 from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.step import AbstractBatch, Program, batch_like
@@ -132,9 +132,8 @@ def run(config: FinetuneConfig, *, is_command: bool = False) -> tuple[Result | N
     The run is in this process, or in one process on each host as in `pretrain`; is_command: likewise. Raises InputError
     where settings contradict each other, the weights or the workdir, or a file of examples cannot be read.
     """
-    with connect(config) as hosts:
-        config = replace(config, distributed=DistributedConfig())
-        return _run(config, Process.begin(config, hosts, is_command))
+    with connect(config, is_command) as process:
+        return _run(replace(config, distributed=DistributedConfig()), process)
 
 
 def run_finetuning(config: FinetuneConfig) -> int:
@@ -165,8 +164,8 @@ def _run(config: FinetuneConfig, process: Process) -> tuple[Result | None, int]:
         if result is None:
             return None, exit_code
         results[seed] = result
-        process = replace(process, began=time.time())
-    if len(seeds) > 1 and process.hosts.first:
+        process.began = time.time()
+    if len(seeds) > 1 and process.first:
         result = summarize(top.folder, results, process.console)
     return result, 0
 
@@ -218,21 +217,21 @@ def _row(result: Result) -> dict[str, Any]:
 
 def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Result | None, int]:
     """Return the result, or None and the exit code of a stop."""
-    config, hosts, task = prepared.config, process.hosts, prepared.task
+    config, task = prepared.config, prepared.task
     # ---- workdir ----------------------------------------------------------------------------------------------------
     config = keep_fit(config, workdir.resumes(FinetuneConfig))
-    if hosts.first:
+    if process.first:
         workdir.claim(config)
         if not workdir.has_checkpoints:  # an attempt with other weights may have left its tokenizer
             workdir.tokenizer.rmtree(missing_ok=True)
             prepared.tokenizer.save(workdir.tokenizer)
-    hosts.demand_same("other examples in `train`", {"SHA-256": prepared.sha256[:12]})
+    process.demand_same("other examples in `train`", {"SHA-256": prepared.sha256[:12]})
     workdir.demand_shared()
     # ---- training ---------------------------------------------------------------------------------------------------
     run, selection = _build(replace(prepared, config=config), workdir, process)
     checkpoints = Checkpoints(
-        workdir.checkpoints, run.config, workdir.tokenizer, 1, {"examples_sha256": prepared.sha256},
-        lambda: selection.best_step, hosts,
+        workdir.checkpoints, run.config, workdir.tokenizer, 1, {"examples_sha256": prepared.sha256}, process,
+        lambda: selection.best_step,
     )  # fmt: skip
     with checkpoints:
         done, exit_code = train(run, checkpoints, process)
@@ -247,7 +246,7 @@ def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Resu
     metrics, files, picture = predict_splits(task, prepared.splits, selection.predictor, params, workdir, process)
     checkpoint, chosen_by = workdir.checkpoints / str(step), "" if best is None else selection.metric
     result = Result(str(workdir.folder), config.task, str(checkpoint), step, chosen_by, metrics, files)
-    if hosts.first:
+    if process.first:
         has_curves = _draw_curves(config, workdir, selection.metric, best)
         if task.tuned_thresholds:
             write_thresholds(checkpoint, task.tuned_thresholds)
@@ -271,10 +270,11 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Run,
         return program, batch_like(longest, config.data.batch_size, program.mesh)
 
     config, program, memory = build_fitting(config, build, workdir, process)
-    weights = InitialWeights({}, "all weights drawn afresh")
+    params: dict[str, Any] = {}
+    origin = "all weights drawn afresh"
     if prepared.start and not config.reinitialize:
-        taken, drawn = weights_of(prepared.start, config.head, program.plan.params)
-        weights = InitialWeights.of(config.init, taken, drawn)
+        params, drawn = weights_of(prepared.start, config.head, program.plan.params)
+        origin = describe_origin(config.init, drawn)
     # ---- evaluation -------------------------------------------------------------------------------------------------
     held_out = prepared.splits.get("eval")
     selection = Selection(Predictor(program), task, held_out)
@@ -286,7 +286,7 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Run,
         return f"(seed {config.seed}, batch {batch})"
 
     evaluation = selection if held_out else None
-    run = Run(config, workdir, program, batches, evaluation, weights, memory, rates, locate)
+    run = Run(config, workdir, program, batches, evaluation, params, origin, memory, rates, locate)
     console.print(run.describe(f"{config.data.batch_size:,} examples of up to {config.data.seq_len} tokens"))
     epochs = config.steps / batches.steps_per_epoch
     console.print(f"steps       {config.steps:,}, {epochs:,.1f} epochs of {batches.steps_per_epoch:,}")
@@ -375,7 +375,7 @@ def predict_splits(
         answers = task.answers(split.examples, split.features, outputs)
         if name == "eval":
             metrics = task.metrics(split.examples, answers)
-        if process.hosts.first:
+        if process.first:
             folder = workdir.folder / "predictions" / name
             folder.mkdir(parents=True, exist_ok=True)
             files += [str(folder / file) for file in task.write(folder, split.examples, answers)]

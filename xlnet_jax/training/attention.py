@@ -72,8 +72,7 @@ def difference(model: ModelConfig, examples: Inputs, num_parts: int) -> tuple[fl
     model: with the heads of one device; num_parts: devices that share a window (kernels/mesh.py).
     """
     shares = largest_shares(*compute_both(model, examples, num_parts))
-    worst = max(shares, key=lambda name: shares[name])
-    return shares[worst], worst
+    return max((float(share), name) for name, share in shares.items())
 
 
 def compute_both(model: ModelConfig, examples: Inputs, num_parts: int) -> tuple[Gradients, Gradients]:
@@ -96,18 +95,14 @@ def compute_both(model: ModelConfig, examples: Inputs, num_parts: int) -> tuple[
 
 
 @jax.jit
-def _compare_blocks(ours: Gradients, reference: Gradients) -> Gradients:
+def largest_shares(ours: Gradients, reference: Gradients) -> dict[str, jnp.ndarray]:
+    """Return how far each array of `compute_both` is from the reference in the block where it is farthest, as a share
+    of the block's size."""
     least = {name: SMALLEST**2 * _squares_of_blocks(x).mean() for name, x in reference.items()}
     # A bias sums the gradients of all queries. Where that sum is small by chance, rounding is left.
     of_queries = reference["gradient of query_BNTH"]
     least["gradient of biases_3NH"] = jnp.square(of_queries).sum() / (16 * of_queries.shape[1])
     return {name: _share(ours[name], x, least[name]) for name, x in reference.items()}
-
-
-def largest_shares(ours: Gradients, reference: Gradients) -> dict[str, float]:
-    """Return how far each array of `compute_both` is from the reference in the block where it is farthest, as a share
-    of the block's size."""
-    return {name: float(share) for name, share in _compare_blocks(ours, reference).items()}
 
 
 def call_of(inputs: Inputs, model: ModelConfig) -> AttentionInputs:
@@ -262,7 +257,7 @@ def check_attention(config: RunConfig, process: Process, sample: Callable[[], In
         with jax.default_device(jax.local_devices()[0]):
             examples = sample()
             differences = [difference(model, examples, mesh.shape["context"]) for model in _on_one_device(config, mesh)]
-        worst, what = max(process.hosts.gather("attention", max(differences)))
+        worst, what = max(process.gather("attention", max(differences)))
         if worst > TOLERANCE[config.model.dtype]:
             attention = "plain"
             words = f"plain: on this device the {what} by the fused kernel is off by {worst:.0%} of its size"

@@ -36,35 +36,10 @@ from xlnet_jax.storage.quiet import keep_orbax_quiet
 from xlnet_jax.storage.reading import find_damage, read_json, write_checksums
 from xlnet_jax.storage.versions import with_version
 from xlnet_jax.training import sharding
-from xlnet_jax.training.hosts import ALONE, Hosts
+from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.step import Guard, TrainState, empty_mems_ZBMD
 
 keep_orbax_quiet()
-
-
-class _FolderHandler(ocp.CheckpointHandler):
-    """Checkpoint item that copies a folder of small files."""
-
-    def save(self, directory: Any, args: "_FolderSave") -> None:
-        if jax.process_index() == 0:
-            directory.mkdir(parents=True, exist_ok=True)
-            for file in args.source.iterdir():
-                file.copy(directory / file.name, overwrite=True)
-
-    def restore(self, directory: Any, args: Any = None) -> epath.Path:
-        return epath.Path(directory)
-
-
-@ocp.args.register_with_handler(_FolderHandler, for_save=True)
-@dataclass
-class _FolderSave(ocp.args.CheckpointArgs):
-    source: epath.Path
-
-
-@ocp.args.register_with_handler(_FolderHandler, for_restore=True)
-@dataclass
-class _FolderRestore(ocp.args.CheckpointArgs):
-    pass
 
 
 @dataclass(frozen=True)
@@ -93,28 +68,28 @@ class Checkpoints:
         tokenizer_folder: epath.PathLike,
         steps_per_block: int,
         data: dict[str, str],
+        process: Process,
         chosen: Callable[[], int | None] = lambda: None,
-        hosts: Hosts = ALONE,
     ):
         """steps_per_block: number of steps after which memory is empty again; data: fingerprints of the training data;
-        chosen: returns a step whose checkpoint is kept however old it is, or None; hosts: processes that save it."""
+        chosen: returns a step whose checkpoint is kept however old it is, or None."""
         self.folder = absolute(folder)
         self._config = config
         self._tokenizer_folder = epath.Path(tokenizer_folder)
         self._steps_per_block = steps_per_block
-        self._hosts = hosts
+        self._process = process
         self._data = data
         self._every, self._kept = (
             self._whole_blocks(n) for n in (config.checkpoint.every_steps, config.checkpoint.keep_every)
         )
-        self._saving = False
+        self._saving: int | None = None  # step of the save in progress
         self._saved_at = time.monotonic()
         options = ocp.CheckpointManagerOptions(
             preservation_policy=_Preserved(config.checkpoint.keep, self._kept, chosen),
             cleanup_tmp_directories=True,
             # Made in the background, folders that a full disk refuses would be waited for in vain.
             async_options=ocp.options.AsyncOptions(
-                post_finalization_callback=self._make_durable, create_directories_asynchronously=False
+                post_finalization_callback=self._complete, create_directories_asynchronously=False
             ),
         )
         self._manager = ocp.CheckpointManager(self.folder, options=options)
@@ -132,9 +107,10 @@ class Checkpoints:
             if kind is None:  # else let the first error through, which says more
                 raise
 
-    def latest_up_to(self, step: int) -> int | None:
+    def latest_up_to(self, step: int) -> epath.Path | None:
         """Return the newest checkpoint of at most `step` steps; None where there is none."""
-        return max((saved for saved in self._manager.all_steps() if saved <= step), default=None)
+        newest = max((saved for saved in self._manager.all_steps() if saved <= step), default=None)
+        return None if newest is None else self.path(newest)
 
     def has(self, step: int) -> bool:
         """Return True if this step has a checkpoint. All processes agree, even where the file system lags behind."""
@@ -166,7 +142,6 @@ class Checkpoints:
             "optimizer": ocp.args.StandardSave(state.opt_state),
             "guard": ocp.args.StandardSave(vars(state.guard)),
             "config": ocp.args.JsonSave(with_version("checkpoint", to_dict(self._config))),
-            "tokenizer": _FolderSave(self._tokenizer_folder),
             "data": ocp.args.JsonSave(self._data),
         }
         arrays = [state.params, state.opt_state]
@@ -176,21 +151,22 @@ class Checkpoints:
         self.wait()
         with disk_errors_as_os_error(self.folder):
             demand_space(self.folder, sum(a.nbytes for a in jax.tree.leaves(arrays)))
+            self._saving = step
             self._manager.save(step, args=ocp.args.Composite(**items))
-        self._saving, self._saved_at = True, time.monotonic()
+        self._saved_at = time.monotonic()
 
     def check(self) -> None:
         """Raise the error of a save that has failed meanwhile; do not wait for one in progress."""
-        if self._saving and not self._manager.is_saving_in_progress():
+        if self._saving is not None and not self._manager.is_saving_in_progress():
             self.wait()
 
     def wait(self) -> None:
         """Wait until everything is on disk. Raises the error of a save that failed."""
         with disk_errors_as_os_error(self.folder):
             self._manager.wait_until_finished()
-            if self._saving and not in_bucket(self.folder):
+            if self._saving is not None and not in_bucket(self.folder):
                 sync(self.folder)
-        self._saving = False
+        self._saving = None
         self._drop_old_memory()
 
     def restore(self, plan: TrainState, say: Callable[[str], None]) -> TrainState | None:
@@ -256,9 +232,9 @@ class Checkpoints:
         items = {"params", "optimizer", "guard", "config", "data"}
         if (self.path(step) / "mems").exists():
             items.add("mems")
-        look = self._hosts.first and not in_bucket(self.folder)
+        look = self._process.first and not in_bucket(self.folder)
         found = find_damage(Path(self.path(step)), items) if look else None
-        damage: str | None = self._hosts.gather(f"damage of checkpoint {step}", found)[0]
+        damage: str | None = self._process.gather(f"damage of checkpoint {step}", found)[0]
         return damage
 
     def _demand_same_run(self, checkpoint: epath.Path) -> None:
@@ -274,13 +250,19 @@ class Checkpoints:
                 "another `workdir`"
             )
 
-    def _make_durable(self) -> None:
-        """Write checksums, and make the files outlive a crash of the machine. Orbax calls this in process 0, when all
-        files are written and their folder is about to be renamed to its step: only then does it delete an older one."""
-        if not in_bucket(self.folder):
-            for unfinished in Path(self.folder).glob("*.orbax-checkpoint-tmp*"):
-                write_checksums(unfinished)
-                sync_tree(epath.Path(unfinished))
+    def _complete(self) -> None:
+        """Add the tokenizer; on a disk write checksums, and make the files outlive a crash of the machine. Orbax calls
+        this in process 0, when its own files are written and their folder is about to be renamed to its step (in a
+        bucket, marked as complete): only then does it delete an older one."""
+        assert self._saving is not None
+        is_on_disk = not in_bucket(self.folder)
+        for unfinished in self.folder.glob("*.orbax-checkpoint-tmp*") if is_on_disk else [self.path(self._saving)]:
+            (unfinished / "tokenizer").mkdir(exist_ok=True)
+            for file in self._tokenizer_folder.iterdir():
+                file.copy(unfinished / "tokenizer" / file.name)
+            if is_on_disk:
+                write_checksums(Path(unfinished))
+                sync_tree(unfinished)
 
     def _has_memory(self, step: int) -> bool:
         """Return False at steps where all rows begin their blocks: memory is empty there."""
@@ -299,9 +281,9 @@ class Checkpoints:
 
     def _move_aside(self, step: int) -> epath.Path:
         target = self.folder.parent / "broken-checkpoints" / str(step)
-        if self._hosts.first:
+        if self._process.first:
             target.rmtree(missing_ok=True)
             move_folder(self.path(step), target)
-        self._hosts.gather(f"checkpoint {step} is set aside", None)
+        self._process.gather(f"checkpoint {step} is set aside", None)
         self._manager.reload()
         return target

@@ -8,13 +8,12 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import CLS, EOD, EOP, SEP, UNK, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
@@ -26,7 +25,7 @@ from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
 from xlnet_jax.training.initial import params_of
 from xlnet_jax.training.loop import Numbers
-from xlnet_jax.training.step import EvalStep, Program, TrainState, make_eval_step
+from xlnet_jax.training.step import EvalStep, Program, TrainState, empty_mems_ZBMD, make_eval_step
 from xlnet_jax.training.stop import Interrupt, Wish
 
 
@@ -111,17 +110,14 @@ def _text_ids(batch: Batch) -> np.ndarray:
     return ids[batch["row_weights"] > 0]
 
 
-Put = Callable[[Batch], dict[str, jax.Array]]
-
-
-def unigram_line(counts_V: np.ndarray, batches: Iterable[Batch], put: Put) -> float:
+def unigram_line(counts_V: np.ndarray, batches: Sequence[Batch]) -> float:
     """Return the cross-entropy, in nats per target, of the batches' targets under the frequencies of a text."""
-    return _mean_over_targets(-np.log(frequencies_V(counts_V)), batches, put)
+    return _mean_over_targets(-np.log(frequencies_V(counts_V)), batches)
 
 
-def unknown_share(vocab_size: int, batches: Iterable[Batch], put: Put) -> float:
+def unknown_share(vocab_size: int, batches: Sequence[Batch]) -> float:
     """Return the share of `<unk>` among the targets of the batches."""
-    return _mean_over_targets(np.arange(vocab_size) == UNK, batches, put)
+    return _mean_over_targets(np.arange(vocab_size) == UNK, batches)
 
 
 def frequencies_V(counts_V: np.ndarray) -> np.ndarray:
@@ -134,25 +130,14 @@ def frequencies_V(counts_V: np.ndarray) -> np.ndarray:
     return (counts_V + kinds / len(counts_V)) / (counts_V.sum() + kinds)
 
 
-def _mean_over_targets(values_V: np.ndarray, batches: Iterable[Batch], put: Put) -> float:
-    """Return the mean of a value of each target, over the batches on all hosts."""
-    values_on_device_V = jnp.asarray(values_V, jnp.float32)
-
-    @jax.jit
-    def sums(target_ids_BP: jax.Array, target_weights_BP: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return (values_on_device_V[target_ids_BP] * target_weights_BP).sum(), target_weights_BP.sum()
-
-    total, targets = 0.0, 0.0
-    for batch in batches:
-        on_mesh = put({k: batch[k] for k in ("target_ids", "target_weights")})
-        batch_total, batch_targets = sums(on_mesh["target_ids"], on_mesh["target_weights"])
-        total, targets = total + float(batch_total), targets + float(batch_targets)
-    return total / max(targets, 1.0)
+def _mean_over_targets(values_V: np.ndarray, batches: Sequence[Batch]) -> float:
+    total = sum(float((values_V[batch["target_ids"]] * batch["target_weights"]).sum()) for batch in batches)
+    return total / max(sum(float(batch["target_weights"].sum()) for batch in batches), 1.0)
 
 
 @dataclass(frozen=True)
 class HeldOutLoss:
-    """`Evaluation` of pretraining: the same batches every time."""
+    """`Evaluation` of pretraining: the same batches every time, of which each process computes its rows."""
 
     program: Program[Any]
     step: EvalStep
@@ -173,13 +158,13 @@ class HeldOutLoss:
         """Return loss, nats per target over all batches, and the other measures per row: pair_loss (nats) and
         pair_accuracy (a share), or detection_loss (nats a token), detection_accuracy and replaced_share. Return None
         where `is_stopped`, asked before each batch, says so."""
-        mems_ZBMD = self.program.empty_mems_ZBMD()
-        sums: Any = None
+        program, sums = self.program, cast(Any, None)
+        mems_ZBMD = empty_mems_ZBMD(program.plan.mems_ZBMD)
         for batch in self.batches:
             if is_stopped():
                 return None
             jax.block_until_ready(sums)  # stay one batch ahead of the device: a stop waits for no more
-            on_mesh = self.program.put(batch)
+            on_mesh = program.put({name: array[program.rows] for name, array in batch.items()})
             scored = self.step(params, on_mesh, mems_ZBMD)
             mems_ZBMD = scored.new_mems_ZBMD
             of_rows = {**scored.row_losses, **scored.row_measures}
@@ -200,17 +185,15 @@ class HeldOutLoss:
         return f"loss {numbers['loss']:.3f}, {relative_to_unigram(numbers['loss'], self.unigram_nats)}{besides}"
 
 
-def held_out_source(corpus: Corpus, tokenizer: Tokenizer, config: Config) -> BatchSource:
-    """Return the source of held-out batches: every block once, or those that eval.max_windows admits."""
-    return batch_source(corpus, tokenizer, config, "validation", config.eval.max_windows)
+def held_out_batches(corpus: Corpus, tokenizer: Tokenizer, config: Config) -> list[Batch]:
+    """Return the batches of an evaluation: every block once, or those that eval.max_windows admits."""
+    source = batch_source(corpus, tokenizer, config, "validation", config.eval.max_windows)
+    return list(source.iterate(0, source.steps_per_epoch))
 
 
-def held_out_batches(
-    corpus: Corpus, tokenizer: Tokenizer, config: Config, rows: Sequence[int] | np.ndarray | None = None
-) -> list[Batch]:
-    """Return the batches of an evaluation, `rows` of each (None = all)."""
-    source = held_out_source(corpus, tokenizer, config)
-    return list(source.iterate(0, source.steps_per_epoch, rows))
+def count_windows(batches: Sequence[Batch]) -> int:
+    """Return the number of windows in the batches of an evaluation, without rows that lack a block."""
+    return int(sum(batch["row_weights"].sum() for batch in batches))
 
 
 def relative_to_unigram(loss: float, unigram_nats: float) -> str:
@@ -243,7 +226,7 @@ def measure_loss(
     validate(config)
     program = Program.of(config, objective_of(config))
     batches = held_out_batches(corpus, tokenizer, config)
-    unigram = unigram_line(unigram_counts, batches, program.put)
+    unigram = unigram_line(unigram_counts, batches)
     params, missing = params_of(pretrained, config)
     if missing:
         raise InputError(
@@ -265,7 +248,7 @@ def measure_loss(
         numbers["loss"],
         int(sum(batch["target_weights"].sum() for batch in batches)),
         unigram,
-        int(sum(batch["row_weights"].sum() for batch in batches)),
+        count_windows(batches),
         content_of(batches, tokenizer, config.objective),
         {name: number for name, number in numbers.items() if name != "loss"},
     )

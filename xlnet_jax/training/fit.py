@@ -31,14 +31,6 @@ from xlnet_jax.training.step import AbstractBatch, Program
 from xlnet_jax.training.workdir import Workdir
 
 
-class DoesNotFit(Exception):
-    """The compiler's answer that a step needs more memory than a device has. needed: the bytes, where it says them."""
-
-    def __init__(self, needed: int | None, words: str) -> None:
-        super().__init__(words)
-        self.needed = needed
-
-
 @dataclass(frozen=True)
 class Need:
     """Bytes that a step needs on each device."""
@@ -46,7 +38,8 @@ class Need:
     inputs: dict[str, int]
     """parameters, optimizer, memory of text, batch, and what the compiler's layout adds to them (padding)"""
     temporaries: int | None
-    """activations, gradients and everything else that a step allocates; None = unknown, as it was not compiled"""
+    """activations, gradients and everything else that a step allocates; None = unknown, as it was not compiled, or the
+    compiler refused it without a number"""
     program: int = 0
     """instructions of the program"""
     refused: str = ""
@@ -84,18 +77,19 @@ def input_bytes(program: Program[Any], batch: AbstractBatch) -> dict[str, int]:
     return {kind: sharding.bytes_on_device(tree) for kind, tree in (kinds | {"batch": batch}).items()}
 
 
-def compile_step(program: Program[Any], batch: AbstractBatch) -> tuple[Any, float]:
-    """Return the compiled train step, and the seconds that compiling took. Raises DoesNotFit.
+def compile_step(program: Program[Any], batch: AbstractBatch) -> tuple[Need, Any, float]:
+    """Compile the train step. Return what it needs, the compiled step (None where the compiler refuses it for its
+    memory), and the seconds that compiling took.
 
     jax keeps it: the first call of `program.train_step` on such a batch does not compile again.
     """
-    start = time.perf_counter()
+    inputs, start = input_bytes(program, batch), time.perf_counter()
     jitted: Any = program.train_step
     try:
         compiled = jitted.lower(program.plan, batch).compile()
     except Exception as error:
-        raise _refusal_of_compiler(error) from None
-    return compiled, time.perf_counter() - start
+        return refused_need(error, inputs), None, time.perf_counter() - start
+    return compiled_need(compiled, inputs), compiled, time.perf_counter() - start
 
 
 def compiled_need(compiled: Any, inputs: dict[str, int]) -> Need:
@@ -112,14 +106,14 @@ _REFUSAL = re.compile(
 )
 
 
-def _refusal_of_compiler(error: Exception) -> Exception:
-    """Return DoesNotFit where the compiler ran out of device memory; any other error unchanged."""
+def refused_need(error: Exception, inputs: dict[str, int]) -> Need:
+    """Return what a step needs that the compiler refused for its memory, by its words. Raises any other error."""
     match = _REFUSAL.search(str(error))
     if not match and not is_out_of_memory(error):
-        return error
+        raise error from None
     number, unit = (group for group in match.groups() if group) if match else ("", "")
     scale = {"K": 2**10, "M": 2**20, "G": 2**30}
-    return DoesNotFit(int(float(number) * scale[unit]) if match else None, str(error))
+    return Need(inputs, int(float(number) * scale[unit]) if match else None, refused=str(error))
 
 
 C = TypeVar("C", bound=RunConfig)
@@ -187,17 +181,13 @@ class Memory:
         cls, program: Program[Any], batch: AbstractBatch, config: RunConfig, workdir: Workdir, process: Process
     ) -> "Memory":
         """Compile the step of a run, unless the run is finished, or the inputs alone exceed what is available."""
-        gather, need, seconds = process.hosts.gather, Need(input_bytes(program, batch), None), 0.0
+        gather, need, seconds = process.gather, Need(input_bytes(program, batch), None), 0.0
         if gather("newest step", workdir.newest_step)[0] == config.steps:
             return cls(config, program.mesh, need, None, True, seconds)
         known = [size for size in gather("memory of devices", memory_of(jax.local_devices()[0])) if size]
         available = min(known, default=None)
         if available is None or need.known <= available:
-            try:
-                compiled, seconds = compile_step(program, batch)
-                need = compiled_need(compiled, need.inputs)
-            except DoesNotFit as refused:
-                need = Need(need.inputs, refused.needed, refused=str(refused))
+            need, _, seconds = compile_step(program, batch)
         fits = all(gather("steps that fit", need.fits(available)))
         return cls(config, program.mesh, need, available, fits, seconds)
 
@@ -284,11 +274,11 @@ def build_fitting(
     """
     program, batch = build(config)
     memory = Memory.of(program, batch, config, workdir, process)
-    may_change = config.auto_fit and not process.hosts.gather("checkpoints", workdir.has_checkpoints)[0]
+    may_change = config.auto_fit and not process.gather("checkpoints", workdir.has_checkpoints)[0]
     if not memory.fits and may_change and (values := memory.propose()):
         process.console.print(f"auto-fit    {_in_words(values).replace('`', '')}: as asked, {memory.in_words()}")
         config = with_values(config, values)
-        if process.hosts.first:
+        if process.first:
             workdir.write_settings(config)
         program, batch = build(config)
         memory = Memory.of(program, batch, config, workdir, process)

@@ -14,13 +14,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax._src.distributed import global_state
 
-from xlnet_jax.costs import demand_address_space
 from xlnet_jax.errors import CRASH, INTERRUPTED, RESTART, USER_ERROR, InputError, exit_code, first_line
 from xlnet_jax.printing import Console, without_secrets
 from xlnet_jax.settings.config import RunConfig
@@ -43,18 +41,34 @@ class RunEnded(InputError):
         super().__init__(why)
 
 
-class Hosts:
-    """Processes of a run: those that jax has connected, or this one alone."""
+class Process:
+    """This process of a run: one of those that jax has connected, or the only one. Process 0 prints, and writes files
+    for all; the others write their part of the checkpoints only."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_command: bool = False) -> None:
+        """is_command: the process does nothing but this run: a second signal then ends it at once."""
         self.process_id = global_state.process_id
+        self.is_command = is_command
+        self.console = Console(soft_wrap=True, highlight=False, markup=False, quiet=not self.first)
+        self.began = time.time()
         self._client: Any = global_state.client
         self._run, self._numbers = f"xlnet_jax/{next(_runs)}", itertools.count()
 
     @property
     def first(self) -> bool:
-        """True in process 0, which writes everything but the checkpoints alone."""
+        """True in process 0."""
         return self.process_id == 0
+
+    def find_devices(self, config: RunConfig) -> None:
+        """Find the devices, together with all other processes.
+
+        Raises InputError if the settings ask for a TPU that is not there, or for Weights & Biases without its package.
+        """
+        if config.log.wandb and self.first:
+            demand_wandb(config.log.wandb)
+        jax.devices()  # all processes must ask at the same time
+        if config.tpu:
+            demand_tpu()
 
     def gather(self, name: str, value: Any) -> list[Any]:
         """Wait for all processes; return the values (plain JSON) that they give under this name, by process.
@@ -112,66 +126,38 @@ class Hosts:
         return RunEnded(*decode_json(announced[0][1], announced[0][0])) if announced else None
 
 
-ALONE = Hosts()
-
-
 @contextmanager
-def connect(config: RunConfig) -> Iterator[Hosts]:
-    """Connect the processes of a run, before anything asks for a device; leave when all processes do.
+def connect(config: RunConfig, is_command: bool = False) -> Iterator[Process]:
+    """Connect the processes of a run, before anything asks for a device, and find the devices; leave when all processes
+    do.
 
-    Where jax.distributed is initialized already, its processes make the run. Raises InputError if the place of this
-    process is not known or the settings of a process differ, RunEnded if another process ended the run. If a process
-    is lost, jax ends this one (SIGABRT).
+    Where jax.distributed is initialized already, its processes make the run. is_command: as of Process. Raises
+    InputError if the place of this process is not known, the settings of a process differ or ask for what is not here,
+    RunEnded if another process ended the run. If a process is lost, jax ends this one (SIGABRT).
     """
-    if not jax.distributed.is_initialized():
-        if not (place := place_of(config)):
-            yield ALONE
-            return
+    is_connected = jax.distributed.is_initialized()
+    if not is_connected and (place := place_of(config)):
         initialize_jax(place)
-    hosts, over = Hosts(), threading.Event()
-    threading.Thread(target=hosts.watch, args=(over,), daemon=True).start()
+        is_connected = True
+    process, over = Process(is_command), threading.Event()
+    if not is_connected:
+        process.find_devices(config)
+        yield process
+        return
+    threading.Thread(target=process.watch, args=(over,), daemon=True).start()
     try:
         settings = {s.name: without_secrets(s.value) for s in flatten(config) if not s.name.startswith("distributed.")}
-        hosts.demand_same("other settings", settings)
-        yield hosts
-        hosts.gather("done", None)
+        process.demand_same("other settings", settings)
+        process.find_devices(config)
+        yield process
+        process.gather("done", None)
     except BaseException as error:
         over.set()
         if isinstance(error, RuntimeError) and _BROKEN.search(str(error)):
             error = RunEnded(f"the connection to another process broke: {first_line(error)}", RESTART)
             print(f"{error}; jax ends this process and names the lost one", file=sys.stderr, flush=True)
-        hosts.announce_end(error)
+        process.announce_end(error)
         jax.distributed.shutdown()  # while all answer: then each can exit with its own code
         raise error from None
     finally:
         over.set()
-
-
-@dataclass(frozen=True)
-class Process:
-    """Process 0 prints and writes files for all; the others write their part of the checkpoints only."""
-
-    hosts: Hosts
-    console: Console
-    """silent in all processes but the first"""
-    began: float
-    """by time.time()"""
-    is_command: bool = False
-    """True where the process does nothing but this run: a second signal then ends it at once"""
-
-    @classmethod
-    def begin(cls, config: RunConfig, hosts: Hosts, is_command: bool = False) -> "Process":
-        """Find the devices, together with all other processes.
-
-        Raises InputError if the settings ask for a TPU that is not there, for Weights & Biases without its package, or
-        if there is too little address space.
-        """
-        demand_address_space()
-        began = time.time()
-        if config.log.wandb and hosts.first:
-            demand_wandb(config.log.wandb)
-        jax.devices()  # all processes must ask at the same time
-        if config.tpu:
-            demand_tpu()
-        console = Console(soft_wrap=True, highlight=False, markup=False, quiet=not hosts.first)
-        return cls(hosts, console, began, is_command)

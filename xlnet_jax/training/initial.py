@@ -1,6 +1,5 @@
 """Start a run from the checkpoint that the setting `init` names."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,21 +21,12 @@ from xlnet_jax.training.sharding import unboxed
 R = TypeVar("R", bound=RunConfig)
 
 
-@dataclasses.dataclass(frozen=True)
-class InitialWeights:
-    """Parameters that a run begins with."""
-
-    params: dict[str, Any]
-    """nested host arrays; what the network has besides is drawn at random"""
-    origin: str
-    """where they come from, for the user"""
-
-    @classmethod
-    def of(cls, init: str | None, params: dict[str, Any], drawn: Sequence[str]) -> "InitialWeights":
-        """Return the weights of the checkpoint `init`; drawn: names of the parameters that it lacks."""
-        path = Path(str(init))  # a model of the Hub stays as it is
-        shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-        return cls(params, f"weights of {shown}" + (f"; drawn afresh: {', '.join(drawn)}" if drawn else ""))
+def describe_origin(init: str | None, drawn: Sequence[str]) -> str:
+    """Return where the first weights of a run come from, for the user. drawn: names of the parameters that the
+    checkpoint `init` lacks."""
+    path = Path(str(init))  # a model of the Hub stays as it is
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"weights of {shown}" + (f"; drawn afresh: {', '.join(drawn)}" if drawn else "")
 
 
 def begin_from(init: str, config: R, there: R | None, usual: R) -> tuple[R, Pretrained | None]:

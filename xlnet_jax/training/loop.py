@@ -13,7 +13,9 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import jax
@@ -28,17 +30,7 @@ from xlnet_jax.training import sharding
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.fit import Memory
 from xlnet_jax.training.hosts import Process
-from xlnet_jax.training.initial import InitialWeights
-from xlnet_jax.training.metrics import (
-    MetricsWriter,
-    ProgressView,
-    Record,
-    SilentWriter,
-    Tracer,
-    WallTime,
-    read_records,
-    start_wandb,
-)
+from xlnet_jax.training.metrics import MetricsWriter, ProgressView, Record, Tracer, WallTime, read_records, start_wandb
 from xlnet_jax.training.step import Metrics, Program, TrainState
 from xlnet_jax.training.stop import Interrupt, Wish, stop_after_step
 from xlnet_jax.training.workdir import Workdir
@@ -87,15 +79,17 @@ class Evaluation(Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """Settings, program, data and starting weights of one run."""
+    """Settings, program, data and first weights of one run."""
 
     config: RunConfig
     workdir: Workdir
     program: Program[Any]
     batches: Batches
     evaluation: Evaluation | None
-    weights: InitialWeights | None
-    """None = all weights are drawn at random"""
+    params: dict[str, Any]
+    """nested host arrays that the run begins with; what they lack is drawn at random"""
+    origin: str
+    """where these come from, for the user; "" = all are drawn at random"""
     memory: Memory
     """that a step needs, and that the devices have"""
     rates: Callable[[float], Numbers]
@@ -124,45 +118,42 @@ class Run:
 def train(run: Run, checkpoints: Checkpoints, process: Process) -> tuple[int, int]:
     """Train until the end or a stop. Return the number of steps done, and the exit code: 0, or that of a stop.
 
-    Raises OutOfMemory where a device or this machine has too little memory after all, and InputError where the workdir
-    was moved.
+    Raises OutOfMemory where a device or this machine has too little memory after all.
     """
     try:
         return _train(run, checkpoints, process)
     except Exception as error:
-        run.workdir.demand_in_place()
         if not is_out_of_memory(error):
             raise
         raise run.memory.refusal(run.workdir, error) from None
 
 
 def _train(run: Run, checkpoints: Checkpoints, process: Process) -> tuple[int, int]:
-    say, hosts = process.console.print, process.hosts
+    say = process.console.print
     with stop_after_step(process.is_command) as interrupt:
         state = checkpoints.restore(run.program.plan, say)
         if state is None:
-            if run.weights:
-                say(f"init        {run.weights.origin}")
-            state = run.program.init_state(run.weights.params if run.weights else {})
+            if run.origin:
+                say(f"init        {run.origin}")
+            state = run.program.init_state(run.params)
         start = int(state.step)
         if start:
             say(f"resumed     at step {start} of {run.config.steps}")
         # Process 0 owns metrics.jsonl: others may read it while it is being rewritten, and all must decide the same.
-        records = list(read_records(run.workdir.metrics)) if hosts.first else []
-        evaluations = hosts.gather("evaluations", [r for r in records if r["split"] == "validation"])[0]
+        records = list(read_records(run.workdir.metrics)) if process.first else []
+        evaluations = process.gather("evaluations", [r for r in records if r["split"] == "validation"])[0]
         if run.evaluation:
             run.evaluation.recall(evaluations, start)
         config, workdir = run.config, run.workdir
         view = ProgressView(start, config.steps, run.reference, process.console)
-        if hosts.first:
+        writer = None
+        if process.first:
             wandb_run = start_wandb(config.log.wandb, config, workdir.wandb_id) if config.log.wandb else None
             writer = MetricsWriter(workdir.metrics, workdir.tensorboard, start, wandb_run)
-        else:
-            writer = SilentWriter()
-        with view.bar, writer:
+        with view.bar, writer or nullcontext():
             times = WallTime(records, start, process.began, run.memory.seconds)
-            traced = traced_steps(config.trace_steps if hosts.first else None)
-            tracer = Tracer(traced, start, writer.events_folder, workdir.tensorboard, view.say)
+            traced = traced_steps(config.trace_steps if writer else None)
+            tracer = Tracer(traced, writer.events_folder if writer else Path(), workdir.tensorboard, view.say)
             loop = Loop(run, checkpoints, interrupt, writer, view, times, tracer)
             done, stopped = loop.train(state, start, any(r["step"] == start for r in evaluations))
             checkpoints.wait()
@@ -171,18 +162,13 @@ def _train(run: Run, checkpoints: Checkpoints, process: Process) -> tuple[int, i
     return done, interrupt.exit_code if stopped else 0
 
 
-@dataclass(frozen=True)
-class Reading:
-    """Metrics of a step, on the host."""
+Reading = tuple[dict[str, float], float]
+"""Metrics of a step, on the host, and when the devices had computed them, by time.perf_counter()"""
 
-    step: int
-    numbers: dict[str, float]
-    finished: float  # when the devices had computed them, by time.perf_counter()
 
-    @classmethod
-    def of(cls, step: int, metrics: Metrics) -> "Reading":
-        """Wait for the devices; called in a thread of its own."""
-        return cls(step, {name: float(value) for name, value in metrics.items()}, time.perf_counter())
+def _read(metrics: Metrics) -> Reading:
+    """Wait for the devices; called in a thread of its own."""
+    return {name: float(value) for name, value in metrics.items()}, time.perf_counter()
 
 
 @dataclass(frozen=True)
@@ -192,7 +178,8 @@ class Loop:
     run: Run
     checkpoints: Checkpoints
     interrupt: Interrupt
-    writer: MetricsWriter
+    writer: MetricsWriter | None
+    """None in all processes but the first"""
     view: ProgressView
     times: WallTime
     tracer: Tracer
@@ -208,10 +195,10 @@ class Loop:
         if start == run.config.steps or (run.evaluation and run.evaluation.is_enough):
             return start, False
         batches = run.batches.iterate(start, run.config.steps, run.program.rows)
-        self.writer.write(self.times.record(start))
+        self._write(self.times.record(start))
         with self.tracer, ThreadPoolExecutor(1) as reader:
             done, stopped = self._train(state, start, batches, reader)
-        self.writer.write(self.times.record(done))
+        self._write(self.times.record(done))
         self.view.say(self.times.summary())
         return done, stopped
 
@@ -230,9 +217,9 @@ class Loop:
             with jax.profiler.StepTraceAnnotation("train", step_num=done):
                 state, metrics = run.program.train_step(state, batch)
             done += 1
-            before, pending = pending, reader.submit(Reading.of, done, metrics)
+            before, pending = pending, reader.submit(_read, metrics)
             if before:
-                self._account(before.result())
+                self._account(done - 1, before.result()[0])
             if done == start + 1:
                 pending.result()
                 self.times.lose("compilation", time.perf_counter() - dispatched)
@@ -244,18 +231,18 @@ class Loop:
             evaluate = self._evaluation_due(done)
             due = owed or self.checkpoints.due(done) or wish is Wish.SAVE
             if evaluate or due or stop or last:
-                reading, pending = pending.result(), None
-                self._account(reading)
+                numbers, pending = pending.result()[0], None
+                self._account(done, numbers)
                 if run.evaluation and evaluate and not stop:
                     stop = not self._evaluate(state, done)
                     due = due or run.evaluation.is_worth_saving
                     last = last or run.evaluation.is_enough
-                owed = due and reading.numbers["skipped_in_a_row"] > 0
+                owed = due and numbers["skipped_in_a_row"] > 0
                 if (due and not owed) or stop or last:
-                    self.writer.write(self.times.record(done))
-                    self.writer.flush()
+                    self._write(self.times.record(done))
+                    if self.writer:
+                        self.writer.flush()
                     with self.times.lost_to("checkpoints"):
-                        run.workdir.demand_in_place()
                         self.checkpoints.save(state, done)
             if stop or last:
                 return done, stop
@@ -272,18 +259,17 @@ class Loop:
         if pending is None:
             self.times.lose("input", time.perf_counter() - asked)
         elif pending.done():
-            self.times.lose("input", time.perf_counter() - max(asked, pending.result().finished))
+            self.times.lose("input", time.perf_counter() - max(asked, pending.result()[1]))
         return batch
 
-    def _account(self, reading: Reading) -> None:
+    def _account(self, step: int, numbers: dict[str, float]) -> None:
         """Record a step, where due, and report it if it was skipped."""
-        step, numbers = reading.step, reading.numbers
         if numbers["skipped_in_a_row"]:
             self.view.say(
                 f"step {step} was skipped: loss {numbers['loss']:.4g}, gradient norm {numbers['gradient_norm']:.4g} "
                 f"(batch {step - 1}); {numbers['skipped_in_a_row']:.0f} in a row, {numbers['skipped']:.0f} in all"
             )
-            self._demand_progress(reading)
+            self._demand_progress(step, numbers)
         if step % self.run.config.log.every_steps == 0 or step == self.run.config.steps:
             self._log(step, numbers)
 
@@ -291,27 +277,26 @@ class Loop:
         seconds = self.times.seconds_per_step(step)
         if seconds:
             numbers = {**numbers, **self.run.rates(seconds)}
-        record: Record = {"step": step, "split": "train", **numbers, **self.run.reference}
-        self.writer.write(record)
-        self.writer.write(self.times.record(step))
+        self._write({"step": step, "split": "train", **numbers, **self.run.reference})
+        self._write(self.times.record(step))
         self.view.show(step, numbers)
 
-    def _demand_progress(self, reading: Reading) -> None:
+    def _write(self, record: Record) -> None:
+        if self.writer:
+            self.writer.write(record)
+
+    def _demand_progress(self, step: int, numbers: dict[str, float]) -> None:
         """Raise InputError after optimizer.max_skipped skipped steps in a row: training has diverged."""
-        skipped, step = int(reading.numbers["skipped_in_a_row"]), reading.step
+        skipped = int(numbers["skipped_in_a_row"])
         if skipped < self.run.config.optimizer.max_skipped:
             return
         good = self.checkpoints.latest_up_to(step - skipped)
+        known = "There is no good checkpoint yet" if good is None else f"The last good one is {good}"
         raise InputError(
             f"optimizer.max-skipped: the last {skipped} steps were skipped, up to step {step} with a loss of "
-            f"{reading.numbers['loss']:.4g} and a gradient norm of {reading.numbers['gradient_norm']:.4g}. Lower "
+            f"{numbers['loss']:.4g} and a gradient norm of {numbers['gradient_norm']:.4g}. Lower "
             f"optimizer.learning-rate or optimizer.clip-norm, in another `workdir`, where `init` brings a checkpoint "
-            f"along; or look at its batch {self.run.locate(step - 1)}. "
-            + (
-                "There is no good checkpoint yet"
-                if good is None
-                else f"The last good one is {self.checkpoints.path(good)}"
-            )
+            f"along; or look at its batch {self.run.locate(step - 1)}. {known}"
         )
 
     def _evaluate(self, state: TrainState, step: int) -> bool:
@@ -322,6 +307,6 @@ class Loop:
             numbers = evaluation.run(state, step, self.interrupt)
         if numbers is None:
             return False
-        self.writer.write({"step": step, "split": "validation", **numbers, **self.run.reference})
+        self._write({"step": step, "split": "validation", **numbers, **self.run.reference})
         self.view.say(f"held out at step {step}: {evaluation.describe(numbers)}")
         return True

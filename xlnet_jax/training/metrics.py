@@ -148,23 +148,6 @@ def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
             yield {k: math.nan if v is None else v for k, v in record.items()}
 
 
-class SilentWriter(MetricsWriter):
-    """Writer of all processes but the first: it writes nothing."""
-
-    def __init__(self) -> None:
-        """Open nothing."""
-        self.events_folder = Path()
-
-    def write(self, record: Record) -> None:
-        """Write nothing."""
-
-    def flush(self) -> None:
-        """Upload nothing."""
-
-    def __exit__(self, *_: object) -> None:
-        """Close nothing."""
-
-
 LOSSES = ("start", "restarts", "compilation", "input", "evaluation", "checkpoints", "trace")
 """Causes of lost time. start: everything before the first step. restarts: from the resumed checkpoint until the new
 process trains. input: waiting for a batch while the devices are idle. checkpoints: the part of a save that blocks."""
@@ -301,15 +284,12 @@ def speed(config: Config, seconds: float) -> dict[str, float]:
 class Tracer:
     """Trace the steps counted from 0 in `steps`: range(10, 15) are the 11th to the 15th. Use as a context manager.
 
-    Report it where a run that starts at `start` is past them. `folder` is on this machine; `published` is the place
-    where the user finds the trace.
+    `folder` is on this machine; `published` is the place where the user finds the trace.
     """
 
-    def __init__(self, steps: range, start: int, folder: Path, published: epath.Path, say: Callable[[str], None]):
+    def __init__(self, steps: range, folder: Path, published: epath.Path, say: Callable[[str], None]):
         self._steps, self._folder, self._published, self._say = steps, folder, published, say
         self._active = False
-        if steps and steps.stop <= start:
-            say(f"trace: the run is at step {start}, past the last step to trace ({steps.stop}): nothing is traced")
 
     def at(self, done: int, running: Any) -> None:
         """Start or stop the trace, where due after `done` steps; wait for the arrays `running` first, so that it holds

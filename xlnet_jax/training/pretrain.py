@@ -5,28 +5,41 @@ atomically and found again, so the same command resumes after any interruption.
 import functools
 import shlex
 from contextlib import closing
+from typing import Any
 
 from rich.console import Console
 
+from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import MODEL_FILE, TOKENIZER_JSON, Tokenizer
+from data_pipelines.windows import steps_per_block
 from xlnet_jax.interop import hf_files
 from xlnet_jax.interop.contents import Pretrained
+from xlnet_jax.objectives.language_model import inputs_of
 from xlnet_jax.objectives.presets import PRESETS
-from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.objectives.registry import batch_source, objective_named
 from xlnet_jax.plots.curves import draw_curves
 from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import Config, DistributedConfig
 from xlnet_jax.settings.fields import marked, with_values
 from xlnet_jax.settings.parser import with_plain_paths
 from xlnet_jax.storage.files import name_on_disk
+from xlnet_jax.training.attention import check_attention, last_windows
 from xlnet_jax.training.checkpoint import Checkpoints
-from xlnet_jax.training.evaluation import HeldOutLoss, held_out_source, relative_to_unigram, unigram_line, unknown_share
+from xlnet_jax.training.evaluation import (
+    HeldOutLoss,
+    count_windows,
+    held_out_batches,
+    relative_to_unigram,
+    unigram_line,
+    unknown_share,
+)
+from xlnet_jax.training.fit import build_fitting
 from xlnet_jax.training.hosts import Process, connect
-from xlnet_jax.training.initial import InitialWeights, params_of
+from xlnet_jax.training.initial import describe_origin, params_of
 from xlnet_jax.training.loop import Run, train
 from xlnet_jax.training.metrics import read_records, speed
-from xlnet_jax.training.resolve import Resolved, folder_of, resolve
-from xlnet_jax.training.step import make_eval_step
+from xlnet_jax.training.resolve import folder_of, resolve
+from xlnet_jax.training.step import make_eval_step, pretraining_program
 from xlnet_jax.training.workdir import Workdir
 
 LARGER = {
@@ -79,9 +92,8 @@ def pretrain(config: Config, *, is_command: bool = False) -> int:
     Raises InputError where settings contradict each other, the text or the workdir.
     """
     config = with_plain_paths(config)
-    with connect(config) as hosts:
-        config = with_values(config, {"distributed": DistributedConfig()})
-        return _run(config, Process.begin(config, hosts, is_command))
+    with connect(config, is_command) as process:
+        return _run(with_values(config, {"distributed": DistributedConfig()}), process)
 
 
 def run_pretraining(config: Config) -> int:
@@ -91,61 +103,66 @@ def run_pretraining(config: Config) -> int:
 
 def _run(config: Config, process: Process) -> int:
     """Train. Process 0 prepares what the others read, and writes everything but the checkpoints alone."""
-    hosts = process.hosts
     with closing(Workdir(folder_of(config))) as workdir, workdir.keep_programs():
-        resolved = resolve(config, workdir, process)
-        run = _build(resolved, workdir, process)
-        data = {"manifest_sha256": resolved.corpus.manifest.sha256}
-        steps_per_block = resolved.batches.steps_per_block
-        with Checkpoints(
-            workdir.checkpoints, run.config, workdir.tokenizer, steps_per_block, data, hosts=hosts
-        ) as checkpoints:
+        config, start, corpus, tokenizer = resolve(config, workdir, process)
+        run = _build(config, start, corpus, tokenizer, workdir, process)
+        data = {"manifest_sha256": corpus.manifest.sha256}
+        steps = steps_per_block(corpus.block_len, config.data)
+        with Checkpoints(workdir.checkpoints, run.config, workdir.tokenizer, steps, data, process) as checkpoints:
             done, exit_code = train(run, checkpoints, process)
-        if hosts.first and exit_code == 0:
-            _report(run, resolved, done, process.console)
+        if process.first and exit_code == 0:
+            _report(run, config, done, process.console)
     return exit_code
 
 
-def locate_window(config: Config, folder: str, steps_per_block: int, batch: int) -> str:
-    """Return seed, visit and window of the batch of this number, and the command that draws it."""
-    visit, window = divmod(batch, steps_per_block)
-    return (
-        f"(seed {config.seed}, step {batch}, window {window} of visit {visit}): "
-        f"python -m data_pipelines.inspect {folder} --step {batch}"
-    )
-
-
-def _build(resolved: Resolved, workdir: Workdir, process: Process) -> Run:
-    config, corpus, batches, console = resolved.config, resolved.corpus, resolved.batches, process.console
+def _build(
+    config: Config, start: Pretrained | None, corpus: Corpus, tokenizer: Tokenizer, workdir: Workdir, process: Process
+) -> Run:
+    """Choose the attention implementation and, with `auto_fit`, what a step needs to fit the devices; compile the step;
+    read the held-out text. Raises OutOfMemory where a step does not fit."""
+    console = process.console
     # ---- program and weights ----------------------------------------------------------------------------------------
-    program, start = resolved.program, resolved.start
-    weights = InitialWeights.of(config.init, *params_of(start, config)) if start else None
+    batches = batch_source(corpus, tokenizer, config)
+    attention = check_attention(config, process, lambda: inputs_of(last_windows(config, batches), config)[0])
+    build = functools.partial(pretraining_program, attention=attention)
+    config, program, memory = build_fitting(config, build, workdir, process)
+    params: dict[str, Any] = {}
+    origin = ""
+    if start:
+        params, drawn = params_of(start, config)
+        origin = describe_origin(config.init, drawn)
     # ---- evaluation -------------------------------------------------------------------------------------------------
-    held_out_text = held_out_source(corpus, resolved.tokenizer, config)
-    held_out = list(held_out_text.iterate(0, held_out_text.steps_per_epoch, program.rows))
-    unigram_nats = unigram_line(corpus.unigram_counts, held_out, program.put)
+    held_out = held_out_batches(corpus, tokenizer, config)
+    unigram_nats = unigram_line(corpus.unigram_counts, held_out)
     eval_step = make_eval_step(program.objective, program.plan, program.mesh, config.optimizer.accumulate)
     evaluation = HeldOutLoss(program, eval_step, held_out, unigram_nats, config.eval.every_steps)
+
+    def locate(batch: int) -> str:
+        visit, window = divmod(batch, batches.steps_per_block)
+        return (
+            f"(seed {config.seed}, step {batch}, window {window} of visit {visit}): "
+            f"python -m data_pipelines.inspect {workdir.folder} --step {batch}"
+        )
+
     rates = functools.partial(speed, config)
-    locate = functools.partial(locate_window, config, str(workdir.folder), batches.steps_per_block)
     reference = {"unigram": unigram_nats}
-    run = Run(config, workdir, program, batches, evaluation, weights, resolved.memory, rates, locate, reference)
+    run = Run(config, workdir, program, batches, evaluation, params, origin, memory, rates, locate, reference)
     console.print(run.describe(f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"))
-    there = corpus.num_blocks("validation") * held_out_text.steps_per_block
-    if (read := held_out_text.windows_read) < there:
+    there = corpus.num_blocks("validation") * batches.steps_per_block
+    if (read := count_windows(held_out)) < there:
         console.print(
             f"held out    {read:,} of {there:,} windows, in blocks at even distances: eval.max-windows "
             f"{config.eval.max_windows:,}"
         )
-    unknown = f"{unknown_share(config.model.vocab_size, held_out, program.put):.2%} of the held-out targets are <unk>"
+    unknown = f"{unknown_share(config.model.vocab_size, held_out):.2%} of the held-out targets are <unk>"
     console.print(f"unknown     {corpus.unknown_share:.2%} of the training text and {unknown}")
     console.print(f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies")
     return run
 
 
-def _report(run: Run, resolved: Resolved, step: int, console: Console) -> None:
+def _report(run: Run, config: Config, step: int, console: Console) -> None:
     """Draw the curves, print where everything is, and propose what to run next."""
-    config, workdir, unigram_nats = resolved.config, run.workdir, run.reference["unigram"]
+    workdir, unigram_nats = run.workdir, run.reference["unigram"]
     records = list(read_records(workdir.metrics))
     objective = objective_named(config.objective)
     draw_curves(records, unigram_nats, workdir.curves, objective.name, objective.title)

@@ -186,14 +186,9 @@ def process_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 def batch_to_mesh(mesh: Mesh, batch_size: int) -> Callable[[dict[str, np.ndarray]], dict[str, jax.Array]]:
     """Return a function that puts this process's rows of a batch (`process_rows`) onto the mesh."""
-    sharding, rows = over_batch(mesh), process_rows(mesh, batch_size)
+    sharding = over_batch(mesh)
 
     def put_array(local: np.ndarray) -> jax.Array:
-        def of_device(index: Any) -> np.ndarray:
-            first, end, _ = index[0].indices(batch_size)
-            begin = int(np.searchsorted(rows, first))
-            return local[begin : begin + end - first]
-
-        return jax.make_array_from_callback((batch_size, *local.shape[1:]), sharding, of_device)
+        return jax.make_array_from_process_local_data(sharding, local, (batch_size, *local.shape[1:]))
 
     return lambda batch: {name: put_array(local) for name, local in batch.items()}

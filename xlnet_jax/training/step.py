@@ -52,7 +52,7 @@ class TrainState:
 
 def empty_mems_ZBMD(mems: Any) -> jax.Array:
     """Return empty memory of this shape and sharding: the state of all rows at the first step of a block."""
-    return jax.jit(lambda: jnp.zeros(mems.shape, mems.dtype), out_shardings=mems.sharding)()
+    return jnp.zeros(mems.shape, mems.dtype, device=mems.sharding)
 
 
 def _create(seed: int, objective: Objective, tx: optax.GradientTransformation) -> TrainState:
@@ -109,7 +109,10 @@ def make_train_step(
     gradients = _gradients(config.optimizer.accumulate, objective, mesh)
 
     def train_step(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:
-        dropout = _dropout(config.seed, state.step, batch) if has_dropout else None
+        dropout = None
+        if has_dropout:
+            key = jax.random.fold_in(jax.random.key(config.seed), state.step)
+            dropout = BatchDropout(key, jnp.arange(len(batch["target_weights"])))
         batch = objective.cap_memory(batch, state.step - state.guard.mems_begin)
         with sharding.axes_of(mesh):
             measured, grads, new_mems_ZBMD = gradients(state.params, batch, state.mems_ZBMD, dropout)
@@ -160,11 +163,6 @@ def _next_guard(state: TrainState, norm: jax.Array, good: jax.Array) -> Guard:
         jnp.where(good, 0, guard.skipped_in_a_row + 1),
         jnp.where(good, guard.mems_begin, state.step + 1),
     )
-
-
-def _dropout(seed: int, step: jax.Array, batch: DeviceBatch) -> BatchDropout:
-    key = jax.random.fold_in(jax.random.key(seed), step)
-    return BatchDropout(key, jnp.arange(len(batch["target_weights"])))
 
 
 Gradients = Callable[[Any, DeviceBatch, jax.Array, BatchDropout | None], tuple[Metrics, Any, jax.Array]]
@@ -312,10 +310,6 @@ class Program(Generic[O]):
         """Return the state before the first step: `params` (nested host arrays), and what they lack drawn at random."""
         state = init_state(self.config.seed, self.objective, self.tx, self.plan)
         return with_params(state, params) if params else state
-
-    def empty_mems_ZBMD(self) -> jax.Array:
-        """Return the memory of rows that begin a block."""
-        return empty_mems_ZBMD(self.plan.mems_ZBMD)
 
 
 def pretraining_program(

@@ -43,9 +43,14 @@ def test_planned_bytes_are_those_that_a_device_holds():
         assert planned[kind] == sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(tree))
 
 
-def test_the_compilers_refusal_says_what_is_needed():
-    message = "the total memory required for HLO temporaries (23.25G) exceeds available HBM (15.5G)."
-    assert fit._refusal_of_compiler(JaxRuntimeError(f"RESOURCE_EXHAUSTED: {message}")).needed == 23.25 * 2**30
+def test_the_compilers_refusal_is_an_answer():
+    for message, gib in (
+        ("the total memory required for HLO temporaries (23.25G) exceeds available HBM (15.5G).", 23.25),
+        ("Ran out of memory in memory space hbm. Used 17.5G of 15.5G hbm.", 17.5),
+    ):
+        assert fit.refused_need(JaxRuntimeError(f"RESOURCE_EXHAUSTED: {message}"), {}).temporaries / 2**30 == gib
+    with pytest.raises(JaxRuntimeError, match="3 of 4"):
+        fit.refused_need(JaxRuntimeError("INTERNAL: 3 of 4 things"), {})
 
 
 # ---- bounds, and the order of a search -------------------------------------------------------------------------------

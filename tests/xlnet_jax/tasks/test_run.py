@@ -28,7 +28,7 @@ from xlnet_jax.tasks.finetune import Result
 from xlnet_jax.tasks.prepare import prepare
 from xlnet_jax.tasks.selection import Selection
 from xlnet_jax.training import attention
-from xlnet_jax.training.hosts import Hosts
+from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.metrics import ProgressView, read_records
 from xlnet_jax.training.workdir import Workdir
 
@@ -158,7 +158,9 @@ def test_padding_side_buckets_and_devices_change_no_prediction(straight, table, 
 def test_two_processes_learn_and_predict_what_one_does(straight, pretrained, table, tmp_path):
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
-    codes, errors = Two(port, *words(pretrained, table, tmp_path / "two"), command="xlnet_jax.finetune").end()
+    codes, errors = Two(
+        port, *words(pretrained, table, tmp_path / "two"), programs=[["-m", "xlnet_jax.finetune"]] * 2
+    ).end()
     assert codes == [0, 0], errors
     assert {path.name for path in (tmp_path / "two").glob("*.png")} == {"curves.png", "confusion.png"}
     two, one = (records(folder, "train") for folder in (tmp_path / "two", straight))
@@ -292,10 +294,10 @@ def test_workdirs_of_other_runs_are_refused_and_left_alone(straight, pretrained,
 def test_an_attempt_that_learned_nothing_leaves_no_tokenizer_behind(
     pretrained, tokenizer, table, tmp_path, monkeypatch
 ):
-    def differ(hosts, what, values):
+    def differ(process, what, values):
         raise InputError(f"process 1 on host-b has {what} than process 0 ({', '.join(values)})")
 
-    monkeypatch.setattr(Hosts, "demand_same", differ)  # another host has other examples
+    monkeypatch.setattr(Process, "demand_same", differ)  # another host has other examples
     Tokenizer.train(["another text"] * 20, 27, "english").save(tmp_path / "run" / "tokenizer")
     with pytest.raises(InputError, match="process 1 on host-b has other examples in --train"):
         finetune.main(words(pretrained, table, tmp_path / "run"))

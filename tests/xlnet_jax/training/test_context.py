@@ -25,7 +25,6 @@ STEPS = 3
 
 
 def with_dropout(config):
-    """Return the settings with dropout everywhere."""
     return changed(config, {"dropout": 0.1, "attention_dropout": 0.1})
 
 
@@ -34,7 +33,7 @@ CASES = {
     "plm": PLM,
     "uni": changed(PLM, {"attn_type": "uni", "same_length": True, "mem_len": 4, "untie_r": False, "remat": "full"}),
     "dense": changed(PLM, {"num_segments": 0, "norm": "pre"}, {"emit": "dense", "num_predict": None}),
-    **{name: with_dropout(RUNS[name]) for name in ("plm, packed", "bert", "dae + transformer-xl")},
+    **{name: with_dropout(RUNS[name]) for name in ("plm, packed", "dae + transformer-xl")},
     # With a weight of 50, the step below would be too large to compare what follows it.
     "electra": dataclasses.replace(with_dropout(RUNS["electra"]), rtd=ReplacedConfig(detection_weight=1.0)),
 }
@@ -56,12 +55,10 @@ def trained(config, setting):
 
 @functools.cache
 def on_one_device(name):
-    """Return what one device computes."""
     return trained(CASES[name], Setting())
 
 
 def assert_equal(found, expected):
-    """Demand losses, parameters and memory that are equal but for rounding."""
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), found, expected)
 
 
@@ -75,7 +72,6 @@ OVER_TWO, OVER_FOUR = MeshConfig(context=2, fsdp=2, tensor=2), MeshConfig(contex
         ("uni", Setting(8, OVER_FOUR)),
         ("dense", Setting(8, OVER_FOUR)),
         ("plm, packed", Setting(4, MeshConfig(context=2))),
-        ("bert", Setting(8, OVER_FOUR)),
         ("dae + transformer-xl", Setting(8, OVER_TWO, accumulate=2)),
         ("electra", Setting(8, OVER_TWO)),
     ],
@@ -101,11 +97,8 @@ def test_parameters_and_memory_are_divided_too():
     query, mems = plan.params["backbone"]["layers"]["attention"]["q"], plan.mems_ZBMD
     assert query.sharding.shard_shape(query.shape) == (2, 16 // 8, 2, 8)
     assert mems.sharding.shard_shape(mems.shape) == (2, 8 // 2, 8 // 4, 16)
-
-
-def test_a_width_that_fsdp_and_context_do_not_divide_is_divided_by_fsdp():
-    config = changed(Setting(8, MeshConfig(fsdp=2, context=4)).of(PLM), {"d_model": 20})
-    plan = plan_state(objective_of(config), optax.sgd(0.5), sharding.make_mesh(config))
+    narrow = changed(config, {"d_model": 20})  # which both together do not divide
+    plan = plan_state(objective_of(narrow), optax.sgd(0.5), sharding.make_mesh(config))
     assert plan.params["backbone"]["word_embedding"].sharding.spec == jax.P(None, "fsdp")
 
 
@@ -116,7 +109,7 @@ def test_hidden_states_stay_where_they_are():
     config = changed(PLM, {"mem_len": 400, "remat": "full"}, {**lengths, "batch_size": 2})
     config = Setting(8, MeshConfig(fsdp=2, context=4)).of(config)
     moved = set()
-    for line in compile_step(*abstract_step(config, jax.devices()))[0].as_text().splitlines():
+    for line in compile_step(*abstract_step(config, jax.devices()))[1].as_text().splitlines():
         if found := COLLECTIVE.search(line):
             arrays = re.findall(r"f32\[([\d,]+)\]", line[: found.start()])
             sizes = [tuple(int(size) for size in array.split(",")) for array in arrays]

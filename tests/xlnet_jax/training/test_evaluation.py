@@ -1,7 +1,6 @@
 """The held-out loss of a checkpoint: what training measured, for any checkpoint on any text."""
 
 import json
-import re
 from dataclasses import replace
 from importlib import import_module
 
@@ -16,7 +15,7 @@ from data_pipelines.windows import resized, steps_per_block
 from tests.xlnet_jax.training.tiny_run import records_of
 from xlnet_jax import EvaluateSettings, InputError
 from xlnet_jax.checkpoints.run import Run, trained_mem_len
-from xlnet_jax.training.evaluation import frequencies_V, held_out_batches, unigram_line, unknown_share
+from xlnet_jax.training.evaluation import frequencies_V, held_out_batches, unigram_line
 
 evaluate = import_module("xlnet_jax.evaluate")
 
@@ -27,19 +26,15 @@ def measured(tmp_path, *arguments):
     return json.loads(out.read_text())
 
 
-def test_a_run_gets_its_own_number_again(straight, tmp_path, capsys):
+def test_a_run_gets_its_own_number_again_and_the_numbers_beside_it_are_counted_as_stated(straight, tmp_path, capsys):
     found = measured(tmp_path, straight / "checkpoints" / "12")
     last = records_of(straight)[-1]
-    assert last["split"] == "validation"
     assert found["loss"] == pytest.approx(last["loss"], abs=1e-6)
     assert found["unigram"] == pytest.approx(last["unigram"], abs=1e-6)
     out = capsys.readouterr().out
     assert f"loss        {last['loss']:.4f} nats a piece" in out
     assert "by the frequencies of the run's training text" in out
-
-
-def test_the_numbers_beside_the_loss_are_counted_as_stated(straight, tmp_path):
-    found = measured(tmp_path, straight)
+    # ---- counts -----------------------------------------------------------------------------------------------------
     run = Run.of(straight)
     corpus = run.corpus()
     batches = held_out_batches(corpus, corpus.tokenizer, run.config)
@@ -48,13 +43,12 @@ def test_the_numbers_beside_the_loss_are_counted_as_stated(straight, tmp_path):
     assert found["windows"] == sum(len(batch["input_ids"]) for batch in batches)
     assert found["pieces"] == (ids >= EOD).sum() + (ids < SEP - 1).sum()
     text = "".join(corpus.tokenizer.pieces[i] for i in ids if i > EOD + 1)
-    assert found["characters"] == len(text) + (ids == 0).sum()
+    assert found["characters"] == len(text) + (ids == UNK).sum()
     assert found["words"] == text.count("▁")
     assert found["perplexity"] == pytest.approx(np.exp(found["loss"]))
-    bits = found["targets"] * found["loss"] / np.log(2)
-    assert found["bits_per_piece"] * found["targets"] == pytest.approx(bits)
-    assert found["bits_per_character"] == pytest.approx(bits / found["targets"] * found["pieces"] / found["characters"])
-    assert found["bits_per_word"] == pytest.approx(bits / found["targets"] * found["pieces"] / found["words"])
+    bits = found["loss"] / np.log(2)
+    assert found["bits_per_character"] == pytest.approx(bits * found["pieces"] / found["characters"])
+    assert found["bits_per_word"] == pytest.approx(bits * found["pieces"] / found["words"])
 
 
 def test_a_text_gives_what_it_gives_as_the_held_out_part_of_a_corpus(straight, text, tmp_path):
@@ -94,17 +88,6 @@ def test_what_max_windows_leaves_out_is_said_and_the_other_lengths_follow_that_o
     assert found["targets"] <= 8 * run.config.data.num_predict // 2
 
 
-def test_a_short_text_is_read_once_and_its_unknown_pieces_are_counted(straight, text, tmp_path, capsys):
-    strange = tmp_path / "strange.txt"
-    strange.write_text("\n".join(f"{line} \u4e16\u754c" for line in text.read_text().splitlines()[:8]))
-    found = measured(tmp_path, straight, "--text", strange, "--data.batch-size", "64")
-    blocks = re.search(r"strange\.txt: (\d+) blocks", out := capsys.readouterr().out)
-    assert found["windows"] == 4 * int(blocks[1]) < 64
-    assert found["unknown"] >= 8
-    share = found["unknown"] / found["pieces"]
-    assert f"unknown     {share:.2%} of the pieces: {found['unknown']:,} of {found['pieces']:,} are <unk>" in out
-
-
 def test_memory_is_that_of_the_run_or_the_papers(straight):
     loaded = xlnet_jax.load(straight)
     without = replace(loaded, model=replace(loaded.model, mem_len=0))  # as of a run, and as Hugging Face leaves it open
@@ -132,24 +115,13 @@ def test_what_cannot_be_measured_is_said_in_one_line(straight, text, tmp_path):
 
 
 def test_python_code_measures_without_a_command_line(straight):
-    found = xlnet_jax.evaluate(straight, max_windows=8)
-    run = Run.of(straight)
-    assert found.config.data == run.config.data
-    assert found.measured.windows == 8
-    doubled = replace(run.config.data, batch_size=2 * run.config.data.batch_size)
-    found = xlnet_jax.evaluate(EvaluateSettings(str(straight), max_windows=16, data=doubled))
-    assert found.config.data == doubled
-    found = xlnet_jax.evaluate(straight, max_windows=16, data={"batch_size": doubled.batch_size})
-    assert found.config.data == doubled
+    data = Run.of(straight).config.data
+    found = xlnet_jax.evaluate(EvaluateSettings(str(straight), max_windows=8))
+    assert (found.config.data, found.measured.windows) == (data, 8)
+    found = xlnet_jax.evaluate(straight, max_windows=16, data={"batch_size": 16})
+    assert found.config.data == replace(data, batch_size=16)
     with pytest.raises(InputError, match="`max_window` is no setting: did you mean max_windows"):
         xlnet_jax.evaluate(straight, max_window=8)
-
-
-# ---- the unigram line ------------------------------------------------------------------------------------------------
-
-VOCAB_SIZE = 8_000
-ZIPF_V = 1 / np.arange(1, VOCAB_SIZE + 1)
-ZIPF_V /= ZIPF_V.sum()
 
 
 def batches_of(ids):
@@ -159,39 +131,22 @@ def batches_of(ids):
         yield {"target_ids": padded[None], "target_weights": (np.arange(len(padded)) < len(part))[None].astype(float)}
 
 
-def line(counts_V, ids):
-    return unigram_line(counts_V, batches_of(ids), lambda batch: batch)
-
-
-def test_the_line_is_the_cross_entropy_of_the_targets():
+def test_the_unigram_line_is_the_cross_entropy_of_the_targets():
     counts_V = np.array([5, 3, 2, 0])
     ids = np.array([1, 1, 2, 0, 1, 1])
     frequencies = (counts_V + 3 / 4) / (10 + 3)
     np.testing.assert_allclose(frequencies_V(counts_V), frequencies)
-    assert line(counts_V, ids) == pytest.approx(-np.log(frequencies[ids]).mean(), rel=1e-6)
-
-
-def test_a_text_with_every_piece_gives_add_one_counts():
-    counts_V = np.random.default_rng(0).integers(1, 1000, VOCAB_SIZE)
-    np.testing.assert_allclose(frequencies_V(counts_V), (counts_V + 1) / (counts_V.sum() + VOCAB_SIZE))
+    assert unigram_line(counts_V, list(batches_of(ids))) == pytest.approx(-np.log(frequencies[ids]).mean())
 
 
 @pytest.mark.parametrize("tokens", [300, 3_000])
 def test_the_line_of_a_short_text_is_not_that_of_the_smoothing(tokens):
     """Counts plus one would put a text of a few thousand tokens close to the uniform line."""
-    ids = np.random.default_rng(1).choice(VOCAB_SIZE, tokens, p=ZIPF_V)
-    counts_V = np.bincount(ids, minlength=VOCAB_SIZE)
-    frequencies = frequencies_V(counts_V)
-    assert frequencies.sum() == pytest.approx(1)
-    assert frequencies.min() > 0
+    zipf_V = 1 / np.arange(1, 8_001)
+    ids = np.random.default_rng(1).choice(8_000, tokens, p=zipf_V / zipf_V.sum())
+    counts_V = np.bincount(ids, minlength=8_000)
     used = counts_V[counts_V > 0]
     lowest = -(used / tokens * np.log(used / tokens)).sum()  # of any unigram model on this text
-    found = line(counts_V, ids)
+    found = unigram_line(counts_V, list(batches_of(ids)))
     assert lowest < found < lowest + 0.7
-    add_one = -np.log((counts_V[ids] + 1) / (tokens + VOCAB_SIZE)).mean()
-    assert found < add_one
-
-
-def test_the_share_of_unknown_pieces_counts_targets_alone():
-    ids = np.array([UNK, 5, 6, UNK, 7, 8, 9, 10])
-    assert unknown_share(20, batches_of(ids), lambda batch: batch) == pytest.approx(0.25)
+    assert found < -np.log((counts_V[ids] + 1) / (tokens + 8_000)).mean()
