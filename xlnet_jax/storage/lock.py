@@ -15,65 +15,48 @@ from etils import epath
 
 from xlnet_jax.errors import USER_ERROR, InputError
 from xlnet_jax.printing import printable
-from xlnet_jax.storage.files import in_bucket, lock_descriptor
+from xlnet_jax.storage.files import lock_descriptor
 
 NAME = ".lock"
 SECONDS_BETWEEN_BEATS = 10.0
 _PATIENCE = 4  # beats
 
 
-class Lock:
-    """Lock on `folder` for as long as this process lives, or until `release`.
-
-    Raises InputError that names the host and the process that hold it. A process that loses the lock of a bucket,
-    because it could not be reached for too long, ends with the same line.
-    """
+class DiskLock:
+    """Lock on a folder for as long as this process lives, or until `release`. Raises InputError that names the host and
+    the process that hold it."""
 
     def __init__(self, folder: epath.Path):
-        self._folder = folder
-        self._object = _Object(folder) if in_bucket(folder) else None
-        if self._object:
-            self._object.hold()
-        else:
-            self._hold_file(Path(folder) / NAME)
-
-    def release(self) -> None:
-        if self._object:
-            self._object.release()
-        else:
-            self._file.close()
-
-    def is_in_place(self) -> bool:
-        """Return whether the folder that was locked still has its name; True in a bucket, which moves no folders."""
-        if self._object:
-            return True
-        try:
-            return os.path.samestat(os.fstat(self._file.fileno()), os.stat(Path(self._folder) / NAME))
-        except FileNotFoundError:
-            return False
-        except OSError:  # a file server that does not answer has not moved anything
-            return True
-
-    def _hold_file(self, path: Path) -> None:
         # Keep the file open: the kernel releases the lock when the process ends, however it ends.
-        self._file = path.open("a+")
+        self._file = (Path(folder) / NAME).open("a+")
         if not lock_descriptor(self._file.fileno()):
             self._file.seek(0)
-            raise _in_use(self._folder, self._file.read())
+            raise _in_use(folder, self._file.read())
         self._file.truncate(0)
         self._file.write(_owner())
         self._file.flush()
 
+    def release(self) -> None:
+        self._file.close()
 
-class _Object:
-    """Lock of a bucket, which has none of its own: the holder rewrites an object every few seconds, and a second
-    process waits to see whether the object changes."""
+
+class BucketLock:
+    """Lock on a folder of a bucket, which has no locks of its own: the holder rewrites an object every few seconds, and
+    a second process waits to see whether the object changes. Raises InputError as DiskLock does; a process that loses
+    the lock, because it could not be reached for too long, ends with the same line."""
 
     def __init__(self, folder: epath.Path):
         self._folder, self._path = folder, folder / NAME
         self._id = uuid.uuid4().hex  # two containers may share a host's name and a process's number
         self._over = threading.Event()
         self._beating = threading.Thread(target=self._beat_on, daemon=True)
+        self._demand_silence()
+        self._beat(0)
+        time.sleep(SECONDS_BETWEEN_BEATS / 10)
+        if self._id not in (there := self._read()):  # another process began at the same time, and wrote later
+            raise _in_use(folder, there)
+        self._beating.start()
+        atexit.register(self.release)
 
     def release(self) -> None:
         atexit.unregister(self.release)
@@ -83,18 +66,9 @@ class _Object:
             if self._id in self._read():
                 self._path.unlink(missing_ok=True)
 
-    def hold(self) -> None:
-        self._demand_silence()
-        self._beat(0)
-        time.sleep(SECONDS_BETWEEN_BEATS / 10)
-        if self._id not in (there := self._read()):  # another process began at the same time, and wrote later
-            raise _in_use(self._folder, there)
-        self._beating.start()
-        atexit.register(self.release)
-
     def _demand_silence(self) -> None:
         there = self._read()
-        if not there or _died_here(there):
+        if not there:
             return
         print(f"workdir {self._folder}: waiting to see whether {_first_line(there)} still runs", file=sys.stderr)
         until = time.monotonic() + _PATIENCE * SECONDS_BETWEEN_BEATS
@@ -140,16 +114,3 @@ def _first_line(lock: str) -> str:
 
 def _in_use(folder: epath.Path, lock: str) -> InputError:
     return InputError(f"workdir {folder} is in use by {_first_line(lock)}: wait, or name another folder")
-
-
-def _died_here(lock: str) -> bool:
-    words = _first_line(lock).split()
-    if len(words) != 4 or words[3] != socket.gethostname() or not words[1].isdecimal():
-        return False
-    try:
-        os.kill(int(words[1]), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return int(words[1]) == os.getpid()

@@ -27,7 +27,7 @@ from xlnet_jax.settings.config import Config, RunConfig
 from xlnet_jax.settings.fields import differences
 from xlnet_jax.settings.files import from_dict, identity_difference, to_dict
 from xlnet_jax.storage.files import demand_bucket_library, in_bucket
-from xlnet_jax.storage.lock import Lock
+from xlnet_jax.storage.lock import BucketLock, DiskLock
 from xlnet_jax.storage.reading import read_versioned, write_versioned
 
 R = TypeVar("R", bound=RunConfig)
@@ -55,7 +55,7 @@ class Workdir:
         self.compiled = folder / "compiled"
         self.wandb_id = folder / "wandb-id"
         self.out_of_memory = folder / "out-of-memory.txt"
-        self._lock: Lock | None = None
+        self._lock: DiskLock | BucketLock | None = None
 
     @property
     def has_checkpoints(self) -> bool:
@@ -132,16 +132,7 @@ class Workdir:
             demand_bucket_library()
         self.make()
         with self._named():
-            self._lock = Lock(self.folder)
-
-    def demand_in_place(self) -> None:
-        """Raise InputError where the folder was moved or deleted since this process locked it. Call it before writing
-        what would make a new folder in its place."""
-        if self._lock and not self._lock.is_in_place():
-            raise InputError(
-                f"workdir {self.folder} was moved or deleted while the run went on: give the same command its new "
-                "place, and it goes on from the last checkpoint there"
-            )
+            self._lock = BucketLock(self.folder) if in_bucket(self.folder) else DiskLock(self.folder)
 
     def demand_shared(self) -> None:
         """Raise InputError where this is not the folder that process 0 has claimed. Call it in another process, later.
