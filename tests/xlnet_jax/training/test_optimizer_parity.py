@@ -113,8 +113,7 @@ def test_twenty_updates_give_the_originals_losses_and_weights(reference, name):
     of_case = [k.removeprefix("final_weights/") for k in arrays.files if k.startswith("final_weights/")]
     variables = {k: start[k] for k in of_case}
     assert not find_mismatch(variables, table, shapes)
-    params = to_ours(variables, table, shapes)
-    params = in_float64(params)
+    params = in_float64(to_ours(variables, table, shapes))
 
     # Of sparse gradients (o4) TensorFlow's norm does not add up what falls on one row: clip by the logged one.
     quirk = bool(described["indexed_slices_grads"])

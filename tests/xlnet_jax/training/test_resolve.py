@@ -6,21 +6,21 @@ from dataclasses import replace
 import pytest
 
 from data_pipelines import sources
-from data_pipelines.batches import BatchSource
-from data_pipelines.objectives import plm
+from data_pipelines.corpus import Corpus
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import Tokenizer
+from tests.xlnet_jax.training.tiny_run import arguments
 from xlnet_jax import train
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.settings.config import Config
-from xlnet_jax.training.resolve import Text
+from xlnet_jax.training.resolve import Text, demand_memory
 from xlnet_jax.training.workdir import Workdir
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """two texts, a corpus of both with weights, and their tokenizer"""
+    """Return a folder with two texts, a corpus of both, and their tokenizer."""
     root = tmp_path_factory.mktemp("texts")
     with open(sources.embedded()[0]) as novels:
         for name in ("one.txt", "two.txt"):
@@ -34,16 +34,6 @@ def folder(tmp_path_factory):
 
 def settings(*names, **changes):
     return replace(Config(), corpus=tuple(map(str, names)), **changes)
-
-
-def test_a_prepared_corpus_is_taken_as_it_is_with_its_tokenizer(folder, tmp_path):
-    config = settings(folder / "corpus")
-    text = Text.of(config)
-    tokenizer = text.demanded_tokenizer(config, None)
-    assert tokenizer.sha256 == Tokenizer.load(folder / "tokenizer").sha256
-    corpus = text.find_corpus(config, tokenizer, Workdir(tmp_path / "run"))
-    assert corpus.folder == folder / "corpus"
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_prepared_corpus_stands_alone(folder):
@@ -92,41 +82,20 @@ def test_a_tokenizer_of_another_level_than_the_one_asked_for_is_refused(folder, 
         assert Text.of(config).demanded_tokenizer(config, None).vocab_size == 265
 
 
-def test_several_texts_are_read_by_their_weights(folder, tmp_path):
-    config = settings(folder / "one.txt", folder / "two.txt", data=replace(demo().data, windows_per_block=4))
-    text = Text.of(config)
-    assert text.name == "one+two"
-    corpus = text.find_corpus(config, Tokenizer.load(folder / "tokenizer"), Workdir(tmp_path / "run"))
-    assert corpus.manifest.sources == ("one", "two")
-    first = corpus.manifest.splits["train"].source_blocks[0]
-    for weights, share in (((0.9, 0.1), 0.9), ((0.25, 0.75), 0.25)):
-        data = replace(config.data, weights=weights)
-        source = BatchSource(corpus, "train", corpus.tokenizer.is_word_start, data, 0, 0, plm.FILLING)
-        blocks = [b for visit in range(100) for b in source.assign(visit, range(data.batch_size))[0]]
-        assert sum(b < first for b in blocks) / len(blocks) == pytest.approx(share, abs=0.01)
-
-
-def test_blocks_that_never_fill_the_memory_are_refused(folder, tmp_path):
-    data = replace(demo().data, seq_len=32, reuse_len=16, perm_size=16, num_predict=6)
-    tokenizer, workdir = Tokenizer.load(folder / "tokenizer"), Workdir(tmp_path / "run")
-    config = settings(folder / "corpus", data=data, model=replace(demo().model, mem_len=48))
-    text = Text.of(config)
-    assert text.find_corpus(config, tokenizer, workdir).block_len == 78
+def test_blocks_that_never_fill_the_memory_are_refused(folder):
+    data, corpus = replace(demo().data, seq_len=32, reuse_len=16, perm_size=16), Corpus(folder / "corpus")
+    config = Config(data=data, model=replace(demo().model, mem_len=48))
+    demand_memory(corpus, config)
     config = replace(config, model=replace(config.model, mem_len=49))
-    with pytest.raises(
-        InputError, match=r"model\.mem-len 49 can never be filled: the 4 windows .* at most 48 positions"
-    ):
-        text.find_corpus(config, tokenizer, workdir)
+    with pytest.raises(InputError, match=r"model\.mem-len 49 can never be filled: the 4 windows .* at most 48 posi"):
+        demand_memory(corpus, config)
 
 
 def test_training_starts_from_a_prepared_corpus_and_goes_on(folder, tmp_path, capsys):
-    tiny = """--preset demo --model.num-layers 1 --model.d-model 16 --model.num-heads 1 --model.d-head 16
-        --model.d-ff 16 --model.mem-len 16 --data.batch-size 8 --data.seq-len 32 --data.reuse-len 16 --data.perm-size 16
-        --data.num-predict 6 --eval.max-windows 32 --optimizer.decay-steps 200 --checkpoint.every-steps 4""".split()
-    arguments = [*tiny, "--corpus", str(folder / "corpus"), "--workdir", str(tmp_path / "run")]
-    assert train.main([*arguments, "--steps", "4"]) == 0
-    assert train.main([*arguments, "--steps", "8"]) == 0
+    more = ("--optimizer.decay-steps", "12", "--steps")
+    for steps in ("4", "8"):
+        assert train.main(arguments(folder / "corpus", tmp_path / "run", *more, steps)) == 0
     assert "resumed     at step 4 of 8" in capsys.readouterr().out
     assert not (tmp_path / "run" / "corpus").exists()
     with pytest.raises(InputError, match="run holds another run"):
-        train.main([*arguments[:-4], "--corpus", str(folder / "one.txt"), "--workdir", str(tmp_path / "run")])
+        train.main(arguments(folder / "one.txt", tmp_path / "run", *more, "8"))

@@ -20,7 +20,6 @@ def test_no_file_and_no_line_of_a_run_holds_a_secret_of_its_url(text, tmp_path, 
         again[again.index("--steps", 10) + 1] = "8"
         assert train.main(again) == 0
         printed = "".join(capsys.readouterr())
-        assert "from step 4" in printed or "step 4" in printed
         with pytest.raises(InputError, match="another"):
             train.main([word.replace("novel", "other") for word in again])
     files = [file for file in (tmp_path / "run").rglob("*") if file.is_file()]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT, batch_at, changed, program_of, steps_of
+from xlnet_jax.interop.weights import flatten
 from xlnet_jax.training.step import make_eval_step
 
 
@@ -19,12 +20,6 @@ def train(config, devices=8, steps=6):
 
 trained = functools.cache(train)
 """`train`, once for all tests that ask for the same."""
-
-
-def test_the_same_run_gives_the_same_bits():
-    (losses, params), (again, params_again) = trained(CONFIG), train(CONFIG)
-    assert losses == again
-    jax.tree.map(np.testing.assert_array_equal, params, params_again)
 
 
 @pytest.mark.parametrize("change", [{"num_predict": None}, {"emit": "dense"}], ids=str)
@@ -63,20 +58,8 @@ def test_bfloat16_follows_float32():
 
 
 def test_every_parameter_learns():
-    before = jax.device_get(program_of(NO_DROPOUT).init_state({}).params)
-    _, after = trained(NO_DROPOUT)
-    # Keys are shared by r_r and the others alike; only what is never used would stay.
-    still = [
-        jax.tree_util.keystr(path)
-        for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True)
-        if (old == new).all()
-    ]
-    assert still == []
-
-
-def test_moments_in_bfloat16_train_nearly_the_same():
-    config = changed(NO_DROPOUT, optimizer={"state_dtype": "bfloat16"})
-    np.testing.assert_allclose(train(config, devices=1)[0], GOLDEN, rtol=0, atol=0.01)
+    before, after = flatten(program_of(NO_DROPOUT).init_state({}).params), flatten(trained(NO_DROPOUT)[1])
+    assert [path for path in before if (np.asarray(before[path]) == after[path]).all()] == []
 
 
 class Run:
@@ -97,18 +80,14 @@ class Run:
         guard = self.state.guard.replace(norm_mean=norm_mean, skipped=skipped)
         self.state = self.state.replace(step=step, guard=guard)
 
-    @property
-    def norm_mean(self):
-        return float(self.state.guard.norm_mean)
 
-
-@pytest.mark.parametrize(("hidden", "attention"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1)])
-def test_dropout_of_either_kind_differs_from_step_to_step_and_is_off_without_a_rate(hidden, attention):
+@pytest.mark.parametrize(("hidden", "attention"), [(0.1, 0.0), (0.0, 0.1)])
+def test_dropout_of_either_kind_differs_from_step_to_step(hidden, attention):
     """The learning rate of the first step is 0, so that two steps on one batch differ in their masks alone."""
     run = Run(changed(CONFIG, {"dropout": hidden, "attention_dropout": attention}), devices=1)
     first, second = (run.update(batch_at(0)) for _ in range(2))
     assert first["learning_rate"] == 0
-    assert (first["loss"] == second["loss"]) == (hidden == attention == 0)
+    assert first["loss"] != second["loss"]
 
 
 @pytest.fixture(scope="module")
@@ -116,19 +95,15 @@ def guarded():
     return Run(changed(NO_DROPOUT, optimizer={"spike_factor": 3.0}))
 
 
-def learned(state):
-    return jax.device_get((state.params, state.opt_state))
-
-
 def test_a_step_that_is_not_finite_is_skipped_and_empties_the_memory(guarded):
     guarded.update(batch_at(0))
-    before = learned(guarded.state)
+    before = jax.device_get((guarded.state.params, guarded.state.opt_state))
     poisoned = batch_at(1)
     poisoned["target_weights"][2, 0] = np.nan
     metrics = guarded.update(poisoned)
     assert np.isnan(metrics["loss"])
     assert (metrics["skipped"], metrics["skipped_in_a_row"]) == (1, 1)
-    jax.tree.map(np.testing.assert_array_equal, learned(guarded.state), before)
+    jax.tree.map(np.testing.assert_array_equal, (guarded.state.params, guarded.state.opt_state), before)
     assert not np.asarray(guarded.state.mems_ZBMD).any()
     assert int(guarded.state.step) == 2
     state = jax.tree.map(jax.numpy.copy, guarded.state)
@@ -140,27 +115,14 @@ def test_a_step_that_is_not_finite_is_skipped_and_empties_the_memory(guarded):
 
 
 def test_a_spike_of_the_gradient_is_skipped_once_its_mean_is_known(guarded):
-    guarded.pretend(step=10, norm_mean=1e-6)
-    assert guarded.update(batch_at(3))["skipped_in_a_row"] == 0  # too early to tell
-    guarded.pretend(step=60, norm_mean=1e-6)
-    metrics = guarded.update(batch_at(4))
-    assert metrics["skipped_in_a_row"] == 1
-    guarded.pretend(step=60, norm_mean=metrics["gradient_norm"] / 2)
-    assert guarded.update(batch_at(4))["skipped_in_a_row"] == 0
-
-
-def test_spikes_do_not_enter_the_mean_that_they_are_measured_by(guarded):
-    guarded.pretend(step=60, norm_mean=1e-6)
-    rows = [guarded.update(batch_at(t)) for t in range(3)]
-    assert [row["skipped"] for row in rows] == [1, 2, 3]
-    assert guarded.norm_mean == np.float32(1e-6)
-
-
-def test_skipped_steps_do_not_count_towards_the_trust_in_the_mean(guarded):
     guarded.pretend(step=60, norm_mean=1e-6, skipped=11)
-    assert guarded.update(batch_at(5))["skipped"] == 11  # 49 steps were made
-    guarded.pretend(step=61, norm_mean=1e-6, skipped=11)
-    assert guarded.update(batch_at(5))["skipped"] == 12
+    assert guarded.update(batch_at(3))["skipped_in_a_row"] == 0  # too early to tell: 49 steps were made
+    guarded.pretend(step=60, norm_mean=1e-6)
+    rows = [guarded.update(batch_at(t)) for t in (4, 5)]
+    assert [row["skipped_in_a_row"] for row in rows] == [1, 2]
+    assert guarded.state.guard.norm_mean == np.float32(1e-6)  # spikes do not enter it
+    guarded.pretend(step=60, norm_mean=rows[0]["gradient_norm"] / 2)
+    assert guarded.update(batch_at(4))["skipped_in_a_row"] == 0
 
 
 def test_the_mean_of_the_norm_is_that_of_the_steps_made_and_then_a_running_mean(guarded):
@@ -169,10 +131,10 @@ def test_the_mean_of_the_norm_is_that_of_the_steps_made_and_then_a_running_mean(
     poisoned["target_weights"][0, 0] = np.nan
     batches = [batch_at(0), batch_at(1), poisoned, batch_at(3)]
     norms = [guarded.update(batch)["gradient_norm"] for batch in batches]
-    np.testing.assert_allclose(guarded.norm_mean, np.mean([norms[0], norms[1], norms[3]]), rtol=1e-5)
+    np.testing.assert_allclose(guarded.state.guard.norm_mean, np.mean([norms[0], norms[1], norms[3]]), rtol=1e-5)
     guarded.pretend(step=1000, norm_mean=2.0)
     norm = guarded.update(batch_at(4))["gradient_norm"]
-    np.testing.assert_allclose(guarded.norm_mean, 2 + 0.01 * (norm - 2), rtol=1e-5)
+    np.testing.assert_allclose(guarded.state.guard.norm_mean, 2 + 0.01 * (norm - 2), rtol=1e-5)
 
 
 def test_a_skipped_step_leaves_the_schedule_where_it_was(guarded):

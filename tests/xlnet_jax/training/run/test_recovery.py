@@ -91,41 +91,26 @@ class Killer:
 
     def strike(self, running, workdir):
         """Return False if the run ended before the moment came."""
-        moments = {"start": 3, "step": 3, "compile": 4, "evaluation": 4, "save": 4}
-        moment = self.draw.choices(list(moments), list(moments.values()))[0]
+        moments = {  # how often it is chosen, what the run then prints, and the longest pause after that
+            "start": (3, None, 6),
+            "step": (3, "step ", 0.1),
+            "compile": (4, "unigram  ", 2),
+            "evaluation": (4, self.draw.choice(["step 6/12", "step 12/12"]), 0.5),  # whose first batch is compiled
+            "save": (4, None, 0.02),
+        }
+        moment = self.draw.choices(list(moments), [often for often, *_ in moments.values()])[0]
+        _, words, pause = moments[moment]
         signum = self.draw.choice([signal.SIGKILL, signal.SIGTERM])
-        came = getattr(self, f"wait_for_{moment}")(running, workdir) is not None
-        code, out = running.end(signum if came and running.running else None)
+        while moment == "save" and running.running and not list(workdir.glob("checkpoints/*.orbax-checkpoint-tmp*")):
+            time.sleep(0.002)  # the run wants the processor too
+        if words is None or running.wait_for(words):
+            time.sleep(self.draw.uniform(0, pause))
+        code, out = running.end(signum if running.running else None)
         assert code in (0, -signum, 128 + signum), out
         print(f"{signum.name} at {moment}: exit code {code}", flush=True)
         if code != 0:
             self.done[moment, signum.name] += 1
         return code != 0
-
-    def wait_for_start(self, running, workdir):
-        time.sleep(self.draw.uniform(0, 6))
-        return running
-
-    def wait_for_step(self, running, workdir):
-        return running.wait_for("step ") and self.pause(0.1)
-
-    def wait_for_compile(self, running, workdir):
-        return running.wait_for("unigram  ") and self.pause(2)
-
-    def wait_for_evaluation(self, running, workdir):
-        """Wait for an evaluation whose first batch is compiled."""
-        return running.wait_for(self.draw.choice(["step 6/12", "step 12/12"])) and self.pause(0.5)
-
-    def wait_for_save(self, running, workdir):
-        while running.running:
-            if any((workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*")):
-                return self.pause(0.02)
-            time.sleep(0.002)  # the run wants the processor too
-        return None
-
-    def pause(self, longest):
-        time.sleep(self.draw.uniform(0, longest))
-        return longest
 
 
 @pytest.mark.slow
