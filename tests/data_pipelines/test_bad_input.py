@@ -17,6 +17,7 @@ from backports import zstd
 from data_pipelines import sources
 from data_pipelines.prepare import __main__
 from data_pipelines.prepare.encoding import encode
+from tests.datasets import write_dataset
 
 COMPRESS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress, "bz2": bz2.compress}
 
@@ -179,25 +180,9 @@ def test_the_next_command_can_be_pasted_into_a_shell(place, capsys):
 @pytest.fixture
 def dataset(place, text):
     """A prepared TFDS dataset, news/1.0.0."""
-    from xlnet_jax.storage.quiet import tensorflow
-
-    tf = tensorflow()
-    import tensorflow_datasets as tfds
-
     folder = place / "data" / "news" / "1.0.0"
-    folder.mkdir(parents=True)
-    features = tfds.features.FeaturesDict({"text": tfds.features.Text()})
-    documents = [d for d in text.split("\n\n") if d.strip()]
-    with tf.io.TFRecordWriter(str(folder / "news-train.tfrecord-00000-of-00001")) as writer:
-        for document in documents:
-            writer.write(features.serialize_example({"text": document}))
-    template = tfds.core.ShardedFileTemplate(data_dir=folder, dataset_name="news", filetype_suffix="tfrecord")
-    splits = [
-        tfds.core.SplitInfo(name="train", shard_lengths=[len(documents)], num_bytes=1, filename_template=template)
-    ]
-    tfds.folder_dataset.write_metadata(
-        data_dir=folder, features=features, split_infos=splits, filename_template=template, check_data=False
-    )
+    rows = [{"text": document} for document in text.split("\n\n") if document.strip()]
+    write_dataset(folder, "news", {"train": rows}, text=lambda of: of.Text())
     return folder
 
 

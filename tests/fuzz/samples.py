@@ -83,27 +83,15 @@ def _write_tokenizers(folder: Path) -> Any:
 
 def _write_corpora(folder: Path, tokenizer: Any) -> None:
     """Write a prepared corpus, and what TFDS writes for texts with labels."""
-    import tensorflow_datasets as tfds
-
     from data_pipelines import sources
     from data_pipelines.prepare import prepare
-    from xlnet_jax.storage.quiet import tensorflow
+    from tests.datasets import write_dataset
 
     text = sources.find([str(folder / "text.txt")])
     prepare(text, None, tokenizer, folder / "corpus", block_len=BLOCK_LEN, validation_fraction=0.2)
-    there = folder / "tfds"
-    there.mkdir()
-    label = tfds.features.ClassLabel(names=["bad", "good"])
-    features = tfds.features.FeaturesDict({"text": tfds.features.Text(), "label": label})
     rows = [{"text": line, "label": i % 2} for i, line in enumerate(filter(None, lines()))]
-    with tensorflow().io.TFRecordWriter(str(there / "news-train.tfrecord-00000-of-00001")) as shard:
-        for row in rows:
-            shard.write(features.serialize_example(row))
-    template = tfds.core.ShardedFileTemplate(data_dir=there, dataset_name="news", filetype_suffix="tfrecord")
-    split = tfds.core.SplitInfo(name="train", shard_lengths=[len(rows)], num_bytes=1, filename_template=template)
-    tfds.folder_dataset.write_metadata(
-        data_dir=there, features=features, split_infos=[split], filename_template=template, check_data=False
-    )
+    features = {"text": lambda of: of.Text(), "label": lambda of: of.ClassLabel(names=["bad", "good"])}
+    write_dataset(folder / "tfds", "news", {"train": rows}, **features)
 
 
 def _write_examples(folder: Path) -> None:
