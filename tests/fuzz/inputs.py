@@ -104,7 +104,7 @@ def _kinds() -> Iterator[Kind]:
     yield Kind("entities", entities, "tagging entities.conll", "entities.conll", "text")
     ranking = (
         f"{predict}ranking --task ranking --ranking.queries in/queries.tsv --ranking.max-query-len 4 "
-        "--ranking.unknown skip --eval in/qrels.txt --ranking.others 0 --ranking.candidates in/ranked.txt "
+        "--eval in/qrels.txt --ranking.others 0 --ranking.candidates in/ranked.txt "
         "--ranking.documents in/documents.jsonl in/documents.tsv"
     )
     files = "documents.tsv queries.tsv qrels.txt ranked.txt"

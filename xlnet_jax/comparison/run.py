@@ -30,7 +30,7 @@ from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.files import write_durably
 from xlnet_jax.storage.reading import read_versioned, write_versioned
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.defaults import make_task, with_files
+from xlnet_jax.tasks.defaults import make_task
 from xlnet_jax.tasks.finetune import run as finetune
 from xlnet_jax.tasks.finetune import seed_folder
 from xlnet_jax.training import machine, sharding
@@ -96,10 +96,11 @@ def _contenders(settings: CompareConfig, common: Config) -> dict[str, Config]:
 def _prepare(settings: CompareConfig, console: Console) -> Comparison:
     """Prepare one tokenizer and one corpus for all, and refuse here what a later run would refuse."""
     text, common = Text.of(settings), shared_config(settings)
-    tasks = {task: with_files(config) for task, config in finetune_configs(settings).items()}
+    tasks = finetune_configs(settings)
     for finetune_config in tasks.values():
-        for examples in (finetune_config.train, finetune_config.eval):
-            make_task(finetune_config).read(examples, True)
+        task = make_task(finetune_config)
+        task.read(finetune_config.train, "train")
+        task.read(finetune_config.eval, "eval")
     given = text.demanded_tokenizer(common, None)
     workdir = Workdir(settings.workdir or f"runs/compare-{text.name}-{settings.preset}")
     workdir.lock()

@@ -103,9 +103,6 @@ class RankingConfig:
     judgements: Literal["graded", "cranfield"] = "graded"
     """graded = higher is better; cranfield = its codes: 1 is the best, documents of code -1 (sources of the questions)
     are left out, and queries are counted by their order instead of their ids"""
-    unknown: Literal["refuse", "skip"] = "refuse"
-    """treatment of ids of judged documents, candidates and queries that are in no file; skip = count them and leave
-    them out, but keep them as judged in the scores"""
     loss: Literal["pairwise", "softmax", "pointwise"] = "pairwise"
     """pairwise = log(1 + exp(other - relevant)) for a relevant document and each other one of its group; softmax = the
     relevant one against all others at once; pointwise = binary cross-entropy of each document's relevance"""

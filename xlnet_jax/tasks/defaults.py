@@ -75,18 +75,9 @@ _FAMILIES = {
     "regression": "classification.task:Regression",
     "multilabel": "classification.task:Multilabel",
     "question_answering": "question_answering.task:QuestionAnswering",
-    "multiple_choice": "multiple_choice.task:MultipleChoice",
-    "token_classification": "token_classification.task:TokenClassification",
+    "multiple_choice": "multiple_choice:MultipleChoice",
+    "token_classification": "token_classification:TokenClassification",
 }
-
-
-def with_files(config: FinetuneConfig) -> FinetuneConfig:
-    """Replace folders and datasets in `train`, `eval` and `predict` by their files of training, evaluation and test."""
-    if not family_of(config).startswith("classification."):
-        return config
-    from xlnet_jax.tasks.classification.task import with_files_of_roles
-
-    return with_files_of_roles(config)
 
 
 def make_task(config: FinetuneConfig) -> "Task[Any, Any]":

@@ -171,18 +171,10 @@ def _cut(items: np.ndarray, size: int) -> np.ndarray:
     return np.pad(items, (0, -len(items) % size), constant_values=NO_ITEM).reshape(-1, size)
 
 
-def encode_text(ids_a: np.ndarray, ids_b: np.ndarray | None, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return (input_ids, segment_ids), int32 [tokens].
-
-    limit: number of tokens at most; the longer of two texts loses tokens from its end until both fit, a single text is
-    cut at its end; None = no limit.
-    """
-    parts = [ids_a] if ids_b is None else [ids_a, ids_b]
-    if limit is not None:
-        kept = shorten([len(p) for p in parts], limit - len(parts) - 1)
-        parts = [p[:n] for p, n in zip(parts, kept, strict=True)]
-    ids = np.concatenate([*(np.append(p, SEP) for p in parts), [CLS]])
-    segments = np.repeat([*range(len(parts)), CLS_SEGMENT], [*(len(p) + 1 for p in parts), 1])
+def encode_text(*texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (input_ids, segment_ids), int32 [tokens], of one or two texts: A <sep> B <sep> <cls>."""
+    ids = np.concatenate([*(np.append(text, SEP) for text in texts), [CLS]])
+    segments = np.repeat([*range(len(texts)), CLS_SEGMENT], [*(len(text) + 1 for text in texts), 1])
     return ids.astype(np.int32), segments.astype(np.int32)
 
 
@@ -197,9 +189,10 @@ def shorten(lengths: list[int], limit: int) -> list[int]:
     return [limit - second, second]
 
 
-def head_and_tail(ids: np.ndarray, limit: int, head_share: float = 0.25) -> np.ndarray:
-    """Return at most `limit` tokens of a text, from its beginning and its end (Sun et al. 2019, section 5.3.1)."""
+def head_and_tail(ids: np.ndarray, limit: int) -> np.ndarray:
+    """Return at most `limit` tokens of a text: a quarter from its beginning, the rest from its end (Sun et al. 2019,
+    section 5.3.1)."""
     if len(ids) <= limit:
         return ids
-    head = round(limit * head_share)
+    head = round(limit * 0.25)
     return np.concatenate([ids[:head], ids[len(ids) - (limit - head) :]])

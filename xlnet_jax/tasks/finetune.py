@@ -34,12 +34,11 @@ from xlnet_jax.tasks.defaults import (
     make_task,
     set_ungiven,
     validate_finetuning,
-    with_files,
 )
 from xlnet_jax.tasks.features import Split, TrainingBatches
 from xlnet_jax.tasks.model import RANKING, finetuning_of
 from xlnet_jax.tasks.prepare import Prepared, prepare, read_splits, weights_of
-from xlnet_jax.tasks.readers import rows_of
+from xlnet_jax.tasks.readers import Role, rows_of
 from xlnet_jax.tasks.selection import Predictor, Selection, Supervised, describe, or_lowest
 from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
@@ -143,7 +142,6 @@ def run_finetuning(config: FinetuneConfig) -> int:
 
 def _run(config: FinetuneConfig, process: Process) -> tuple[Result | None, int]:
     """Finetune, evaluate and predict. Process 0 alone writes everything but the checkpoints."""
-    config = with_files(config)
     if not config.train:
         return predict(config, process), 0
     top, seeds = Workdir(folder_of(config)), config.seeds
@@ -247,7 +245,9 @@ def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Resu
     checkpoint, chosen_by = workdir.checkpoints / str(step), "" if best is None else selection.metric
     result = Result(str(workdir.folder), config.task, str(checkpoint), step, chosen_by, metrics, files)
     if process.first:
-        has_curves = _draw_curves(config, workdir, selection.metric, best)
+        unit = "squared error" if config.head.task == "regression" and config.task != RANKING else "nats"
+        title, records = f"{workdir.folder.name}: finetuning for {config.task}", read_records(workdir.metrics)
+        has_curves = draw_learning_curves(records, selection.metric, best, unit, workdir.curves, title)
         if task.tuned_thresholds:
             write_thresholds(checkpoint, task.tuned_thresholds)
         sync_tree(workdir.folder)  # once results.json exists, all of it does
@@ -291,13 +291,6 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Run,
     epochs = config.steps / batches.steps_per_epoch
     console.print(f"steps       {config.steps:,}, {epochs:,.1f} epochs of {batches.steps_per_epoch:,}")
     return run, selection
-
-
-def _draw_curves(config: FinetuneConfig, workdir: Workdir, metric: str, best: int | None) -> bool:
-    """Draw the learning curves; return False where there is nothing to show."""
-    unit = "squared error" if config.head.task == "regression" and config.task != RANKING else "nats"
-    title = f"{workdir.folder.name}: finetuning for {config.task}"
-    return draw_learning_curves(read_records(workdir.metrics), metric, best, unit, workdir.curves, title)
 
 
 def _report(result: Result, workdir: Workdir, has_curves: bool, picture: str | None, console: Console) -> None:
@@ -359,7 +352,7 @@ def predict(config: FinetuneConfig, process: Process) -> Result:
 
 def predict_splits(
     task: Task[Any, Any],
-    splits: Mapping[str, Split],
+    splits: Mapping[Role, Split],
     predictor: Predictor,
     params: Any,
     workdir: Workdir,

@@ -19,6 +19,7 @@ from xlnet_jax.settings.fields import differences
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task, set_ungiven, validate_finetuning
 from xlnet_jax.tasks.features import Features, Split
+from xlnet_jax.tasks.readers import Role
 from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
 from xlnet_jax.training.initial import begin_from, tokenizer_of
@@ -38,7 +39,7 @@ class Prepared:
     """of the training examples"""
     training_features: Callable[[int], Features]
     """features of the training examples in an epoch"""
-    splits: Mapping[str, Split]
+    splits: Mapping[Role, Split]
     """"eval" and "predict", where the settings name their files"""
 
 
@@ -64,7 +65,7 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     config, narrow = narrow_start(config, source)
     # ---- examples ---------------------------------------------------------------------------------------------------
     task = make_task(config)
-    train = task.read(config.train, True)
+    train = task.read(config.train, "train")
     config = replace(config, head=task.head(train))
     splits = read_splits(config, task, tokenizer)
 
@@ -90,13 +91,14 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     return Prepared(config, task, start, tokenizer, sha256, training_features, splits)
 
 
-def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokenizer) -> dict[str, Split]:
+def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokenizer) -> dict[Role, Split]:
     """Read the examples to evaluate and to predict, where the settings name files of them."""
     splits = {}
-    for name, paths, labelled in (("eval", config.eval, True), ("predict", config.predict, False)):
-        if paths:
-            examples = task.read(paths, labelled)
-            splits[name] = Split(examples, task.features(examples, tokenizer, config.head, training=False))
+    roles: tuple[Role, ...] = ("eval", "predict")
+    for role in roles:
+        if paths := getattr(config, role):
+            examples = task.read(paths, role)
+            splits[role] = Split(examples, task.features(examples, tokenizer, config.head, training=False))
     return splits
 
 
@@ -107,10 +109,11 @@ def weights_of(start: Pretrained, head: HeadConfig, abstract_params: Any) -> tup
     summary of <cls> starts from the pooler that pretraining read pairs with.
     """
     wanted, given = flatten(abstract_params), flatten(start.params)
-    columns = _columns_of(head, start.head)
-    if columns is None:
+    other = start.head
+    if other is None or other.task != head.task or sorted(other.labels) != sorted(head.labels):
         given = {path: array for path, array in given.items() if path.startswith(("backbone/", "pair_head/pooler/"))}
     elif head.labels:
+        columns = [other.labels.index(label) for label in head.labels]
         given |= {path: np.asarray(given[path])[..., columns] for path in _BY_LABEL if path in given}
     if head.summary in ("first", "last"):
         given |= {path.replace("pair_head/pooler", "summary/projection"): array for path, array in given.items()}
@@ -119,13 +122,6 @@ def weights_of(start: Pretrained, head: HeadConfig, abstract_params: Any) -> tup
 
 
 _BY_LABEL = ("logits/kernel", "logits/bias")  # whose last axis is the labels
-
-
-def _columns_of(head: HeadConfig, there: HeadConfig | None) -> list[int] | None:
-    """Return the place in another head of each label; None where that head is for another task or other labels."""
-    if there is None or there.task != head.task or sorted(there.labels) != sorted(head.labels):
-        return None
-    return [there.labels.index(label) for label in head.labels]
 
 
 WIDE = 768

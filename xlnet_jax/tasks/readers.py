@@ -4,11 +4,10 @@ A file whose name ends in .gz, .zst, .xz or .bz2 is decompressed. Every InputErr
 record in it.
 """
 
-import glob
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from etils import epath
@@ -16,10 +15,11 @@ from etils import epath
 from data_pipelines import remote
 from data_pipelines.readers import numbered_lines, read_text, whole
 from data_pipelines.remote import is_remote
-from data_pipelines.sources import TFDS, DatasetSlice, find, match_glob
+from data_pipelines.sources import DatasetSlice, find, match_glob
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.reading import decode_json
 
+Role = Literal["train", "eval", "predict"]  # what examples are for, and the setting that names their files
 V = TypeVar("V")
 
 
@@ -57,17 +57,14 @@ def files(names: Sequence[str], what: str, wanted: str = "a file, a folder, or a
     found: list[str] = []
     for name in names:
         if is_remote(name):
-            found += [file.url for file in remote.find(name)]
-            continue
-        path = epath.Path(name).expanduser()
-        if path.is_dir():
+            there = [file.url for file in remote.find(name)]
+        elif (path := epath.Path(name).expanduser()).is_dir():
             units = [unit for source in find([name]) for unit in source.units]
             there = [unit.path for unit in units if not isinstance(unit, DatasetSlice)]
         else:
-            there = list(map(str, match_glob(path) if glob.has_magic(name) else [path] if path.exists() else []))
+            there = list(map(str, [path] if path.exists() else match_glob(path)))
         if not there:
-            reason = "a TFDS dataset" if name.startswith(TFDS) or path.is_dir() else "no such file"
-            raise InputError(f"{what} {name}: {reason}; give {wanted}")
+            raise InputError(f"{what} {name}: no such file; give {wanted}")
         found += there
     return found
 

@@ -51,8 +51,8 @@ class Supervised:
 
     def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Scored:
         """Return the loss of the task."""
-        loss = self.task.score(self.model, params, batch, dropout)
-        return Scored(loss.loss_sum, loss.weight_sum, mems_ZBMD, {}, {})
+        losses, weights = self.task.losses(self.model, params, batch, dropout), batch["target_weights"]
+        return Scored((losses * weights).sum(), weights.sum(), mems_ZBMD, {}, {})
 
 
 class Predictor:

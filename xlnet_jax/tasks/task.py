@@ -3,8 +3,7 @@
 rows (of a file, or values of Python) → examples → features → outputs of the network → answers → metrics, files and
 predictions
 
-A family of tasks is a folder whose task.py holds a subclass of `Task` that fills in its own parts of this path;
-`families.py` lists the families.
+A family of tasks is a subclass of `Task` that fills in its own parts of this path; defaults.py lists the families.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +24,7 @@ from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.storage.reading import naming_damage
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs
-from xlnet_jax.tasks.readers import Record, demand_form, files, json_lines
+from xlnet_jax.tasks.readers import Record, Role, demand_form, files, json_lines
 
 
 def inputs_of(batch: DeviceBatch) -> Inputs:
@@ -37,22 +36,6 @@ def inputs_of(batch: DeviceBatch) -> Inputs:
 
 E = TypeVar("E")  # example
 A = TypeVar("A")  # answers to all examples
-
-
-class Loss(NamedTuple):
-    """Loss of a batch as sums, so that the parts of a batch add up."""
-
-    loss_sum: jax.Array  # float32
-    weight_sum: jax.Array  # float32: number of examples, or of whatever the mean is over
-
-    @classmethod
-    def of(cls, each: jax.Array, batch: DeviceBatch) -> "Loss":
-        """Sum the losses of items, or of their words, by the weights of the batch.
-
-        each: float32 [B] or [B, W]; batch["target_weights"] has the same shape.
-        """
-        weights = batch["target_weights"]
-        return cls((each * weights).sum(), weights.sum())
 
 
 class Prediction(NamedTuple):
@@ -68,7 +51,7 @@ class Prediction(NamedTuple):
 class Task(ABC, Generic[E, A]):
     """Family of tasks, made with the settings of the run (InputError where they contradict each other).
 
-    E is its type of example, A that of its answers to a list of examples. jax traces `score` and `predict` alone: pure
+    E is its type of example, A that of its answers to a list of examples. jax traces `losses` and `predict` alone: pure
     functions of (params, batch), where `features.collate` made the batch. An item is one row of a batch; an example
     may have several.
     """
@@ -97,19 +80,19 @@ class Task(ABC, Generic[E, A]):
 
     # ---- rows to examples -------------------------------------------------------------------------------------------
 
-    def read(self, paths: Sequence[str], labelled: bool) -> list[E]:
-        """Read the examples of files, in their order.
+    def read(self, paths: Sequence[str], role: Role) -> list[E]:
+        """Read the examples of files, in their order. Every example to train on and to evaluate needs a label; labels
+        of those to predict are not read.
 
-        labelled: for training and evaluation, where every example needs a label; otherwise labels are not read. Raises
-        InputError, with file and line or record, on what cannot be read, on an empty file and on an id that occurs
-        twice.
+        Raises InputError, with file and line or record, on what cannot be read, on an empty file and on an id that
+        occurs twice.
         """
         examples: list[Any] = []
         places: dict[Any, str] = {}
-        for path in self.find(paths):
+        for path in self.find(paths, role):
             before = len(examples)
             with naming_damage(path):
-                examples += self.examples_in(path, before, labelled)
+                examples += self.examples_in(path, before, role != "predict")
             if len(examples) == before:
                 raise InputError(f"{path}: there are no examples in it")
             for example in examples[before:]:
@@ -119,19 +102,16 @@ class Task(ABC, Generic[E, A]):
                 places[key] = example.where
         return examples
 
-    def examples_of(self, values: Sequence[Any], labelled: bool = False, where: str = "input") -> list[E]:
-        """Return an example for each value of Python code: a row as a dictionary, or a form of the family.
-
-        where: what the values are called in messages. Raises InputError, with the number of the value, on one
-        that has the wrong form.
-        """
+    def examples_of(self, values: Sequence[Any]) -> list[E]:
+        """Return an example without a label for each value of Python code: a row as a dictionary, or a form of the
+        family. Raises InputError, with the number of the value, on one that has the wrong form."""
         examples = []
-        for i, value in enumerate(values):
-            with naming_damage(f"{where} {i}"):
-                examples.append(self.example_of(value, f"{where} {i}", i, labelled))
+        for number, value in enumerate(values):
+            with naming_damage(where := f"input {number}"):
+                examples.append(self.example_of(value, where, number))
         return examples
 
-    def find(self, paths: Sequence[str]) -> Sequence[str]:
+    def find(self, paths: Sequence[str], role: Role) -> list[str]:
         """Return the files that the settings name. Raises InputError where there are none."""
         return files(paths, "examples")
 
@@ -148,9 +128,9 @@ class Task(ABC, Generic[E, A]):
         """Yield the rows of a file in the published form of the task."""
         return json_lines(path)
 
-    def example_of(self, value: Any, where: str, number: int, labelled: bool) -> E:
+    def example_of(self, value: Any, where: str, number: int) -> E:
         """Return the example of a value of Python code."""
-        return self.example(Record(demand_form(value, dict[str, Any], where), where), number, labelled)
+        return self.example(Record(demand_form(value, dict[str, Any], where), where), number, False)
 
     def example(self, record: Record, number: int, labelled: bool) -> E:
         """Return the example of a row, for a task that reads rows. number: in the run, for a row without an id."""
@@ -172,14 +152,14 @@ class Task(ABC, Generic[E, A]):
     ) -> Features:
         """Turn examples into items of tokens, int32, and values.
 
-        training: add the values that `score` reads, such as labels. epoch: of training, for a task that draws anew.
+        training: add the values that `losses` reads, such as labels. epoch: of training, for a task that draws anew.
         Raises InputError where a label is not among those of the head.
         """
 
     @abstractmethod
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
-        """Return the loss of a batch in nats (regression: squared error), over items of weight batch["target_weights"].
-        dropout None = none."""
+    def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
+        """Return the loss of each item, or of each of its words, in nats (regression: squared error): float32, of the
+        shape of batch["target_weights"]. dropout None = none."""
 
     @abstractmethod
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:

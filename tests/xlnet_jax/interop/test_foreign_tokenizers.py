@@ -52,7 +52,7 @@ def test_a_text_scores_as_there_though_cls_stands_behind_it_here(model):
     loaded = xlnet_jax.load(folder)
     rows = loaded.tokenizer.foreign.theirs
     a, b = loaded.tokenizer.encode_lines(["Emma's father was sitting", "in the house."])
-    ids, segments = encode_text(a, b, None)
+    ids, segments = encode_text(a, b)
     ours = np.asarray(logits_BLV(loaded, ids[None], segments[None])[0])
     moved = np.roll(rows[ids], 1)
     types = torch.tensor(np.where(np.roll(segments, 1) == 1, 1, 0))[None] if loaded.model.num_segments > 1 else None

@@ -12,7 +12,8 @@ from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, as
 from xlnet_jax.models.heads import XLNetForQuestionAnswering, XLNetForSequence
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
-from xlnet_jax.tasks.losses import classification_loss_B, regression_loss_B, span_loss_B
+from xlnet_jax.tasks.classification.task import LOSSES_B
+from xlnet_jax.tasks.question_answering.task import span_loss_B
 
 
 def sequence_head(run):
@@ -44,7 +45,7 @@ def test_heads_on_a_summary_give_the_originals_numbers(reference, name):
     case = Case(reference / "model", name, head=race_head if race else sequence_head)
     inputs, mask = original_inputs(case, options=4 if race else 1)
     labels = jnp.asarray(case.arrays["inputs/label_ids"])
-    per_example = regression_loss_B if case.head.task == "regression" else classification_loss_B
+    per_example = LOSSES_B["regression" if case.head.task == "regression" else "classification"]
 
     def loss(params):
         scores, sown = XLNetForSequence(case.config, case.head).apply(

@@ -12,7 +12,7 @@ from tests.xlnet_jax.random_models import random_params
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.objectives.language_model import BatchDropout
 from xlnet_jax.settings.config import ModelConfig
-from xlnet_jax.tasks.features import NO_ITEM, collate
+from xlnet_jax.tasks.features import NO_ITEM, collate, restore_order
 
 
 def tiny(vocab_size):
@@ -22,42 +22,20 @@ def tiny(vocab_size):
     )  # fmt: skip
 
 
-def outputs_and_loss(task, model, *batches):
-    """Return the outputs for all items and the mean loss, of one program."""
+def outputs_and_loss(task, model, params, features, rows, length, side):
+    """Return the outputs for all items and the mean loss. The last batch of `rows` is padded."""
 
+    @jax.jit
     def both(params, batch):
-        return task.predict(model, params, batch), task.score(model, params, batch, None)
+        losses, weights = task.losses(model, params, batch, None), batch["target_weights"]
+        return task.predict(model, params, batch), (losses * weights).sum(), weights.sum()
 
-    found = list(of_batches(both, *batches))
-    return joined((chosen, outputs) for chosen, (outputs, _) in found), mean(loss for _, (_, loss) in found)
-
-
-def outputs_of(task, model, *batches):
-    return joined(of_batches(partial(task.predict, model), *batches))
-
-
-def loss_of(task, model, *batches):
-    return mean(loss for _, loss in of_batches(partial(task.score, model, dropout=None), *batches))
-
-
-def joined(parts):
-    found = [
-        {name: np.asarray(array)[chosen != NO_ITEM] for name, array in outputs.items()} for chosen, outputs in parts
-    ]
-    return {name: np.concatenate([outputs[name] for outputs in found]) for name in found[0]}
-
-
-def mean(losses):
-    losses = list(losses)
-    return float(sum(loss.loss_sum for loss in losses) / sum(loss.weight_sum for loss in losses))
-
-
-def of_batches(function, params, features, rows, length, side):
-    """Yield the items of each batch of `rows`, the last one padded, and what a function of (params, batch) returns."""
-    run, params = jax.jit(function), jax.tree.map(jnp.asarray, params)
     items = np.arange(len(features))
-    for chosen in np.pad(items, (0, -len(items) % rows), constant_values=NO_ITEM).reshape(-1, rows):
-        yield chosen, run(params, collate(features, chosen, length, side))
+    batches = np.pad(items, (0, -len(items) % rows), constant_values=NO_ITEM).reshape(-1, rows)
+    params = jax.tree.map(jnp.asarray, params)
+    found = [both(params, collate(features, of_batch, length, side)) for of_batch in batches]
+    outputs, losses, weights = zip(*found, strict=True)
+    return restore_order(list(zip(batches, outputs, strict=True)), len(features)), float(sum(losses) / sum(weights))
 
 
 def trained(task, config, head, features, steps, rate=1e-2):
@@ -66,11 +44,11 @@ def trained(task, config, head, features, steps, rate=1e-2):
     params = jax.tree.map(jnp.asarray, random_params(config, head))
     optimizer = optax.adam(rate)
     batch = collate(features, np.arange(len(features)), int(features.lengths.max()), "left")
+    weights = batch["target_weights"]
 
     def mean(params, key):
-        dropout = BatchDropout(key, jnp.arange(len(batch["target_weights"])))
-        loss = task.score(model, params, batch, dropout)
-        return loss.loss_sum / loss.weight_sum
+        dropout = BatchDropout(key, jnp.arange(len(weights)))
+        return (task.losses(model, params, batch, dropout) * weights).sum() / weights.sum()
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def update(params, state, key):

@@ -50,7 +50,7 @@ def test_processes_build_their_rows_of_the_same_batch(features):
 
 
 def test_texts_of_about_equal_length_share_a_batch(features):
-    """In any order, batches of eight would nearly all have the longest bucket."""
+    # In any order, batches of eight would nearly all have the longest bucket.
     found = batches(features, 0, 126)
     tokens = sum(b["attention_mask"].sum() for b in found)
     places = sum(b["input_ids"].size for b in found)

@@ -9,7 +9,7 @@ from etils import epath
 
 from tests.xlnet_jax.random_models import random_params
 from tests.xlnet_jax.tasks.conftest import BAD, GOOD
-from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, outputs_of, tiny, trained
+from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, tiny, trained
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 
@@ -54,12 +54,14 @@ FILES = {
 class Family:
     """A task, its examples and their features, of which some have several windows."""
 
-    def __init__(self, name, tokenizer):
+    def __init__(self, name, tokenizer, file):
         config = DEFAULTS[name]()
         data = replace(config.data, seq_len=24 if name == "ner" else 48)
         qa, choice = replace(config.qa, doc_stride=8, max_query_len=14), replace(config.choice, max_qa_len=24)
         self.task = make_task(replace(config, data=data, qa=qa, choice=choice))
-        self.examples = self.task.examples_of(ROWS[name], labelled=True)
+        self.file = str(file)
+        file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+        self.examples = self.task.read([self.file], "train")
         self.head = self.task.head(self.examples)
         self.features = self.task.features(self.examples, tokenizer, self.head, training=True)
         self.network = tiny(tokenizer.vocab_size)
@@ -70,12 +72,12 @@ class Family:
 
 
 @pytest.fixture(scope="module", params=ROWS)
-def family(request, english):
-    return Family(request.param, english)
+def family(request, english, tmp_path_factory):
+    return Family(request.param, english, tmp_path_factory.mktemp("rows") / "rows.jsonl")
 
 
 def test_answers_and_loss_depend_on_no_padding_bucket_or_neighbour(family):
-    """The last batch is partly padding, and may begin with a long item whose positions mean nothing in it."""
+    # The last batch is partly padding, and may begin with a long item whose positions mean nothing in it.
     params, longest = random_params(family.network, family.head), int(family.features.lengths.max())
     (ours, loss), (theirs, other) = (
         outputs_and_loss(family.task, family.model, params, family.features, rows, longest + more, side)
@@ -94,7 +96,8 @@ def test_a_few_updates_teach_a_few_examples(family, tmp_path):
     params, losses = trained(family.task, family.network, family.head, family.features, 120)
     assert losses[-1] < 0.1 * losses[0]
     longest = int(family.features.lengths.max())
-    answers = family.answers(outputs_of(family.task, family.model, params, family.features, 4, longest, "left"))
+    outputs, _ = outputs_and_loss(family.task, family.model, params, family.features, 4, longest, "left")
+    answers = family.answers(outputs)
     assert family.task.metrics(family.examples, answers)[family.task.metric] > (98 if name == "squad2" else 0.98)
     names = family.task.write(epath.Path(tmp_path), family.examples, answers)
     assert names == FILES.get(name, ["predictions.tsv"])
@@ -112,11 +115,6 @@ def test_a_few_updates_teach_a_few_examples(family, tmp_path):
         assert values == [tuple(label) if isinstance(label, list) else label for label in labels]
 
 
-@pytest.mark.parametrize("name", ["ner", "squad2", "multiple_choice", "classification"])
-def test_a_file_of_rows_is_read_as_the_rows_themselves(name, tmp_path):
-    config = DEFAULTS[name]()
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"id": f"{i}"} | row) + "\n" for i, row in enumerate(ROWS[name])))
-    task = make_task(config)
-    for labelled in (True, False):
-        assert repr(task.read([str(path)], labelled)) == repr(task.examples_of(ROWS[name], labelled))
+def test_values_of_python_are_read_as_a_file_of_them_is(family):
+    task = family.task
+    assert repr(task.read([family.file], "predict")) == repr(task.examples_of(ROWS[task.config.task]))

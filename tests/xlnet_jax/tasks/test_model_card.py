@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import xlnet_jax
-from tests.xlnet_jax.random_models import BERT, HEADS, SMALL, random_model
+from tests.xlnet_jax.random_models import BERT, HEADS, random_model
 from xlnet_jax.checkpoints.native import CONFIG
 from xlnet_jax.interop import hf_files
 from xlnet_jax.objectives.presets import demo
@@ -41,18 +41,15 @@ def card_of(model, source, folder):
 
 
 def header_of(card):
-    yaml = pytest.importorskip("yaml")
-    return yaml.safe_load(card.split("---")[1])
+    return pytest.importorskip("yaml").safe_load(card.split("---")[1])
 
 
 def test_the_card_of_a_run_has_its_text_its_settings_and_the_loss_of_its_step(tmp_path):
     card = card_of(random_model(), run(tmp_path / "run", PRETRAINING), tmp_path / "hf")
     assert header_of(card) == {
-        "library_name": "transformers",
-        "pipeline_tag": "text-generation",
-        "base_model": "xlnet/xlnet-base-cased",
+        "library_name": "transformers", "pipeline_tag": "text-generation", "base_model": "xlnet/xlnet-base-cased",
         "tags": ["xlnet", "xlnet_jax"],
-    }
+    }  # fmt: skip
     for row in (
         "| objective | plm: permutations (XLNet) |",
         f"| started from | xlnet/xlnet-base-cased@{'a' * 40} |",
@@ -62,9 +59,8 @@ def test_the_card_of_a_run_has_its_text_its_settings_and_the_loss_of_its_step(tm
     ):
         assert row in card
     assert json.loads(card.split("```json")[1].split("```")[0]) == {"steps": 300}
-    assert "XLNetLMHeadModel.from_pretrained" in card
-    assert 'xlnet_jax.load("me/mine")' in card
-    assert r"\<sep> is a piece" in card
+    for words in ("XLNetLMHeadModel.from_pretrained", 'xlnet_jax.load("me/mine")', r"\<sep> is a piece"):
+        assert words in card
     assert "/home/me" not in card
 
 
@@ -76,28 +72,18 @@ def test_the_card_of_a_finetuned_model_has_its_task_and_its_scores(tmp_path):
     card = card_of(model, folder, tmp_path / "hf")
     assert header_of(card)["pipeline_tag"] == "text-classification"
     assert "base_model" not in header_of(card)
-    for row in ("| task | sst-2 |", "| started from | mine |", "| training examples | train.tsv |"):
-        assert row in card
-    assert "| held-out accuracy | 0.9166 |" in card
-    assert "(a, b, c)" in card
+    rows = ("task | sst-2", "started from | mine", "training examples | train.tsv", "held-out accuracy | 0.9166")
+    for words in (*(f"| {row} |" for row in rows), "(a, b, c)"):
+        assert words in card
     assert "/home/me" not in card
 
 
-@pytest.mark.parametrize(("config", "tags"), [(SMALL, ["xlnet", "xlnet_jax"]), (BERT, ["bert", "xlnet_jax"])])
-def test_the_card_of_weights_without_a_run_or_a_tokenizer_claims_nothing(tmp_path, config, tags):
-    card = card_of(random_model(config), tmp_path, tmp_path / "hf")
-    assert header_of(card)["tags"] == tags
+def test_the_card_of_weights_without_a_run_or_a_tokenizer_claims_nothing(tmp_path):
+    card = card_of(random_model(BERT), tmp_path, tmp_path / "hf")
+    assert header_of(card)["tags"] == ["bert", "xlnet_jax"]
     assert "How the weights were trained is not stored with them." in card
     for absent in ("| objective", "## Scoring", "AutoTokenizer"):
         assert absent not in card
-
-
-def test_a_checkpoint_outside_its_workdir_has_no_loss(tmp_path):
-    run(tmp_path / "run", PRETRAINING)
-    (tmp_path / "run" / "checkpoints" / "200").rename(tmp_path / "mine")
-    card = card_of(random_model(), tmp_path / "mine", tmp_path / "hf")
-    assert "| steps | 300 |" in card
-    assert "held-out loss" not in card
 
 
 def test_labels_and_names_are_shown_as_they_are_and_are_no_markdown(tmp_path):
@@ -107,18 +93,11 @@ def test_labels_and_names_are_shown_as_they_are_and_are_no_markdown(tmp_path):
     card = card_of(random_model(head=head), run(tmp_path / "run", settings), tmp_path / "hf")
     shown = r"\[x\](http\://evil), \<img src=x\>, a\|b, \`c\`, \_\_d\_\_ \# e, www\.evil.com"
     assert f"({shown})" in card
-    for row in (r"| training examples | \<b\>\_x\_.tsv |", r"| started from | \[y\](z) |"):
-        assert row in card
-    markdown = pytest.importorskip("markdown_it", reason="needs markdown-it-py, which comes with rich")
-    page = markdown.MarkdownIt("gfm-like", {"linkify": False, "html": True}).render(card.split("---", 2)[2])
-    for tag in ("<a ", "<img", "<b>", "<em>", "<strong>", "<h1>e"):
-        assert tag not in page
-    assert "[x](http://evil), &lt;img src=x&gt;, a|b, `c`, __d__ # e, www.evil.com" in page
 
 
 def test_the_code_of_the_card_scores_as_we_do_and_a_causal_harness_does_worse_than_chance(tmp_path, monkeypatch):
-    torch = pytest.importorskip("torch", reason="needs the extra [bench]: pip install -e '.[bench]'")
-    pytest.importorskip("transformers", reason="needs the extra [bench]: pip install -e '.[bench]'")
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
     xlnet_jax.convert(xlnet_jax.ConvertSettings("tiny", "converted", "hf"))
     card = (tmp_path / "converted" / FILE).read_text()

@@ -16,7 +16,7 @@ from xlnet_jax.models.heads import XLNetForSequence
 from xlnet_jax.models.inputs import dense_inputs
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.settings.config import Config, DataConfig, HeadConfig, OptimizerConfig
-from xlnet_jax.tasks.losses import classification_loss_B
+from xlnet_jax.tasks.classification.task import LOSSES_B
 from xlnet_jax.training.optimizer import learning_rate, make_optimizer
 
 CASES = [
@@ -81,7 +81,7 @@ def finetuning_loss(config, head):
         real = 1 - batch["input_mask"]
         inputs = dense_inputs(batch["input_ids"], segment_ids_BL=batch["segment_ids"], attention_mask_BL=real)
         logits = XLNetForSequence(config, head).apply({"params": params}, inputs, real)
-        return classification_loss_B(logits, batch["label_ids"]).mean(), mems
+        return LOSSES_B["classification"](logits, batch["label_ids"]).mean(), mems
 
     return loss
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import scipy.stats
 
-from xlnet_jax.tasks.classification.tables import ANY, Groups, Published, Role
+from xlnet_jax.tasks.classification.tables import ANY, Groups, Published
+from xlnet_jax.tasks.readers import Role
 
 # What files are called where a task has no names of its own.
 STEMS: dict[Role, Groups] = {
@@ -92,10 +93,14 @@ def classification_scores(predicted: np.ndarray, true: np.ndarray, num_labels: i
     np.add.at(confusion, (true, predicted), 1)
     hits, both = np.diag(confusion), confusion.sum(0) + confusion.sum(1)
     f1 = 2 * hits / np.maximum(both, 1)
+    # For any number of labels (Gorodkin 2004); 0 where only one label occurs, or is predicted.
+    of_true, of_predicted, total = confusion.sum(1), confusion.sum(0), confusion.sum()
+    spread = (total**2 - of_true @ of_true) * (total**2 - of_predicted @ of_predicted)
+    mcc = (np.trace(confusion) * total - of_true @ of_predicted) / np.sqrt(spread) if spread > 0 else 0.0
     return {
         "accuracy": float(np.trace(confusion) / len(true)),
         "f1": float(f1[1] if num_labels == 2 else f1[both > 0].mean()),
-        "mcc": _matthews(confusion),
+        "mcc": float(mcc),
     }
 
 
@@ -119,10 +124,3 @@ def multilabel_scores(predicted: np.ndarray, true: np.ndarray) -> dict[str, floa
         "macro_f1": float((2 * hits_C / np.maximum(both_C, 1)).mean()),
         "accuracy": float((predicted == true).all(1).mean()),
     }
-
-
-def _matthews(confusion: np.ndarray) -> float:
-    # For any number of labels (Gorodkin 2004); 0 where only one label occurs, or is predicted.
-    true, predicted, total = confusion.sum(1), confusion.sum(0), confusion.sum()
-    spread = (total**2 - true @ true) * (total**2 - predicted @ predicted)
-    return float((np.trace(confusion) * total - true @ predicted) / np.sqrt(spread)) if spread > 0 else 0.0

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from etils import epath
 
@@ -15,9 +15,8 @@ from data_pipelines.remote import is_remote
 from data_pipelines.sources import JSON_LINES, PARQUET, TFDS, kind_of
 from data_pipelines.tfds_text import dataset_rows
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.readers import Record, files, json_lines
+from xlnet_jax.tasks.readers import Record, Role, files, json_lines
 
-Role = Literal["train", "eval", "predict"]
 Groups = tuple[tuple[str, ...], ...]
 _ENDS = (".tsv", ".csv", ".jsonl", ".parquet")  # in messages
 TABLES = (".tsv", ".csv", ".txt", *JSON_LINES, PARQUET)

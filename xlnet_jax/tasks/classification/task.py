@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
@@ -30,17 +31,16 @@ from xlnet_jax.tasks.classification.glue import (
 from xlnet_jax.tasks.classification.tables import field, files_of_role, read_table, text_field
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text, head_and_tail, shorten
-from xlnet_jax.tasks.losses import classification_loss_B, multilabel_loss_B, regression_loss_B
 from xlnet_jax.tasks.readers import Record, demand_form
-from xlnet_jax.tasks.task import Loss, Prediction, Task
+from xlnet_jax.tasks.task import Prediction, Role, Task
 
 PARTS = ("accuracy_m", "accuracy_mm")  # of MNLI
 PREDICTIONS = "predictions.tsv"
 SHOWN = 12  # labels, in a message
-LOSSES_B = {
-    "classification": classification_loss_B,
-    "regression": regression_loss_B,
-    "multilabel": multilabel_loss_B,
+LOSSES_B: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+    "classification": optax.softmax_cross_entropy_with_integer_labels,
+    "regression": optax.squared_error,
+    "multilabel": lambda logits_BC, labels_BC: optax.sigmoid_binary_cross_entropy(logits_BC, labels_BC).mean(axis=-1),
 }
 OUTPUTS: dict[str, tuple[str, Callable[[jax.Array], jax.Array]]] = {
     "classification": ("log_probs", jax.nn.log_softmax),
@@ -64,15 +64,6 @@ class TextExample:
     where: str = dataclasses.field(repr=False)
     """file and line, for messages"""
     part: str = ""  # m or mm of MNLI
-
-
-def with_files_of_roles(config: FinetuneConfig) -> FinetuneConfig:
-    """Replace folders and TFDS datasets in `train`, `eval` and `predict` by their files, or splits, of these roles."""
-    stems = STEMS | published_task(config.task).stems
-    found: dict[str, Any] = {}
-    for role, groups in stems.items():
-        found[role] = tuple(file for name in getattr(config, role) for file in files_of_role(name, groups))
-    return dataclasses.replace(config, **found)
 
 
 class TextTask(Task[TextExample, list[Prediction]]):
@@ -99,9 +90,10 @@ class TextTask(Task[TextExample, list[Prediction]]):
         if config.data.long_texts == "memory" and config.model.mem_len == 0:
             raise InputError("data.long-texts memory needs a memory: give its length by model.mem-len, such as 384")
 
-    def find(self, paths: Sequence[str]) -> Sequence[str]:
-        """Return the names as they are given: `tables.read_table` reads files, globs, folders and TFDS datasets."""
-        return paths
+    def find(self, paths: Sequence[str], role: Role) -> list[str]:
+        """Return the names that `tables.read_table` reads; in place of a folder or a dataset its files of the role."""
+        stems = (STEMS | self._published.stems)[role]
+        return [file for name in paths for file in files_of_role(name, stems)]
 
     def records(self, path: str) -> Iterator[Record]:
         """Yield the rows of a table."""
@@ -120,10 +112,10 @@ class TextTask(Task[TextExample, list[Prediction]]):
         part = ("mm" if "mismatched" in record.where else "m") if published.parts else ""
         return TextExample(str(name), text, pair, label, record.where, part)
 
-    def example_of(self, value: Any, where: str, number: int, labelled: bool) -> TextExample:
+    def example_of(self, value: Any, where: str, number: int) -> TextExample:
         """Return the example of a row, a text or a pair of texts."""
         if isinstance(value, Mapping):
-            return super().example_of(value, where, number, labelled)
+            return super().example_of(value, where, number)
         texts = (value,) if isinstance(value, str) else value
         if not isinstance(texts, list | tuple) or not 1 <= len(texts) <= 2:
             raise InputError(f"{where} is neither a text nor a pair of texts, but {value!r:.60}")
@@ -182,11 +174,11 @@ class TextTask(Task[TextExample, list[Prediction]]):
             examples=np.arange(len(examples)),
         )
 
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
+    def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
         """Return the cross-entropy in nats over the labels (multilabel: binary, averaged over them), or the squared
         error."""
-        loss_B = LOSSES_B[self.config.head.task]
-        return Loss.of(loss_B(self.outputs(model, params, batch, dropout), batch["labels"]), batch)
+        logits = self.outputs(model, params, batch, dropout)
+        return LOSSES_B[self.config.head.task](logits, batch["labels"])
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return log_probs, float32 [B, C] over the labels; multilabel: probabilities [B, C]; regression: scores
@@ -198,8 +190,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
         data = self.config.data
         limit = data.seq_len * (data.max_windows if data.long_texts == "memory" else 1)
         lengths = shorten([len(t) for t in texts], limit - len(texts) - 1)
-        a, *b = (KEPT[data.long_texts](t, n) for t, n in zip(texts, lengths, strict=True))
-        return encode_text(a, b[0] if b else None, None)
+        return encode_text(*(KEPT[data.long_texts](t, n) for t, n in zip(texts, lengths, strict=True)))
 
     @abstractmethod
     def _array(self, values: Sequence[Any]) -> np.ndarray:
@@ -211,7 +202,8 @@ class TextTask(Task[TextExample, list[Prediction]]):
         ids_BL, mask_BL, segments_BL = (batch[k] for k in ("input_ids", "attention_mask", "segment_ids"))
         seq_len, mem_len = self.config.data.seq_len, self.config.model.mem_len
         if ids_BL.shape[1] > seq_len:
-            ids_BL, mask_BL, segments_BL = (_padded_left(x, mask_BL) for x in (ids_BL, mask_BL, segments_BL))
+            behind_B = mask_BL[:, ::-1].argmax(1)  # tokens of padding on the right
+            ids_BL, mask_BL, segments_BL = (jax.vmap(jnp.roll)(x, behind_B) for x in (ids_BL, mask_BL, segments_BL))
         *earlier, last = text_windows(ids_BL, mask_BL, segments_BL, seq_len, mem_len)
         return apply(model, params, dropout, last, mask_BL[:, -seq_len:], earlier=earlier)
 
@@ -385,8 +377,3 @@ def _single_label(row: Record, columns: Sequence[str], unknown: int | None) -> A
     if isinstance(value, (list, dict)):
         raise InputError(f"{row.where}: its label {value!r:.60} is neither text nor a number; an example has one label")
     return value
-
-
-def _padded_left(rows_BL: jax.Array, mask_BL: jax.Array) -> jax.Array:
-    behind_B = mask_BL[:, ::-1].argmax(1)
-    return jax.vmap(jnp.roll)(rows_BL, behind_B)

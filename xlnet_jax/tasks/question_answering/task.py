@@ -16,18 +16,18 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from etils import epath
 
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer, normalize
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import NULL_THRESHOLD
-from xlnet_jax.models.heads import SpanBeam, XLNetForQuestionAnswering
+from xlnet_jax.models.heads import SpanBeam, SpanLogProbs, XLNetForQuestionAnswering
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs
-from xlnet_jax.tasks.losses import span_loss_B
 from xlnet_jax.tasks.question_answering.alignment import Alignment, align
 from xlnet_jax.tasks.question_answering.files import Question, mend_answers, question_of, read_rows
 from xlnet_jax.tasks.question_answering.scores import (
@@ -38,7 +38,7 @@ from xlnet_jax.tasks.question_answering.scores import (
     squad2_scores,
 )
 from xlnet_jax.tasks.readers import Record
-from xlnet_jax.tasks.task import Loss, Prediction, Task, inputs_of
+from xlnet_jax.tasks.task import Prediction, Task, inputs_of
 
 HEAD = HeadConfig("question_answering")
 SPECIALS = 3  # <sep>, <sep> and <cls>
@@ -175,11 +175,11 @@ class QuestionAnswering(Task[Question, Answers]):
         is_impossible = (positions["start"] == positions["cls_index"]).astype(np.float32)
         return SpanFeatures(tokens, {"is_impossible": is_impossible}, np.array(of_examples), positions, windows=windows)
 
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
-        """Return the loss of start, end and answerability in nats (`losses.span_loss_B`)."""
+    def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
+        """Return the loss of start, end and answerability in nats, float32 [B] (`span_loss_B`)."""
         places = batch["cls_index"], batch["excluded"], batch["start"]
         outputs = apply(model, params, dropout, inputs_of(batch), *places)
-        return Loss.of(span_loss_B(outputs, batch["start"], batch["end"], batch["is_impossible"]), batch)
+        return span_loss_B(outputs, batch["start"], batch["end"], batch["is_impossible"])
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return the beam: start_log_probs and start_index [B, start_n_top], end_log_probs and end_index [B,
@@ -262,6 +262,15 @@ class QuestionAnswering(Task[Question, Answers]):
             Prediction(answers.predicted[q.id], {found.text: found.probability for found in answers.n_best[q.id]})
             for q in examples
         ]
+
+
+def span_loss_B(outputs: SpanLogProbs, start_B: jax.Array, end_B: jax.Array, is_impossible_B: jax.Array) -> jax.Array:
+    """Return the mean cross-entropy of start and end, plus half the cross-entropy of answerability, in nats
+    (`get_qa_outputs` of function_builder.py). start, end: int [B], places among the L tokens."""
+    of_start_B = jnp.take_along_axis(outputs.start_BL, start_B[:, None], axis=1)[:, 0]
+    of_end_B = jnp.take_along_axis(outputs.end_BL, end_B[:, None], axis=1)[:, 0]
+    unanswerable_B = optax.sigmoid_binary_cross_entropy(outputs.unanswerable_B, is_impossible_B)
+    return -0.5 * (of_start_B + of_end_B) + 0.5 * unanswerable_B
 
 
 def windows_over(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:

@@ -13,7 +13,9 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 from etils import epath
 
 from data_pipelines.stateless import Purpose, choice, uniforms
@@ -23,8 +25,7 @@ from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
 from xlnet_jax.printing import tell
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.features import Features, Outputs, encode_text
-from xlnet_jax.tasks.losses import pairwise_loss_B, pointwise_loss_B, softmax_loss_B
+from xlnet_jax.tasks.features import Features, Outputs, encode_text, shorten
 from xlnet_jax.tasks.ranking.trec import (
     Run,
     best_first,
@@ -36,10 +37,9 @@ from xlnet_jax.tasks.ranking.trec import (
     write_run,
 )
 from xlnet_jax.tasks.readers import files
-from xlnet_jax.tasks.task import Loss, Task, inputs_of
+from xlnet_jax.tasks.task import Role, Task, inputs_of
 
 RUN_FILE = "run.trec"
-LOSSES_B = {"pairwise": pairwise_loss_B, "softmax": softmax_loss_B, "pointwise": pointwise_loss_B}
 SPECIALS = 3  # document <sep> query <sep> <cls>
 EVALUATION_SEED = 0  # runs of all seeds rank the same documents
 
@@ -78,8 +78,9 @@ class PairTokens(Sequence[np.ndarray]):
         return len(self.pairs)
 
     def __getitem__(self, text: Any) -> Any:
-        document, query = self.pairs[text]
-        return encode_text(self.documents[document], self.queries[query], self.limit)[self.part]
+        document, query = self.documents[self.pairs[text, 0]], self.queries[self.pairs[text, 1]]
+        of_document, of_query = shorten([len(document), len(query)], self.limit - SPECIALS)
+        return encode_text(document[:of_document], query[:of_query])[self.part]
 
 
 class Ranking(Task[RankedQuery, Run]):
@@ -111,27 +112,30 @@ class Ranking(Task[RankedQuery, Run]):
     def _candidates(self) -> dict[str, tuple[str, ...]]:
         return self._best(self._settings.candidates, "`ranking.candidates`")
 
-    def read(self, paths: Sequence[str], labelled: bool) -> list[RankedQuery]:
-        """Read the queries of qrels (labelled), of runs, whose documents are ranked again, or of files of queries,
+    def read(self, paths: Sequence[str], role: Role) -> list[RankedQuery]:
+        """Read the queries of qrels (train, eval), of runs, whose documents are ranked again, or of files of queries,
         whose documents are those of `ranking.candidates`, or else all.
 
         Raises InputError on an id that no file has, and on a grade above `ranking.max_grade`.
         """
-        settings, where = self._settings, f"qrels {paths[0]}" if labelled else "`predict`"
+        settings, labelled = self._settings, role != "predict"
+        where = f"qrels {paths[0]}" if labelled else "`predict`"
         of_runs = not labelled and all(map(is_run, files(paths, where)))
         queries = self._read_queries(settings.queries if labelled or of_runs else paths)
         judged = read_qrels(paths, settings.judgements) if labelled else {}
         best = self._best(paths, where) if of_runs else self._candidates
         everything = None if labelled else tuple(self.documents)
         digest = hashlib.sha256("\n".join(f"{name} {text}" for name, text in self.documents.items()).encode())
+        asked = judged or (best if of_runs else queries)
+        _demand_known(asked, queries, "queries", where)
         examples = []
-        for query in self._known(judged or (best if of_runs else queries), queries, "queries", where):
+        for query in asked:
             grades = {document: grade for document, grade in judged.get(query, {}).items() if grade is not None}
             left_out = tuple(document for document in judged.get(query, {}) if document not in grades)
             candidates = tuple(d for d in best.get(query, ()) if d not in left_out)
             chosen = candidates if of_runs or settings.candidates else everything
             examples.append(RankedQuery(query, queries[query], grades, left_out, chosen, digest.hexdigest()))
-        self._known((d for example in examples for d in example.grades), self.documents, "documents", where)
+        _demand_known((d for example in examples for d in example.grades), self.documents, "documents", where)
         highest = max((grade for example in examples for grade in example.grades.values()), default=0)
         if highest > settings.max_grade:
             raise InputError(
@@ -150,25 +154,9 @@ class Ranking(Task[RankedQuery, Run]):
         return queries
 
     def _best(self, runs: Sequence[str], where: str) -> dict[str, tuple[str, ...]]:
-        best = {query: best_first(scores)[: self._settings.depth] for query, scores in read_run(runs).items()}
-        known = set(self._known((d for found in best.values() for d in found), self.documents, "documents", where))
-        return {query: tuple(d for d in found if d in known) for query, found in best.items()}
-
-    def _known(self, ids: Iterable[str], texts: Mapping[str, str], what: str, where: str) -> list[str]:
-        asked = list(dict.fromkeys(ids))
-        unknown = [name for name in asked if name not in texts]
-        if unknown:
-            message = (
-                f"{where}: {len(unknown)} of {len(asked)} {what} are unknown, {unknown[0]!r} the first; "
-                f"`ranking.{what}` has {len(texts)}, {next(iter(texts), '')!r} the first"
-            )
-            if self._settings.unknown == "refuse":
-                raise InputError(
-                    f"{message}: mend them, leave them out by `ranking.unknown` skip, or, of Cranfield, give "
-                    "`ranking.judgements` cranfield"
-                )
-            tell(f"{message}; they are left out")
-        return [name for name in asked if name in texts]
+        best = {query: tuple(best_first(scores)[: self._settings.depth]) for query, scores in read_run(runs).items()}
+        _demand_known((d for found in best.values() for d in found), self.documents, "documents", where)
+        return best
 
     def features(
         self, examples: Sequence[RankedQuery], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
@@ -287,10 +275,10 @@ class Ranking(Task[RankedQuery, Run]):
         drawn = (self._with_text[i] for i in first_of_shuffle(uniform, len(self._with_text)))
         return [place for place in drawn if place not in banned][: max(count, 0)]
 
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
-        """Return the loss that `ranking.loss` names (losses.py); a group is one item."""
+    def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
+        """Return the loss that `ranking.loss` names, float32 [B]; a group is one item."""
         scores_BC = _scores(model, params, batch, dropout).reshape(batch["input_ids"].shape[:2])
-        return Loss.of(LOSSES_B[self._settings.loss](scores_BC), batch)
+        return LOSSES_B[self._settings.loss](scores_BC)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return score, float32 [B]."""
@@ -316,6 +304,27 @@ class Ranking(Task[RankedQuery, Run]):
         return [RUN_FILE]
 
 
+def pairwise_loss_B(scores_BC: jax.Array) -> jax.Array:
+    """Return log(1 + exp(other - relevant)), averaged over the other documents (RankNet, Burges et al. 2005). scores:
+    [B, C], the relevant document first."""
+    return jax.nn.softplus(scores_BC[:, 1:] - scores_BC[:, :1]).mean(axis=1)
+
+
+def pointwise_loss_B(scores_BC: jax.Array) -> jax.Array:
+    """Return the binary cross-entropy in nats, averaged over the group. scores: [B, C], the relevant document first."""
+    relevant_C = jnp.arange(scores_BC.shape[1]) == 0
+    return optax.sigmoid_binary_cross_entropy(scores_BC, jnp.broadcast_to(relevant_C, scores_BC.shape)).mean(axis=1)
+
+
+def softmax_loss_B(scores_BC: jax.Array) -> jax.Array:
+    """Return the cross-entropy in nats of choosing the relevant document. scores: [B, C], the relevant document
+    first."""
+    return optax.softmax_cross_entropy_with_integer_labels(scores_BC, jnp.zeros(len(scores_BC), jnp.int32))
+
+
+LOSSES_B = {"pairwise": pairwise_loss_B, "softmax": softmax_loss_B, "pointwise": pointwise_loss_B}
+
+
 def first_of_shuffle(uniform: np.ndarray, size: int) -> list[int]:
     """Return the first `len(uniform)` places of a random order of 0 … size - 1, by uniforms in [0, 1) (Fisher and
     Yates, without an array of all places)."""
@@ -326,6 +335,16 @@ def first_of_shuffle(uniform: np.ndarray, size: int) -> list[int]:
         picked.append(moved.get(j, j))
         moved[j] = moved.get(i, i)
     return picked
+
+
+def _demand_known(ids: Iterable[str], texts: Mapping[str, str], what: str, where: str) -> None:
+    asked = list(dict.fromkeys(ids))
+    if unknown := [name for name in asked if name not in texts]:
+        raise InputError(
+            f"{where}: {len(unknown)} of {len(asked)} {what} are unknown, {unknown[0]!r} the first; `ranking.{what}` "
+            f"has {len(texts)}, {next(iter(texts), '')!r} the first: mend them, leave them out, or, of Cranfield, give "
+            "`ranking.judgements` cranfield"
+        )
 
 
 def _scores(model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:

@@ -33,7 +33,7 @@ def by_table(a, b, band):
 def test_longest_common_subsequence_is_that_of_the_table(monkeypatch, block_rows):
     monkeypatch.setattr(alignment, "BLOCK_ROWS", block_rows)
     rng = random.Random(0)
-    for _ in range(100):
+    for _ in range(60):
         a = [rng.choice("abc ") for _ in range(rng.randrange(1, 30))]
         b = [rng.choice("abcd ") for _ in range(rng.randrange(1, 30))]
         band = abs(len(a) - len(b)) + rng.randrange(1, 8)
@@ -61,18 +61,3 @@ def test_tokens_stand_for_the_characters_that_they_were_made_of():
     assert shown[5:8] == ["``ﬁ", "``ﬁ", "ne"]  # nothing says which of the characters without partners is whose
     assert shown[8:] == ["tea", "''", "–", "to", "Jo", "sé"]
     assert (alignment.first_tokens[text.index("José")], alignment.last_tokens[-1]) == (12, 13)
-
-
-def test_texts_that_have_little_in_common_with_their_tokens_are_not_aligned():
-    assert align(list(map(english, "½⅓¼⅕⅙ tea")), ["▁1", "⁄2", "1⁄3", "1⁄4", "1⁄5", "1⁄6", "▁tea"]) is None
-    assert align("tea", []) is None
-
-
-def test_texts_that_drift_further_than_the_original_follows_are_aligned():
-    rng = random.Random(2)
-    words = ["".join(rng.choices("abcdefghij", k=5)) for _ in range(200)]
-    text = "½" * 40 + " " + " ".join(words) + " " * 80 + "end"
-    pieces = ["▁", *["1", "⁄", "2"] * 40, *(f"▁{word}" for word in words), "▁end"]
-    alignment = align(list(map(english, text)), pieces)
-    shown = [text[s : e + 1].strip() for s, e in zip(alignment.starts, alignment.ends, strict=True)]
-    assert shown[-201:] == [*words, "end"]

@@ -5,37 +5,24 @@ import json
 
 import numpy as np
 import pytest
+from etils import epath
 
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from tests.xlnet_jax.random_models import SMALL, random_params
-from tests.xlnet_jax.tasks.task_runs import metrics, outputs_of, write
+from tests.xlnet_jax.tasks.task_runs import metrics, outputs_and_loss, write
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.tasks.config import QuestionAnsweringConfig, TaskDataConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.question_answering.files import Answer, Question
 from xlnet_jax.tasks.question_answering.scores import best_threshold, raw_scores
-from xlnet_jax.tasks.question_answering.task import (
-    HEAD,
-    NO_PLACE,
-    QuestionAnswering,
-    Window,
-    candidates,
-    widest_contexts,
-    windows_over,
-)
-
-ENDS = {"start_n_top": 3, "end_n_top": 2}
+from xlnet_jax.tasks.question_answering.task import HEAD, NO_PLACE, QuestionAnswering, Window, candidates
 
 
 def task(name="squad2", seq_len=64, **qa):
     settings = QuestionAnsweringConfig(**{"doc_stride": 24, "max_query_len": 14, **qa})
-    return QuestionAnswering(
-        dataclasses.replace(DEFAULTS[name](), data=TaskDataConfig(seq_len=seq_len, buckets=()), qa=settings)
-    )
-
-
-# ---- as the original ------------------------------------------------------------------------------------------------
+    config = dataclasses.replace(DEFAULTS[name](), data=TaskDataConfig(seq_len=seq_len), qa=settings)
+    return QuestionAnswering(config)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +32,7 @@ def converted(reference, tmp_path_factory):
     path = tmp_path_factory.mktemp("squad") / "squad.json"
     path.write_text(json.dumps(theirs["dataset"]))
     ours = task()
-    questions = ours.read([str(path)], True)
+    questions = ours.read([str(path)], "train")
     english = Tokenizer.load(reference / "data" / "spiece.model")
     features = {training: ours.features(questions, english, HEAD, training) for training in (True, False)}
     return theirs, ours, questions, features
@@ -109,51 +96,22 @@ def test_predictions_and_their_best_thresholds_are_the_originals(reference, conv
     assert scores_found["exact"] == evaluation["best_exact"]
 
 
-@pytest.mark.parametrize(("tokens", "room", "stride"), [(10, 4, 2), (10, 4, 9), (4, 4, 1), (11, 5, 3), (1, 9, 1)])
-def test_windows_show_every_token_widely_once(tokens, room, stride):
-    windows = windows_over(tokens, room, stride)
-    assert [begin for begin, _ in windows] == [min(room, stride) * i for i in range(len(windows))]
-    assert all(end - begin <= room for begin, end in windows)
-    assert windows[-1][1] == tokens
-    assert all(end < tokens for _, end in windows[:-1])
-    widest = np.zeros(tokens, int)
-    for (begin, end), is_widest in zip(windows, widest_contexts(windows), strict=True):
-        widest[begin:end] += is_widest
-    assert (widest == 1).all()
+QUESTIONS = [
+    Question("a", "Who had tea?", "Emma had tea.", (Answer("Emma", 0),)),
+    Question("b", "What had Emma?", "Emma had tea.", (Answer("tea", 9),)),
+]
 
 
-# ---- a tiny network -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def questions():
-    texts = ("Emma had tea.", "Anne walked far and saw the sea in Lyme.", "Fanny was very much at home in the garden.")
-    asked = [(text, word) for text in texts for word in (text.split()[0], text.split()[-2])]
-    return [
-        Question(f"{i}", f"What of {word}?", text, (Answer(word, text.index(word)),))
-        for i, (text, word) in enumerate(asked)
-    ] + [Question("none", "Who is Darcy?", texts[0], (), is_impossible=True)]
-
-
-@pytest.fixture(scope="module")
-def network(english):
+def test_a_beam_wider_than_the_text_is_filled_up(english):
     config = dataclasses.replace(SMALL, vocab_size=english.vocab_size, mem_len=0, num_layers=1)
-    return build_model(config, HEAD), random_params(config, HEAD)
-
-
-def test_a_beam_wider_than_the_text_is_filled_up(english, questions, network):
     ours = task(start_n_top=90, end_n_top=80)
-    features = ours.features(questions[:1], english, HEAD, False)
-    length = int(features.lengths[0])
-    model, params = network
-    outputs = outputs_of(ours, model, params, features, 1, length, "left")
+    features = ours.features(QUESTIONS[:1], english, HEAD, False)
+    length, params = int(features.lengths[0]), random_params(config, HEAD)
+    outputs, _ = outputs_and_loss(ours, build_model(config, HEAD), params, features, 1, length, "left")
     assert outputs["start_index"].shape == (1, 90)
     assert outputs["end_log_probs"].shape == (1, 90, 80)
     assert sorted(outputs["start_index"][0].tolist()) == [NO_PLACE] * (90 - length) + [*range(length)]
-    assert metrics(ours, questions[:1], features, outputs)["total"] == 1
-
-
-# ---- answers --------------------------------------------------------------------------------------------------------
+    assert metrics(ours, QUESTIONS[:1], features, outputs)["total"] == 1
 
 
 def beam(*spans):
@@ -177,16 +135,10 @@ def test_only_possible_spans_are_candidates_and_equal_texts_count_once():
     assert found[0].start_log_prob == -1
     assert sum(c.probability for c in found) == pytest.approx(1)
     assert found[0].probability == pytest.approx(1 / (1 + np.exp(-2)))
+    assert [c.text for c in candidates("text", [], [], 5, 9)] == [""]  # without windows
 
 
-def test_a_question_without_windows_is_answered_by_nothing():
-    assert [c.text for c in candidates("text", [], [], 5, 9)] == [""]
-
-
-# ---- settings and odd questions -------------------------------------------------------------------------------------
-
-
-def test_long_questions_are_cut_and_answers_that_do_not_occur_are_not_learned(english):
+def test_long_questions_are_cut_and_answers_that_do_not_occur_are_not_learned(english, capsys):
     lost = Question("a", "why " * 40, "Emma had tea.", (Answer("coffee", -1),))
     found = dataclasses.replace(lost, id="b", answers=(Answer("coffee", -1), Answer("tea", 9)))
     ours = task(max_query_len=5)
@@ -198,38 +150,83 @@ def test_long_questions_are_cut_and_answers_that_do_not_occur_are_not_learned(en
     assert ids[-1] == CLS
     with pytest.raises(InputError, match="no answer occurs in its text"):
         ours.features([lost], english, HEAD, True)
-
-
-def test_texts_that_are_not_their_tokens_are_skipped_and_counted(english, capsys):
     odd = Question("a", "why?", "½⅓¼⅕⅙", (Answer("½", 0),))
-    good = Question("b", "why?", "Emma had tea.", (Answer("tea", 9),))
-    assert task().features([odd, good], english, HEAD, True).examples.tolist() == [1]
-    assert "1 of 2 texts are skipped" in capsys.readouterr().err
+    assert ours.features([odd, found], english, HEAD, True).examples.tolist() == [1]
+    assert "1 of 2 texts are skipped" in capsys.readouterr().err  # whose characters are not those of its tokens
 
 
-@pytest.mark.parametrize(
-    ("name", "metric", "scores"),
-    [
+def test_each_task_has_its_official_scores(english, tmp_path):
+    outputs = {name: np.repeat(value[None], 2, axis=0) for name, value in beam((0, 0, -1)).items()}
+    for name, metric, scores in (
         ("squad", "f1", {"exact", "f1"}),
         ("squad2", "best_f1", {"exact", "HasAns_f1", "best_exact", "best_f1_thresh"}),
         ("cmrc2018", "f1", {"em", "f1", "average"}),
         ("drcd", "f1", {"em", "f1", "average"}),
-    ],
-)
-def test_each_task_has_its_official_scores(english, questions, name, metric, scores, tmp_path):
-    ours = task(name)
-    assert ours.metric == metric
-    features = ours.features(questions[:2], english, HEAD, False)
-    one = {name: value[None] for name, value in beam((0, 0, -1)).items()}
-    outputs = {name: np.repeat(value, 2, axis=0) for name, value in one.items()} | {"unanswerable": np.zeros(2)}
-    assert scores <= metrics(ours, questions[:2], features, outputs).keys()
-    names = write(ours, tmp_path, questions[:2], features, outputs)
-    assert ("null_odds.json" in names) == (name == "squad2")
+    ):
+        ours = task(name)
+        features = ours.features(QUESTIONS, english, HEAD, False)
+        answers = ours.answers(QUESTIONS, features, outputs | {"unanswerable": np.zeros(2)})
+        assert ours.metric == metric
+        assert scores <= ours.metrics(QUESTIONS, answers).keys()
+        assert ("null_odds.json" in ours.write(epath.Path(tmp_path), QUESTIONS, answers)) == (name == "squad2")
 
 
-def test_published_cmrc_is_converted(published, english):
+CONTEXT = "The tea was cold. The tea of Bath was warm."
+
+
+def squad(*questions):
+    return {"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": CONTEXT, "qas": list(questions)}]}]}
+
+
+def asked(id="q", *answers, **more):
+    found = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": id, "question": "Which tea?", "answers": found, **more}
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(content):
+        (tmp_path / "data.json").write_text(json.dumps(content))
+        return task().read([str(tmp_path / "data.json")], "train")
+
+    return read
+
+
+def test_squad_form_is_read_with_its_unanswerable_questions(read):
+    first, second = read(squad(asked("a", ("cold", 12), ("was cold", 8)), asked("b", is_impossible=True)))
+    assert (first.id, first.question, first.context) == ("a", "Which tea?", CONTEXT)
+    assert [(a.text, a.start) for a in first.answers] == [("cold", 12), ("was cold", 8)]
+    assert (first.is_impossible, second.is_impossible, second.answers) == (False, True, ())
+
+
+def test_cmrc_form_is_read_with_the_first_place_of_its_answers(read, capsys):
+    question = {"query_id": "Q0", "query_text": "什么茶？", "answers": ["茶", "没有"]}
+    (found,) = read([{"context_id": "C0", "context_text": "热茶和冷茶", "qas": [question], "title": "茶"}])
+    assert (found.id, found.question, found.context) == ("Q0", "什么茶？", "热茶和冷茶")
+    assert [(a.text, a.start) for a in found.answers] == [("茶", 1), ("没有", -1)]
+    assert found.answer == found.answers[0]
+    assert capsys.readouterr().err == ""
+
+
+def test_answers_are_moved_to_the_nearest_place_where_they_occur_and_counted(read, capsys):
+    near, far, lost, both = read(
+        squad(asked("a", ("tea", 1)), asked("b", ("tea", 30)), asked("c", ("milk", 3)), asked("d", ("x", 0), ("of", 0)))
+    )
+    assert (near.answers[0].start, far.answers[0].start) == (4, 22)
+    assert lost.answer is None
+    assert both.answer == both.answers[1]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "3 answers were not at their answer_start and were moved" in line
+    assert "1 questions are skipped in training, as no answer of theirs occurs in its text (c)" in line
+
+
+def test_published_cmrc_is_mended_and_converted(published, capsys):
     path = published("finetune/cmrc2018/cmrc2018_trial.json")
-    found = task("cmrc2018").read([str(path)], True)[:40]
+    found = task("cmrc2018").read([str(path)], "train")
+    assert len(found) == 1002
+    assert all(q.context.startswith(a.text, a.start) for q in found for a in q.answers)
+    assert "5 answers were not at their answer_start" in capsys.readouterr().err
+    found = found[:40]
     chinese = Tokenizer.train(sorted({q.context for q in found}), 1_200, "auto")
     features = task("cmrc2018", seq_len=128).features(found, chinese, HEAD, True)
     shown = set()

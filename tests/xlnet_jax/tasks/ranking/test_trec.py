@@ -1,13 +1,12 @@
-"""Documents and queries by their ids, qrels and runs, from the forms that collections come in."""
-
-import gzip
+"""Documents and queries by their ids, qrels and runs, from the forms that collections come in; NDCG, ERR, MAP, MRR and
+precision against the official tools' numbers."""
 
 import numpy as np
 import pytest
-from etils import epath
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.ranking.trec import best_first, is_run, read_collection, read_qrels, read_run, write_run
+from xlnet_jax.tasks.config import RankingConfig
+from xlnet_jax.tasks.ranking.trec import best_first, mean_scores, query_scores, read_collection, read_qrels, read_run
 
 SMART = """.I 1
 .T
@@ -29,14 +28,12 @@ twice
 
 
 def written(folder, text, name="file"):
-    path = folder / name
-    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-    return str(path)
+    (folder / name).write_bytes(text.encode())
+    return str(folder / name)
 
 
-@pytest.mark.parametrize(("name", "ends"), [("docs", "\n"), ("docs.gz", "\r\n")])
-def test_smart_texts_have_their_title_once_and_no_author(tmp_path, name, ends):
-    path = written(tmp_path, "\ufeff" + SMART.replace("\n", ends), name)
+def test_smart_texts_have_their_title_once_and_no_author(tmp_path):
+    path = written(tmp_path, "\ufeff" + SMART.replace("\n", "\r\n"))
     expected = {"1": "slab of heat . it conducts .", "002": ".B stays text twice", "3": ""}
     assert read_collection([path], "documents") == expected
 
@@ -63,61 +60,76 @@ def test_the_best_code_of_cranfield_is_its_highest_grade_and_the_source_is_left_
     assert read_qrels([written(tmp_path, text)], "cranfield") == {"1": {"a": 4, "b": 1, "c": 0, "d": None}}
 
 
-def documents(paths):
-    return read_collection(paths, "documents")
-
-
-def cranfield(paths):
-    return read_qrels(paths, "cranfield")
+READ = {
+    "documents": lambda paths: read_collection(paths, "documents"),
+    "graded": read_qrels,
+    "cranfield": lambda paths: read_qrels(paths, "cranfield"),
+    "run": read_run,
+}
 
 
 @pytest.mark.parametrize(
-    ("read", "text", "said"),
+    ("form", "text", "said"),
     [
-        (documents, "1\ta\n1\tb\n", "line 2: the id '1' is there already"),
-        (documents, "a b\tx\ty\n", "line 1: the id 'a b' is there already, is empty or has spaces"),
-        (documents, "1\ta\n\n2 b\n", "line 3 has 1 fields between tabs"),
-        (documents, '{"_id": "a", "text": "b"}\n{"_id": "b"}\n', "line 2 has no 'text'"),
-        (documents, '{"_id": "a", "text": "b"}\n[1]\n', "line 2 is not a JSON object"),
-        (documents, '{"_id":' + "[" * 100_000 + "\n", "line 1 is not JSON"),
-        (documents, "some words\n", "unknown form; give SMART"),
-        (
-            read_qrels,
-            "1 a 3\n",
-            "line 1 has 3 fields; qrels have 4: query iteration document grade; those of Cranfield",
-        ),
-        (read_qrels, "1 0 a high\n", "line 1: 'high' is no judgement"),
-        (read_qrels, "1 0 a 1\n1 0 a 0\n", "line 2: document a is judged otherwise before"),
-        (read_qrels, "", "no judgement is in it"),
-        (cranfield, "1 a 0\n", "line 1: '0' is no judgement: a whole number, of Cranfield 1 to 5 or -1"),
-        (read_run, "1 Q0 a 1 0.5 t\n1 Q0 b 2 0.4\n", "line 2: a run has 6 fields"),
-        (read_run, "1 Q0 a 1 high t\n", "line 1: a run has 6 fields"),
+        ("documents", "1\ta\n1\tb\n", "line 2: the id '1' is there already"),
+        ("documents", "a b\tx\ty\n", "line 1: the id 'a b' is there already, is empty or has spaces"),
+        ("documents", "1\ta\n\n2 b\n", "line 3 has 1 fields between tabs"),
+        ("documents", '{"_id": "a", "text": "b"}\n{"_id": "b"}\n', "line 2 has no 'text'"),
+        ("documents", "some words\n", "unknown form; give SMART"),
+        ("graded", "1 a 3\n", "line 1 has 3 fields; qrels have 4: query iteration document grade; those of Cranf"),
+        ("graded", "1 0 a high\n", "line 1: 'high' is no judgement"),
+        ("graded", "1 0 a 1\n1 0 a 0\n", "line 2: document a is judged otherwise before"),
+        ("graded", "", "no judgement is in it"),
+        ("cranfield", "1 a 0\n", "line 1: '0' is no judgement: a whole number, of Cranfield 1 to 5 or -1"),
+        ("run", "1 Q0 a 1 0.5 t\n1 Q0 b 2 0.4\n", "line 2: a run has 6 fields"),
     ],
 )
-def test_what_cannot_be_read_is_named_by_file_and_line(tmp_path, read, text, said):
-    path = written(tmp_path, text)
+def test_what_cannot_be_read_is_named_by_file_and_line(tmp_path, form, text, said):
+    paths = [written(tmp_path, text)]
     with pytest.raises(InputError) as error:
-        read([path])
-    assert path in str(error.value)
+        READ[form](paths)
+    assert paths[0] in str(error.value)
     assert said in str(error.value)
 
 
-def test_a_run_is_told_from_queries(tmp_path):
-    assert is_run(written(tmp_path, "1 Q0 a 1 0.5 t\n"))
-    assert not is_run(written(tmp_path, "1\tQ0 is what is asked\n"))
-    assert not is_run(written(tmp_path, ".I 1\n.W\nwhat\n"))
+# ---- scores ---------------------------------------------------------------------------------------------------------
+
+# Ties, judgements below 0, a judged document that is not ranked, one ranked that is not judged; query 3 has nothing
+# relevant, query 4 no ranking.
+GRADES = {"1": {"a": 4, "b": 1, "c": 0, "d": -2, "e": 2, "z": 3}, "2": {"a": 0, "b": 1, "f": 3}, "3": {"a": 0, "b": -1}}
+UNRANKED = {"4": {"c": 2}}
+RUN = {
+    "1": {"b": 1.5, "c": 1.5, "d": 3.0, "a": 0.5, "e": -1.0, "u": 1.5},
+    "2": {"a": 0.1, "b": 0.3, "c": 0.2, "f": 0.1},
+    "3": {"a": 2.0, "b": 1.0},
+}
+GDEVAL = {"1": (0.29200, 0.19141), "2": (0.58971, 0.19922)}  # gdeval.pl 1.2a, k = 5: NDCG, ERR
+TREC_EVAL = {  # by the lowest relevant grade (-l): MAP, reciprocal rank, P_5, ndcg_cut_5
+    1: {"1": (0.2875, 0.25, 0.4, 0.2701026857989743), "2": (0.8333333333333333, 1.0, 0.4, 0.6885288809404666)},
+    2: {"1": (0.1777777777777778, 0.2, 0.2, 0.2701026857989743), "2": (1 / 3, 1 / 3, 0.2, 0.6885288809404666)},
+}  # fmt: skip
 
 
-def test_equal_scores_rank_by_the_greater_id():
-    assert best_first({"a": 0.5, "b10": 0.5, "b9": 0.5, "z": 0.1, "c": 2.0}) == ["c", "b9", "b10", "a", "z"]
+def test_ndcg_and_err_are_those_of_gdeval():
+    for query, expected in GDEVAL.items():
+        found = query_scores(GRADES[query], best_first(RUN[query]), RankingConfig(cutoff=5))
+        np.testing.assert_allclose([found["ndcg@5"], found["err@5"]], expected, rtol=0, atol=5e-6)
 
 
-def test_a_written_run_is_read_as_it_was_to_the_last_bit(tmp_path):
-    scores = np.random.default_rng(0).normal(size=50).astype(np.float32)
-    run = {"7": {f"d{i}": float(score) for i, score in enumerate(scores)}, "8": {"x": 1e-30}}
-    path = epath.Path(tmp_path / "run")
-    write_run(path, run)
-    best = int(scores.argmax())
-    assert path.read_text().splitlines()[0].split() == ["7", "Q0", f"d{best}", "1", f"{scores[best]:.9g}", "xlnet_jax"]
-    read = read_run([str(path)])
-    assert {q: {d: np.float32(s) for d, s in of.items()} for q, of in read.items()} == run
+@pytest.mark.parametrize("relevant_from", TREC_EVAL)
+def test_map_mrr_precision_and_linear_ndcg_are_those_of_trec_eval(relevant_from):
+    settings = RankingConfig(cutoff=5, gain="linear", relevant_from=relevant_from)
+    for query, expected in {**TREC_EVAL[relevant_from], "3": (0, 0, 0, 0)}.items():
+        found = query_scores(GRADES[query], best_first(RUN[query]), settings)
+        np.testing.assert_allclose([found[name] for name in ("map", "mrr", "p@5", "ndcg@5")], expected, rtol=1e-12)
+
+
+def test_means_are_over_the_queries_that_the_tools_count():
+    settings = RankingConfig(cutoff=5)
+    found = mean_scores({**GRADES, **UNRANKED}, RUN, settings)
+    assert found["ndcg@5"] == pytest.approx((0.29200 + 0.58971 + 0) / 3, abs=5e-6)  # not over query 3
+    assert found["err@5"] == pytest.approx((0.19141 + 0.19922 + 0) / 3, abs=5e-6)
+    assert found["map"] == pytest.approx((0.2875 + 0.8333333333333333 + 0 + 0) / 4)
+    linear = mean_scores({**GRADES, **UNRANKED}, RUN, RankingConfig(cutoff=5, gain="linear"))
+    assert linear["ndcg@5"] == pytest.approx((0.2701026857989743 + 0.6885288809404666 + 0 + 0) / 4)
+    assert set(mean_scores({"3": GRADES["3"]}, RUN, settings).values()) == {0.0}

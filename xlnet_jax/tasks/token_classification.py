@@ -6,9 +6,10 @@ the beginning, without ▁ in a script that has no spaces. So 北 京 never beco
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -27,17 +28,7 @@ from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text
 from xlnet_jax.tasks.readers import Record
-from xlnet_jax.tasks.task import Loss, Prediction, Task, inputs_of
-from xlnet_jax.tasks.token_classification.entities import (
-    OUTSIDE,
-    Scores,
-    entities,
-    entity_scores,
-    is_tag,
-    kind_of,
-    scheme_of,
-    strict_entities,
-)
+from xlnet_jax.tasks.task import Prediction, Task, inputs_of
 
 DOCUMENT_START = "-DOCSTART-"
 SPECIALS = 2  # <sep> and <cls> after a window
@@ -151,10 +142,10 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
                 )
         return Sentence(words, labels, lines, record.where)
 
-    def example_of(self, value: Any, where: str, number: int, labelled: bool) -> Sentence:
+    def example_of(self, value: Any, where: str, number: int) -> Sentence:
         """Return the sentence of a row, or of a list of words."""
         row = {"words": list(value)} if isinstance(value, list | tuple) else value
-        return super().example_of(row, where, number, labelled)
+        return super().example_of(row, where, number)
 
     def key(self, example: Sentence) -> object:
         """Return a new object: sentences have no ids."""
@@ -193,7 +184,7 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
                         f"{', '.join(numbers)}"
                     )
                 ids[row, place] = numbers[label]
-        texts = [encode_text(pieces[i].ids[window.begin : window.end], None, None) for i, window in items]
+        texts = [encode_text(pieces[i].ids[window.begin : window.end]) for i, window in items]
         values = {"target_weights": weights} | ({"labels": ids} if training else {})
         return Features(
             {"input_ids": [t[0] for t in texts], "segment_ids": [t[1] for t in texts]},
@@ -202,10 +193,10 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
             {"words": places},
         )
 
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
-        """Return the cross-entropy in nats over words."""
+    def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
+        """Return the cross-entropy of each word in nats, float32 [B, W]."""
         logits_BWC = _logits_BWC(model, params, batch, dropout)
-        return Loss.of(optax.softmax_cross_entropy_with_integer_labels(logits_BWC, batch["labels"]), batch)
+        return optax.softmax_cross_entropy_with_integer_labels(logits_BWC, batch["labels"])
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return label, int32 [B, W]: the likeliest label of each word."""
@@ -263,8 +254,8 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         return [PREDICTIONS, REPORT]
 
 
-def _predicted(answers: Sequence[Prediction]) -> list[tuple[str, ...]]:
-    return [answer.value if isinstance(answer.value, tuple) else () for answer in answers]
+def _predicted(answers: Sequence[Prediction]) -> list[Any]:
+    return [answer.value for answer in answers]
 
 
 def _labels(examples: Sequence[Sentence]) -> list[tuple[str, ...]]:
@@ -330,3 +321,103 @@ def _joined(words: Sequence[tuple[np.ndarray, int]]) -> Pieces:
     lengths = np.array([len(ids) for ids, _ in words])
     firsts = np.array([first for _, first in words])
     return Pieces(np.concatenate([ids for ids, _ in words]), np.cumsum(lengths) - lengths + firsts)
+
+
+# ---- entities -------------------------------------------------------------------------------------------------------
+# A tag is O, or the place of a word in an entity and its type, as B-PER. Entities are found and scored as seqeval in
+# its default mode and conlleval do.
+
+Scheme = Literal["IOB1", "IOB2", "BIOES"]
+# BILOU, BMEWO and BMES are BIOES by other letters; seqeval's default mode joins their neighbouring entities.
+SAME_PLACE = {"L": "E", "U": "S", "W": "S", "M": "I"}
+OUTSIDE = "O"
+_TAG = re.compile(r"O|[BIESLUWM]([-_].+)?")
+
+
+class Entity(NamedTuple):
+    """Words of one name."""
+
+    kind: str
+    begin: int  # its first word
+    end: int  # the word after its last
+
+
+class Scores(NamedTuple):
+    """Scores of all entities or of one type, 0 to 1; 0.0 where the denominator is 0."""
+
+    precision: float
+    recall: float
+    f1: float
+    true: int
+    predicted: int
+
+
+def is_tag(label: str) -> bool:
+    """Return True where a label gives the place of a word in an entity."""
+    return _TAG.fullmatch(label) is not None
+
+
+def kind_of(tag: str) -> str:
+    """Return the type of the entity that a word with this tag belongs to, "_" where the tag names none; O outside."""
+    return OUTSIDE if _place(tag) == OUTSIDE else tag[2:] or "_"
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """Return the entities of a sentence (`get_entities` of seqeval): one begins at B and S, after O, E and S, and
+    where the type changes, whatever the tag. So all schemes are read alike, and every sequence of tags has a
+    reading."""
+    found: list[Entity] = []
+    last_place, last_kind = OUTSIDE, ""
+    for i, tag in enumerate(tags):
+        place, kind = _place(tag), tag[2:] or "_"
+        if place != "O" and (place in "BS" or last_place in "OES" or kind != last_kind):
+            found.append(Entity(kind, i, i + 1))
+        elif place != "O":
+            found[-1] = found[-1]._replace(end=i + 1)
+        last_place, last_kind = place, kind
+    return found
+
+
+def strict_entities(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
+    """Return the entities that are tagged as their scheme demands (seqeval's strict mode): IOB2 begins with B; BIOES
+    begins with B and ends with E, or is one S; IOB1 demands nothing."""
+    wanted = {"IOB1": ("B", "I"), "IOB2": ("B",), "BIOES": ("BE", "S")}[scheme]
+    kept = []
+    for entity in entities(tags):
+        first, last = _place(tags[entity.begin]), _place(tags[entity.end - 1])
+        if (first if scheme != "BIOES" or first == "S" else first + last) in wanted:
+            kept.append(entity)
+    return kept
+
+
+def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
+    """Return the scheme of these tags: BIOES has E or S; IOB1 begins most entities with I."""
+    begins: Counter[str] = Counter()
+    for tags in sentences:
+        if any(_place(tag) in "ES" for tag in tags):
+            return "BIOES"
+        begins.update(tags[entity.begin][0] for entity in entities(tags))
+    return "IOB1" if begins["I"] > begins["B"] else "IOB2"
+
+
+def entity_scores(true: Iterable[Sequence[Entity]], predicted: Iterable[Sequence[Entity]]) -> dict[str | None, Scores]:
+    """Return the scores of all entities (key None, the micro average) and of each type. A predicted entity is right
+    where its words and its type are."""
+    of_true, of_predicted, of_found = Counter[str](), Counter[str](), Counter[str]()
+    for wanted, given in zip(true, predicted, strict=True):
+        of_true.update(entity.kind for entity in wanted)
+        of_predicted.update(entity.kind for entity in given)
+        of_found.update(entity.kind for entity in set(wanted) & set(given))
+    total = _scores(of_found.total(), of_true.total(), of_predicted.total())
+    return {None: total} | {
+        k: _scores(of_found[k], of_true[k], of_predicted[k]) for k in sorted(of_true | of_predicted)
+    }
+
+
+def _place(tag: str) -> str:
+    return SAME_PLACE.get(tag[0], tag[0])
+
+
+def _scores(found: int, true: int, predicted: int) -> Scores:
+    f1 = 2 * found / max(true + predicted, 1)
+    return Scores(found / max(predicted, 1), found / max(true, 1), f1, true, predicted)

@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
@@ -21,9 +22,8 @@ from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text
-from xlnet_jax.tasks.losses import classification_loss_B
 from xlnet_jax.tasks.readers import Record, json_file, json_lines
-from xlnet_jax.tasks.task import Loss, Prediction, Task, inputs_of
+from xlnet_jax.tasks.task import Prediction, Task, inputs_of
 
 SPECIALS = 3  # <sep> after the text, <sep> and <cls> after the question
 PREDICTIONS = "predictions.jsonl"
@@ -104,7 +104,7 @@ class MultipleChoice(Task[Question, list[Prediction]]):
         for question in examples:
             context = contexts[question.context]
             options = [encode_option(context, next(asked), seq_len, max_qa_len) for _ in question.options]
-            texts += options + [encode_text(context[:0], context[:0], None)] * (most - len(options))
+            texts += options + [encode_text(context[:0], context[:0])] * (most - len(options))
         values = {"options": np.array([len(question.options) for question in examples], np.int32)}
         if training:
             values["labels"] = np.array([question.answer for question in examples], np.int32)
@@ -115,9 +115,10 @@ class MultipleChoice(Task[Question, list[Prediction]]):
             texts_per_item=most,
         )
 
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
-        """Return the cross-entropy in nats over the options."""
-        return Loss.of(classification_loss_B(_scores_BC(model, params, batch, dropout), batch["labels"]), batch)
+    def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
+        """Return the cross-entropy in nats over the options, float32 [B]."""
+        scores_BC = _scores_BC(model, params, batch, dropout)
+        return optax.softmax_cross_entropy_with_integer_labels(scores_BC, batch["labels"])
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return probabilities, float32 [B, C] over the options; 0 where a question has fewer."""
@@ -166,7 +167,7 @@ def encode_option(
     before it; here it does not.
     """
     question = question[-max_qa_len:]
-    return encode_text(context[: seq_len - SPECIALS - len(question)], question, None)
+    return encode_text(context[: seq_len - SPECIALS - len(question)], question)
 
 
 def _race(path: str) -> Iterator[Record]:

@@ -8,28 +8,24 @@ import pytest
 
 from data_pipelines.tokenizer import SEP, Tokenizer
 from tests.xlnet_jax.random_models import random_params
-from tests.xlnet_jax.tasks.task_runs import metrics, outputs_of, tiny, write
+from tests.xlnet_jax.tasks.task_runs import metrics, outputs_and_loss, tiny, write
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import ColumnsConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.multiple_choice.task import MultipleChoice, Question, encode_option
+from xlnet_jax.tasks.multiple_choice import MultipleChoice, Question, encode_option
 
 MIDDLE = {
-    "id": "middle7.txt",
-    "article": "The cat sat on the mat.\nIt slept.",
+    "id": "middle7.txt", "article": "The cat sat on the mat.\nIt slept.",
     "questions": ["Where did the cat sit?", "The cat _ on the mat."],
     "options": [["on the mat", "in the hat", "at the bat", "by the rat"], ["ran", "sat", "ate", "hid"]],
     "answers": ["A", "B"],
-}
+}  # fmt: skip
 HIGH = {
-    "id": "high2.txt",
-    "article": "A dog barked at night.",
-    "questions": ["What barked?"],
-    "options": [["a cat", "a fox", "a dog", "a cow"]],
-    "answers": ["C"],
-}
+    "id": "high2.txt", "article": "A dog barked at night.", "questions": ["What barked?"],
+    "options": [["a cat", "a fox", "a dog", "a cow"]], "answers": ["C"],
+}  # fmt: skip
 DIALOGUE = [
     ["M: Shall we go?", "W: By bus."],
     [{"question": "How?", "choice": ["Bus", "Car", "Foot"], "answer": "Car"}],
@@ -37,28 +33,11 @@ DIALOGUE = [
 ]
 
 
-@pytest.fixture
-def school(tmp_path):
-    """RACE's folders."""
-    for name, content in (("middle/7.txt", MIDDLE), ("high/2.txt", HIGH)):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text(json.dumps(content))
-    return tmp_path
-
-
-def configured(task="multiple_choice", **columns):
+def task_of(name="multiple_choice", **columns):
     config = DEFAULTS["race"]()
-    data = dataclasses.replace(config.data, seq_len=48)
-    choice = dataclasses.replace(config.choice, max_qa_len=24)
-    return dataclasses.replace(config, task=task, data=data, choice=choice, columns=ColumnsConfig(**columns))
-
-
-def written(path, *rows):
-    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
-    return [str(path)]
-
-
-# ---- conversion -----------------------------------------------------------------------------------------------------
+    data, choice = dataclasses.replace(config.data, seq_len=48), dataclasses.replace(config.choice, max_qa_len=24)
+    changed = {"task": name, "data": data, "choice": choice, "columns": ColumnsConfig(**columns)}
+    return MultipleChoice(dataclasses.replace(config, **changed))
 
 
 def test_each_option_is_what_the_original_makes_of_it_where_it_stands_first(reference):
@@ -92,74 +71,66 @@ def test_an_option_takes_the_place_of_gaps_or_stands_behind_the_question():
     assert dataclasses.replace(question, question="What did he do?").asked(0) == "What did he do? sat"
 
 
-# ---- reading --------------------------------------------------------------------------------------------------------
-
-
-def test_race_is_read_from_its_folders_with_its_levels(school):
-    found = MultipleChoice(configured("race")).read([str(school)], labelled=True)
+def test_race_is_read_from_its_folders_with_its_levels(tmp_path):
+    for name, content in (("middle/7.txt", MIDDLE), ("high/2.txt", HIGH)):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(json.dumps(content))
+    found = task_of("race").read([str(tmp_path)], "train")
     assert {(q.id, q.level, q.answer, len(q.options)) for q in found} == {
         ("high2.txt-0", "high", 2, 4), ("middle7.txt-0", "middle", 0, 4), ("middle7.txt-1", "middle", 1, 4),
     }  # fmt: skip
     assert next(q for q in found if q.level == "high").context == HIGH["article"]
+    with pytest.raises(InputError, match="task race has fields of its own: leave `columns` out, or `task` multiple_ch"):
+        task_of("race", text="story")
 
 
 def test_dream_is_read_with_its_turns_as_one_text(tmp_path):
-    path = tmp_path / "dev.json"
-    path.write_text("\ufeff" + json.dumps([DIALOGUE], indent=1).replace("\n", "\r\n"))
-    (question,) = MultipleChoice(configured("dream")).read([str(path)], labelled=True)
+    (tmp_path / "dev.json").write_text("\ufeff" + json.dumps([DIALOGUE], indent=1).replace("\n", "\r\n"))
+    (question,) = task_of("dream").read([str(tmp_path / "dev.json")], "eval")
     assert question.context == "M: Shall we go? W: By bus."
     assert (question.id, question.answer, question.level) == ("4-7-0", 1, None)
 
 
 def test_json_lines_answer_by_text_letter_or_number_under_any_names(tmp_path):
     rows = [{"story": "s", "ask": "q", "options": ["B", "x", "y"], "key": key} for key in ("B", "C", 1, "y")]
-    task = MultipleChoice(configured(text="story", text_pair="ask", label="key"))
-    found = task.read(written(tmp_path / "a.jsonl", *rows), labelled=True)
-    assert [q.answer for q in found] == [0, 2, 1, 2]
-    assert [q.id for q in found] == ["0", "1", "2", "3"]
-
-
-def test_names_of_fields_are_refused_where_the_form_has_its_own():
-    with pytest.raises(InputError, match="task race has fields of its own: leave `columns` out, or `task` multiple_ch"):
-        MultipleChoice(configured("race", text="story"))
-
-
-# ---- network --------------------------------------------------------------------------------------------------------
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = task_of(text="story", text_pair="ask", label="key").read([str(tmp_path / "a.jsonl")], "train")
+    assert [(q.id, q.answer) for q in found] == [("0", 0), ("1", 2), ("2", 1), ("3", 2)]
 
 
 @pytest.fixture(scope="module")
 def questions():
-    def question(i, text, options, answer, level):
-        return Question(f"q{i}", text, "Who came?", options, answer, f"file: line {i}", level)
-
     return [
-        question(1, "The old man came at night.", ("the old man", "the king", "a dog", "no one"), 0, "middle"),
-        question(2, "A dog came.", ("the king", "a dog", "an old and very angry man"), 1, "high"),
-        question(3, "No one came, and all were glad of it.", ("a dog", "no one"), 1, "high"),
+        Question(f"q{i}", text, "Who came?", options, answer, f"file: line {i}", level)
+        for i, text, options, answer, level in (
+            (1, "The old man came at night.", ("the old man", "the king", "a dog", "no one"), 0, "middle"),
+            (2, "A dog came.", ("the king", "a dog", "an old and very angry man"), 1, "high"),
+            (3, "No one came, and all were glad of it.", ("a dog", "no one"), 1, "high"),
+        )
     ]
 
 
 def features_of(questions, english, head=None):
-    task = MultipleChoice(configured())
+    task = task_of()
     head = head or task.head(questions)
     return task, head, task.features(questions, english, head, training=True)
 
 
 def test_an_option_that_a_question_lacks_has_no_share(questions, english):
-    task, head, features = features_of(questions, english)
     config = tiny(english.vocab_size)
-    params = random_params(config, head)
-    both = outputs_of(task, build_model(config, head), params, features, 2, 48, "right")
-    assert (both["probabilities"][1, 3:] == 0).all()
-    assert (both["probabilities"][2, 2:] == 0).all()
-    np.testing.assert_allclose(both["probabilities"].sum(1), 1, atol=1e-5)
-    # A question alone, among options of its own number.
-    task, head, features = features_of(questions[2:], english)
-    alone = outputs_of(task, build_model(config, head), params, features, 1, 48, "left")
-    np.testing.assert_allclose(alone["probabilities"][0], both["probabilities"][2, :2], rtol=0, atol=1e-5)
 
+    def probabilities(questions, side):
+        task, head, features = features_of(questions, english)
+        model, params = build_model(config, head), random_params(config, head)
+        outputs, _ = outputs_and_loss(task, model, params, features, 2, 48, side)
+        return outputs["probabilities"]
 
-def test_a_question_with_more_options_than_were_learned_from_is_refused(questions, english):
+    both = probabilities(questions, "right")
+    assert (both[1, 3:] == 0).all()
+    assert (both[2, 2:] == 0).all()
+    np.testing.assert_allclose(both.sum(1), 1, atol=1e-5)
+    alone = probabilities(questions[2:], "left")  # among options of its own number
+    np.testing.assert_allclose(alone[0], both[2, :2], rtol=0, atol=1e-5)
     with pytest.raises(InputError, match="file: line 1 has 4 options, and those that were learned from have 3 at most"):
         features_of(questions, english, HeadConfig("multiple_choice", 3))
 
@@ -167,9 +138,8 @@ def test_a_question_with_more_options_than_were_learned_from_is_refused(question
 def test_accuracy_is_counted_by_level_and_predictions_name_the_answers(questions, english, tmp_path):
     task, _, features = features_of(questions, english)
     outputs = {"probabilities": np.array([[0.7, 0.1, 0.1, 0.1], [0.1, 0.2, 0.7, 0.0], [0.4, 0.6, 0.0, 0.0]])}
-    assert metrics(task, questions, features, outputs) == pytest.approx(
-        {"accuracy": 2 / 3, "accuracy_middle": 1.0, "accuracy_high": 0.5}
-    )
+    scores = {"accuracy": 2 / 3, "accuracy_middle": 1.0, "accuracy_high": 0.5}
+    assert metrics(task, questions, features, outputs) == pytest.approx(scores)
     assert write(task, tmp_path, questions, features, outputs) == ["predictions.jsonl"]
     rows = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     assert rows[1] == {"id": "q2", "answer": "C", "text": "an old and very angry man", "probabilities": [0.1, 0.2, 0.7]}
