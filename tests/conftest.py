@@ -12,9 +12,9 @@ from tests.bucket import Bucket, serving
 
 UNTRACED = (
     "workdir corpus validation preset text_field corpus_errors tokenizer init tfds_data_dir auto_fit trace_steps "
-    "distributed checkpoint eval log given"
+    "distributed checkpoint eval log given train predict reinitialize narrow_start epochs seeds columns selection"
 ).split()
-"""Settings of a pretraining run on which its train step and first state do not depend"""
+"""Settings of a run on which its train step and first state do not depend"""
 DATA_OF_OTHERS = Path(__file__).parents[2] / "shared"
 
 
@@ -29,10 +29,11 @@ def commands_without_torch():
 
 @pytest.fixture(scope="session", autouse=True)
 def programs_traced_once():
-    """Let pretraining runs of this process share their programs and first states where their settings make equal ones:
+    """Let runs of this process share their programs and first states where their settings make equal ones:
     most of the time of a tiny run is tracing, which no cache of compiled programs saves."""
     from xlnet_jax.kernels.mesh import interpretation
     from xlnet_jax.settings.config import Config
+    from xlnet_jax.tasks.config import FinetuneConfig
     from xlnet_jax.training import evaluation, pretrain, step
 
     programs: dict[str, Any] = {}
@@ -49,7 +50,7 @@ def programs_traced_once():
     make_program, make_eval_step, init_state = step.Program.of.__func__, step.make_eval_step, step.init_state
 
     def program_of(cls, config, objective, devices=None):
-        if type(config) is not Config or devices or interpretation():
+        if type(config) not in (Config, FinetuneConfig) or devices or interpretation():
             return make_program(cls, config, objective, devices)
         key = repr([(name, value) for name, value in vars(config).items() if name not in UNTRACED])
         if key not in programs:
