@@ -1,6 +1,6 @@
 """A tiny network on the batches of a task."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -22,18 +22,23 @@ def tiny(vocab_size):
     )  # fmt: skip
 
 
-def outputs_and_loss(task, model, params, features, rows, length, side):
-    """Return the outputs for all items and the mean loss. The last batch of `rows` is padded."""
-
+@cache
+def program_of(task, model):
     @jax.jit
-    def both(params, batch):
+    def outputs_and_sums(params, batch):
         losses, weights = task.losses(model, params, batch, None), batch["target_weights"]
         return task.predict(model, params, batch), (losses * weights).sum(), weights.sum()
 
+    return outputs_and_sums
+
+
+def outputs_and_loss(task, model, params, features, rows, length, side):
+    """Return the outputs for all items and the mean loss. The last batch of `rows` is padded."""
     items = np.arange(len(features))
     batches = np.pad(items, (0, -len(items) % rows), constant_values=NO_ITEM).reshape(-1, rows)
     params = jax.tree.map(jnp.asarray, params)
-    found = [both(params, collate(features, of_batch, length, side)) for of_batch in batches]
+    run = program_of(task, model)
+    found = [run(params, collate(features, of_batch, length, side)) for of_batch in batches]
     outputs, losses, weights = zip(*found, strict=True)
     return restore_order(list(zip(batches, outputs, strict=True)), len(features)), float(sum(losses) / sum(weights))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import scipy.stats
 
-from xlnet_jax.tasks.classification.tables import ANY, Groups, Published
+from xlnet_jax.tasks.classification.tables import Groups, Published
 from xlnet_jax.tasks.readers import Role
 
 # What files are called where a task has no names of its own.
@@ -76,11 +76,6 @@ PUBLISHED: dict[str, Published] = {
     "yelp-2": _YELP,
     "yelp-5": replace(_YELP, labels=("1", "2", "3", "4", "5")),
 }  # fmt: skip
-
-
-def published_task(name: str) -> Published:
-    """Return the task as it is published; tables of any other task have the usual columns."""
-    return PUBLISHED.get(name, ANY)
 
 
 def classification_scores(predicted: np.ndarray, true: np.ndarray, num_labels: int) -> dict[str, float]:

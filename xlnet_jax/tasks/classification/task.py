@@ -22,13 +22,13 @@ from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
 from xlnet_jax.plots.confusion import Confusion, Scatter
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.classification.glue import (
+    PUBLISHED,
     STEMS,
     classification_scores,
     multilabel_scores,
-    published_task,
     regression_scores,
 )
-from xlnet_jax.tasks.classification.tables import field, files_of_role, read_table, text_field
+from xlnet_jax.tasks.classification.tables import ANY, field, files_of_role, read_table, text_field
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text, head_and_tail, shorten
 from xlnet_jax.tasks.readers import Record, demand_form
@@ -76,7 +76,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
-        published = published_task(config.task)
+        published = PUBLISHED.get(config.task, ANY)
         given: dict[str, Any] = {
             k: (v,) for k in ("text", "text_pair", "label") if (v := getattr(config.columns, k)) is not None
         }

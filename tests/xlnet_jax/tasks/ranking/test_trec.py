@@ -72,7 +72,6 @@ READ = {
     ("form", "text", "said"),
     [
         ("documents", "1\ta\n1\tb\n", "line 2: the id '1' is there already"),
-        ("documents", "a b\tx\ty\n", "line 1: the id 'a b' is there already, is empty or has spaces"),
         ("documents", "1\ta\n\n2 b\n", "line 3 has 1 fields between tabs"),
         ("documents", '{"_id": "a", "text": "b"}\n{"_id": "b"}\n', "line 2 has no 'text'"),
         ("documents", "some words\n", "unknown form; give SMART"),
