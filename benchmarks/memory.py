@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 import xlnet_jax
-from data_pipelines import sources, texts
+from data_pipelines import sources
 from xlnet_jax import __main__ as command
 from xlnet_jax.checkpoints.pretrained import Pretrained, on_device, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
@@ -85,7 +85,7 @@ def main(argv: list[str]) -> int:
     model = on_device(xlnet_jax.load(given.checkpoint))
     needed = max(max(given.attention) + given.pieces, given.segments * given.segment) + 1
     lines = sources.read_lines(sources.find([given.text]), "strict")
-    ids_L = texts.first_pieces(lines, vocabulary_tokenizer(model), needed)
+    ids_L = sources.first_pieces(lines, vocabulary_tokenizer(model), needed)
     if len(ids_L) < needed:
         raise InputError(f"--text {given.text}: {len(ids_L):,} pieces, and {needed:,} are needed: give a longer one")
     m = model.model

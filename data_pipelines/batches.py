@@ -28,7 +28,7 @@ import numpy as np
 from data_pipelines import permutation, windows
 from data_pipelines.corpus import Corpus, SplitName, Start
 from data_pipelines.mixture import Mixture
-from data_pipelines.objectives.base import HELD_OUT, Filling, Windows, batch_spec
+from data_pipelines.objectives import HELD_OUT, Filling, Windows, batch_spec
 from data_pipelines.stateless import Purpose, uniforms
 from data_pipelines.windows import documents_of, first_tokens
 from xlnet_jax.dims import Batch
@@ -122,11 +122,6 @@ class BatchSource:
         weights = () if self.is_held_out else self.data.weights or manifest.weights
         return Mixture(manifest.splits[self.split].source_blocks, weights, self.seed)
 
-    @property
-    def _has_partners(self) -> bool:
-        """Whether windows have a B that may come from another block."""
-        return self.data.window == "pairs"
-
     def read_visit(self, visit: int, rows: Rows) -> Batch:
         """Read the blocks of `rows` (numbers in the global batch, ascending) in one visit, by one read.
 
@@ -136,7 +131,7 @@ class BatchSource:
         index of the first token of each token's document; no rows without data.pack.
         """
         own, partner, is_reversed = self.assign(visit, rows)
-        blocks = np.concatenate([own, partner]) if self._has_partners else own
+        blocks = np.concatenate([own, partner]) if self.data.window == "pairs" else own
         tokens, starts = self.corpus.read(self.split, blocks)
         flip = np.resize(is_reversed, len(blocks))[:, None]  # a partner has the direction of its row
         tokens = np.where(flip, tokens[:, ::-1], tokens)

@@ -1,4 +1,5 @@
-"""Find the text that a run names: files, globs, folders, datasets; on disk, in the cloud, on the web, on the Hub.
+"""Find the text that a run names, and read it by lines or text by text: files, globs, folders, datasets; on disk, in
+the cloud, on the web, on the Hub.
 
 A name stands for *units*: files or slices of a dataset. `readers` or `tfds_text` reads each unit by itself.
 """
@@ -13,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import numpy as np
 from etils import epath
 
 from data_pipelines import remote
@@ -22,6 +24,8 @@ from data_pipelines.corpus import MANIFEST_FILE
 from data_pipelines.readers import OPENERS, Errors, JsonLinesFile, ParquetFile, TextFile
 from data_pipelines.remote import HUB, RemoteFile, file_name, find_dataset, in_one_line, is_remote, on_web
 from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
+from data_pipelines.tokenizer import EOD, SAMPLE_LINES, Normalization, Tokenizer
+from data_pipelines.tokenizer.normalization import Survey
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import tell
 from xlnet_jax.storage.files import in_bucket
@@ -31,9 +35,12 @@ COMPRESSED = tuple(OPENERS)
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 PARQUET = ".parquet"
 DOCUMENT_END = ""
+LINES_AT_ONCE = 64  # tokenized
 SAMPLED_FILES = 100
 WANTED = "give a text file, a glob in quotes, a folder of *.txt files, a URL, tfds:NAME or hf:NAME"
 
+TextUnit = Literal["line", "document"]
+Id = str | int
 Unit = TextFile | JsonLinesFile | ParquetFile | DatasetSlice
 
 
@@ -55,7 +62,7 @@ class TextSourceSettings:
     """field that holds the text in JSON, Parquet, TFDS and on the Hub"""
     tfds_data_dir: str | None = None
     """folder of prepared TFDS datasets; None = TFDS's default"""
-    corpus_errors: Literal["strict", "replace"] = "strict"
+    corpus_errors: Errors = "strict"
     """bytes that are not UTF-8: stop and say where, or read U+FFFD"""
 
     def find(self, names: Sequence[str], split: str = "train") -> list[Source]:
@@ -84,7 +91,27 @@ def find(
 
     Raises InputError if a name stands for nothing, and Unreachable where a network fails.
     """
-    return [_source(name, text_field, tfds_data_dir, split) for name in names]
+    found = []
+    for name in names:
+        if not name:
+            raise InputError(f"a text has an empty name; {WANTED}")
+        listed: list[RemoteFile] = []
+        paths: list[str] = []
+        dataset = name.removeprefix(TFDS) if name.startswith(TFDS) else None
+        with in_one_line(name):
+            if is_remote(name):
+                listed = _remote_files(name)
+            elif name.startswith(HUB):
+                listed = find_dataset(name, split)
+            elif dataset is None:
+                dataset, paths = _local_files(name)
+        units: Sequence[Unit]
+        if dataset is not None:
+            units = open_dataset(dataset, tfds_data_dir, split, text_field)
+        else:
+            units = [_reader(path, text_field) for path in (*paths, *(file.url for file in listed))]
+        found.append(Source(describe(name), name, tuple(units), tuple(listed)))
+    return found
 
 
 def embedded() -> tuple[str, str]:
@@ -147,13 +174,24 @@ def read_lines(sources: Sequence[Source], errors: Errors) -> Iterator[str]:
         raise no_text(sources)
 
 
-def sample_lines(sources: Sequence[Source], errors: Errors, count: int) -> Iterator[str]:
-    """Yield at most `count` lines, from the beginnings of up to SAMPLED_FILES files or slices all over the sources."""
+def survey(sources: Sequence[Source], errors: Errors) -> Survey:
+    """Return what decides the normalisation of a text: counts of SAMPLE_LINES lines, from the beginnings of up to
+    SAMPLED_FILES files or slices all over the sources. Raises InputError on bytes that are not text."""
     units = [unit for source in sources for unit in source.units]
     chosen = units[:: -(-len(units) // SAMPLED_FILES) or 1]
-    for unit in chosen:
-        lines = (line for chunk in unit.chunks(errors) for line in map(str.strip, chunk.split("\n")) if line)
-        yield from itertools.islice(lines, -(-count // len(chosen)))
+
+    def sample(unit: Unit) -> Iterator[str]:
+        lines = (line.strip() for chunk in unit.chunks(errors) for line in chunk.split("\n"))
+        return itertools.islice(filter(None, lines), -(-SAMPLE_LINES // len(chosen)))
+
+    return Survey.of(itertools.chain.from_iterable(map(sample, chosen)))
+
+
+def choose_normalization(sources: Sequence[Source], errors: Errors) -> Normalization:
+    """Return the normalisation that suits a text, and print it with its reason. Raises InputError as `survey`."""
+    found = survey(sources, errors)
+    print(f"chosen      normalization {found.normalization}, {found.reason}")
+    return found.normalization
 
 
 def no_text(sources: Sequence[Source]) -> InputError:
@@ -166,23 +204,70 @@ def name_of(sources: Sequence[Source]) -> str:
     return sources[0].given if len(sources) == 1 else f"{sources[0].given} and {len(sources) - 1} more"
 
 
-def _source(name: str, text_field: str, tfds_data_dir: str | None, split: str) -> Source:
-    if not name:
-        raise InputError(f"a text has an empty name; {WANTED}")
-    listed: list[RemoteFile] = []
-    paths: list[str] = []
-    dataset = name.removeprefix(TFDS) if name.startswith(TFDS) else None
-    with in_one_line(name):
-        if is_remote(name):
-            listed = _remote_files(name)
-        elif name.startswith(HUB):
-            listed = find_dataset(name, split)
-        elif dataset is None:
-            dataset, paths = _local_files(name)
-    if dataset is not None:
-        return Source(describe(name), name, open_dataset(dataset, tfds_data_dir, split, text_field))
-    paths += [file.url for file in listed]
-    return Source(describe(name), name, tuple(_reader(path, text_field) for path in paths), tuple(listed))
+# ---- texts one by one, for commands that write one result a text ----------------------------------------------------
+
+
+class TextRecord(NamedTuple):
+    """One text, with its place and its id."""
+
+    text: str
+    where: str  # file and line or row, for messages
+    id: Id | None = None
+
+
+def read_texts(
+    sources: Sequence[Source], unit: TextUnit, id_field: str | None = None, errors: Errors = "strict"
+) -> Iterator[TextRecord]:
+    """Yield the texts of these sources in order; one at a time is in memory.
+
+    unit: in text files, line = every line that is not blank is a text, document = the lines up to a blank one, joined
+    by spaces, are a text. An object of JSON Lines or a row of Parquet is always one text. id_field: the field with its
+    id, a string or a whole number. errors: as in `sources.read_lines`.
+
+    Raises InputError, with file and line or row, if a text is empty or a field is missing.
+    """
+    for source in sources:
+        for part in source.units:
+            for record in _texts(part, unit, id_field, errors):
+                if not record.text:
+                    raise InputError(f"{record.where} is empty: leave it out")
+                yield record
+
+
+def _texts(part: Unit, unit: TextUnit, id_field: str | None, errors: Errors) -> Iterator[TextRecord]:
+    if isinstance(part, JsonLinesFile | ParquetFile):
+        for where, text, value in part.rows(errors, id_field):
+            if isinstance(value, bool) or not isinstance(value, Id | None):
+                raise InputError(f"{where}: its id {value!r} is neither a string nor a whole number")
+            yield TextRecord(text.strip(), where, value)
+        return
+    if id_field is not None:
+        raise InputError(f"`id_field` {id_field}: only JSON Lines and Parquet have fields, and the text is neither")
+    one_a_line = unit == "line" and isinstance(part, TextFile)
+    lines = (line.strip() for chunk in part.chunks(errors) for line in chunk.split("\n")[:-1])
+    document: list[str] = []
+    for number, line in enumerate(itertools.chain(lines, [""]), start=1):
+        if line:
+            document.append(line)
+        if document and (one_a_line or not line):
+            first = number if line else number - len(document)
+            yield TextRecord(" ".join(document), f"text {part.path}: line {first}")
+            document = []
+
+
+def first_pieces(lines: Iterator[str], tokenizer: Tokenizer, count: int) -> np.ndarray:
+    """Return the first token ids of a text, at most `count`, with <eod> after each document: int32 [E].
+
+    lines: as `sources.read_lines` yields them.
+    """
+    found = [np.zeros(0, np.int32)]
+    while sum(map(len, found)) < count and (chunk := list(itertools.islice(lines, LINES_AT_ONCE))):
+        encoded = zip(chunk, tokenizer.encode_lines(chunk), strict=True)
+        found += [np.array([EOD], np.int32) if line == DOCUMENT_END else ids for line, ids in encoded]
+    return np.concatenate(found)[:count]
+
+
+# ---- what a name stands for -----------------------------------------------------------------------------------------
 
 
 def _reader(path: str, text_field: str) -> Unit:
@@ -218,7 +303,7 @@ def _local_files(name: str) -> tuple[str | None, list[str]]:
                 f"text {name}: {len(there) - len(texts):,} of its {len(there):,} files are left out, as their names "
                 "are not those of texts; a glob in quotes names others"
             )
-        found = _once(name, texts or there)
+        found = _once(texts or there)
     else:
         found = [path] if path.exists() else match_glob(path)
     if not found:
@@ -250,20 +335,17 @@ def _place(path: epath.PathLike) -> str:
     return str(path) if "://" in str(path) else os.path.realpath(path)
 
 
-def _once(name: str, files: Sequence[epath.Path]) -> list[epath.Path]:
-    """Return each file by its shortest path, sorted, and print how many paths were left out."""
+def _once(files: Sequence[epath.Path]) -> list[epath.Path]:
+    """Return each file by its shortest path, sorted."""
     longest_first = sorted(files, key=lambda file: (len(str(file)), str(file)), reverse=True)
-    once = {_place(file): file for file in longest_first}
-    if left_out := len(files) - len(once):
-        tell(f"text {name}: {left_out:,} of its {len(files):,} paths are links to others of them; each is read once")
-    return sorted(once.values())
+    return sorted({_place(file): file for file in longest_first}.values())
 
 
 def match_glob(pattern: epath.Path) -> list[epath.Path]:
     """Return the files that a glob stands for, each by one path, sorted; `**` descends, on disk."""
     if not in_bucket(pattern):
         found = (file for file in glob.glob(str(pattern), recursive=True) if not os.path.isdir(file))
-        return _once(str(pattern), list(map(epath.Path, found)))
+        return _once(list(map(epath.Path, found)))
     if "**" in pattern.parts:
         raise InputError(f"text {pattern}: ** descends on disk only; name the folder, which stands for all its files")
     base = pattern

@@ -12,7 +12,7 @@ models, or words; its context counts tokens in both cases.
 
 import numpy as np
 
-from data_pipelines.objectives.base import Draw
+from data_pipelines.objectives import Draw
 from data_pipelines.stateless import Purpose, choice, smallest_first
 from xlnet_jax.settings.config import DataConfig
 

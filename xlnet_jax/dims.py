@@ -29,7 +29,7 @@ CLS_SEGMENT = 2
 """Segment of <cls>, which comes after A (0) and B (1)."""
 
 Batch: TypeAlias = dict[str, np.ndarray]
-"""One pretraining batch on the host, array by name. data_pipelines/objectives/base.py describes the arrays.
+"""One pretraining batch on the host, array by name. data_pipelines/objectives/__init__.py describes the arrays.
 
 Without a number of targets (data.num_predict None) P is L: a slot for each position, and the weight is 1.0 at targets.
 """

@@ -1,1 +1,307 @@
-"""Show one window of a corpus as text and as a picture: python -m data_pipelines.inspect"""
+"""One window of a corpus as text and as a picture: its view, and what is printed of it: the parts, the targets in their
+order, the tokens read in place of targets, and the keys that each row sees.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from data_pipelines.batches import BatchSource
+from data_pipelines.objectives import Filling
+from data_pipelines.tokenizer import CLS, MASK, SEP, SPECIAL_PIECES, Tokenizer
+from xlnet_jax.dims import WINDOW_SPECIALS
+from xlnet_jax.settings.config import DataConfig
+
+UNUSED_MEMORY = np.iinfo(np.int32).max
+FILLED_MEMORY = np.iinfo(np.int32).min
+TARGET, SPECIAL, HEADING = "bold dark_orange3", "dim", "bold"  # styles of rich
+
+
+@dataclass(frozen=True)
+class Part:
+    """Positions begin ... end - 1 of a window."""
+
+    name: str
+    segment: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class WindowView:
+    """One row of a batch. Dimensions as in dims.py; arrays over the real targets have P rows, without padding."""
+
+    filling: Filling
+    data: DataConfig
+    step: int
+    row: int
+    steps_per_block: int
+    block: int
+    partner: int  # block of a random B
+    is_next: bool  # B continues A, and comes after it
+    is_reversed: bool
+    mem_len: int
+    mem_filled: int
+    input_ids: np.ndarray  # int32 [L]
+    pieces: list[str]  # L pieces, as they are read
+    segment_ids: np.ndarray  # int32 [L]
+    perm_rank: np.ndarray  # int32 [L]
+    document_start: np.ndarray | None  # int32 [L]; None = documents see each other
+    targets: np.ndarray  # int32 [P], positions, ascending
+    predicted: dict[int, str]  # position of a target -> piece predicted there
+
+    @property
+    def by_query_stream(self) -> bool:
+        """True if the query stream predicts the targets, in their order."""
+        return self.filling.stream == "query"
+
+    @property
+    def predicts_next(self) -> bool:
+        """True if a row predicts the token after its own, so that no token of the window is hidden."""
+        return self.filling.target == "next"
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Parts of the window from its first position to its last, as data.window says; none is empty."""
+        length, reuse = len(self.pieces), self.data.reuse_len
+        specials = [("<sep>", 0, length - 2), ("<cls>", 2, length - 1)]
+        if self.data.window == "pairs":
+            sep = int(np.flatnonzero(self.segment_ids == 0)[-1])
+            begins = [("A", 0, reuse), ("<sep>", 0, sep), ("B", 1, sep + 1), ("<sep>", 1, length - 2), specials[1]]
+        else:
+            begins = [("text", 0, reuse), *(specials if self.data.window == "sentences" else ())]
+        found = [("reused", 0, 0), *begins, ("", 0, length)]
+        parts = [Part(*this, after[2]) for this, after in itertools.pairwise(found)]
+        return [part for part in parts if part.begin < part.end]
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Positions of the targets, in the order of prediction."""
+        return self.targets[np.argsort(self.perm_rank[self.targets], kind="stable")].tolist()
+
+    @cached_property
+    def place(self) -> dict[int, int]:
+        """Place of each target in the order, from 1, by its position."""
+        return {position: place for place, position in enumerate(self.order, start=1)}
+
+    @cached_property
+    def is_special(self) -> np.ndarray:
+        """Mask of <sep> and <cls>, bool [L]: they have a place in the order but are never predicted."""
+        return np.isin(self.input_ids, (SEP, CLS))
+
+    @cached_property
+    def key_rank(self) -> np.ndarray:
+        """Ranks of the keys, int64 [K]: memory, then the tokens. A row sees the keys whose rank is not above its own
+        (`permutation`)."""
+        memory = np.full(self.mem_len, UNUSED_MEMORY, np.int64)
+        memory[self.mem_len - self.mem_filled :] = FILLED_MEMORY
+        return np.concatenate([memory, 2 * self.perm_rank.astype(np.int64)])
+
+    @cached_property
+    def document(self) -> np.ndarray:
+        """Number of the document of each token, from 1 in reading order, where documents do not see each other: int64
+        [L]."""
+        start = np.zeros(len(self.pieces)) if self.document_start is None else self.document_start
+        return np.unique(start, return_inverse=True)[1] + 1
+
+    def content_sees(self, positions: np.ndarray, keys: np.ndarray | None = None) -> np.ndarray:
+        """Return bool [rows, keys]: True where the rows of the content stream at these positions may see a key. keys:
+        indices of [0, K); None = all."""
+        return self._sees(2 * self.perm_rank[positions], positions, keys)
+
+    def query_sees(self, positions: np.ndarray, keys: np.ndarray | None = None) -> np.ndarray:
+        """Return as `content_sees`, for rows of the query stream at these targets."""
+        return self._sees(2 * self.perm_rank[positions] - 1, positions, keys)
+
+    @cached_property
+    def prediction_sees(self) -> np.ndarray:
+        """Mask of the keys that the rows which predict the targets may see, bool [P, K]."""
+        return (self.query_sees if self.by_query_stream else self.content_sees)(self.targets)
+
+    def _sees(self, rank: np.ndarray, positions: np.ndarray, keys: np.ndarray | None) -> np.ndarray:
+        keys = np.arange(len(self.key_rank)) if keys is None else keys
+        sees = self.key_rank[keys] <= rank[:, None]
+        if self.document_start is None:
+            return sees
+        place = keys - self.mem_len  # below 0 in memory, into which a document may reach
+        end = np.searchsorted(self.document, self.document[positions], side="right")
+        return sees & (place >= self.document_start[positions, None]) & (place < end[:, None])
+
+
+def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) -> WindowView:
+    """Return the view of row `row` of batch `step`."""
+    rows = range(row, row + 1)
+    data = dataclasses.replace(source.data, emit="compact")
+    if data.window == "pairs" and data.pair_loss == "none":
+        data = dataclasses.replace(data, pair_loss="next")  # so that is_next says where B comes from
+    compact = dataclasses.replace(source, data=data)
+    block, partner, _ = compact.assign(step // source.steps_per_block, rows)
+    batch = {name: values[0] for name, values in compact.batch_at(step, rows).items()}
+    real = batch["target_weights"] > 0
+    targets = batch["target_positions"][real]
+    return WindowView(
+        filling=source.filling,
+        data=source.data,
+        step=step,
+        row=row,
+        steps_per_block=source.steps_per_block,
+        block=int(block[0]),
+        partner=int(partner[0]),
+        is_next=bool(batch.get("is_next")),
+        is_reversed=bool(batch["is_reversed"]),
+        mem_len=source.mem_len,
+        mem_filled=int(batch["mem_filled"]),
+        input_ids=batch["input_ids"],
+        pieces=[tokenizer.pieces[i] for i in batch["input_ids"]],
+        segment_ids=batch.get("segment_ids", np.zeros_like(batch["input_ids"])),
+        perm_rank=batch["perm_rank"],
+        document_start=batch.get("document_start"),
+        targets=targets,
+        predicted={p: tokenizer.pieces[i] for p, i in zip(targets.tolist(), batch["target_ids"][real], strict=True)},
+    )
+
+
+def describe(view: WindowView) -> Iterator[RenderableType]:
+    """Yield the text that rich prints of a window: its origin, its tokens, its targets."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style=HEADING, width=10)
+    for name, fact in _facts(view).items():
+        table.add_row(name, Text(fact))
+    yield table
+    yield Text("\nTEXT", HEADING).append(f"  in the order in which the row reads it{view.filling.mark}", "not bold")
+    yield _text(view, backwards=False)
+    if view.is_reversed:
+        yield Text("\nTEXT", HEADING).append("  the same tokens in the order of the text", "not bold")
+        yield _text(view, backwards=True)
+    if view.by_query_stream or not view.predicts_next:
+        name, what = (
+            ("ORDER", "in which the targets are predicted, and") if view.by_query_stream else ("TARGETS", "and")
+        )
+        keys = f"{len(view.key_rank)} keys ({view.mem_len} of memory, {len(view.pieces)} tokens)"
+        yield Text(f"\n{name}", HEADING).append(f"  {what} how many of the {keys} each sees", "not bold")
+        yield _order(view)
+    yield Text(view.filling.legend)
+
+
+def _facts(view: WindowView) -> dict[str, str]:
+    data, length, specials = view.data, len(view.pieces), WINDOW_SPECIALS[view.data.window]
+    of_text = "of A and B" if data.window == "pairs" else "of text"
+    parts = ((data.reuse_len, "reused"), (length - data.reuse_len - specials, of_text), (specials, "special"))
+    lengths = " + ".join(f"{count} {what}" for count, what in parts if count)
+    once = "; drawn once for all visits of the block" if data.masking == "static" else ""
+    direction = "backwards, from the end of the block to its beginning" if view.is_reversed else "forwards"
+    window = f"window {view.step % view.steps_per_block + 1} of {view.steps_per_block}"
+    filled = f"{view.mem_filled} of {view.mem_len} positions hold the tokens before the window"
+    facts = {
+        "objective": view.filling.objective,
+        "batch": f"step {view.step:,}, row {view.row:,}",
+        "reads": f"block {view.block:,} {direction}",
+        "visit": f"{view.step // view.steps_per_block:,}, one reading of the block: this is {window}",
+        "window": f"{length} tokens: {lengths}{once}",
+        "memory": filled if view.mem_len else "none",
+    }
+    if data.window == "pairs":
+        a, b = (next(part.end - part.begin for part in view.parts if part.name == name) for name in "AB")
+        origin = (
+            "B is the continuation of A"
+            if view.is_next
+            else f"B is a random piece of text, from block {view.partner:,}"
+        )
+        if data.pair_loss == "order":
+            origin = "in order: B continues A" if view.is_next else "swapped: A continues B"
+        facts["A, B"] = f"{a} + {b} tokens; {origin}"
+    if data.pack:
+        facts["documents"] = f"{view.document[-1]}, which do not see each other"
+    return facts | {"targets": _targets(view)}
+
+
+def _targets(view: WindowView) -> str:
+    if view.predicts_next:
+        first, last = view.targets[0], view.targets[-1]
+        where = "every position" if len(view.targets) == len(view.pieces) else f"the positions {first} to {last}"
+        return f"{len(view.targets)}: the next piece at {where}, {view.predicted[last]} at the last"
+    slots = view.data.num_predict or len(view.targets)
+    counted = f"{len(view.targets)} of {slots}"
+    if empty := slots - len(view.targets):
+        counted += f"; {empty} found no token to predict: weight 0, not drawn"
+    if view.filling.replaces:
+        read = [view.pieces[position] for position in view.predicted]
+        masked = sum(piece == SPECIAL_PIECES[MASK] for piece in read)
+        kept = sum(piece == view.predicted[position] for piece, position in zip(read, view.predicted, strict=True))
+        counted += f"; {masked} read as <mask>, {len(read) - masked - kept} as another piece, {kept} as they are"
+    return counted
+
+
+def _text(view: WindowView, backwards: bool) -> Table:
+    columns = ["part", "segment", *(["document"] if view.data.pack else []), "positions", ""]
+    table = Table(*columns, box=None, pad_edge=False, header_style="dim")
+    # A part is cut where documents begin.
+    breaks = np.flatnonzero(np.diff(view.document)) + 1
+    stretches = []
+    for part in view.parts:
+        inside = breaks[(breaks > part.begin) & (breaks < part.end)].tolist()
+        stretches += [(part, range(*ends)) for ends in itertools.pairwise([part.begin, *inside, part.end])]
+    for part, positions in reversed(stretches) if backwards else stretches:
+        first, last = (positions[-1], positions[0]) if backwards else (positions[0], positions[-1])
+        span = str(first) if first == last else f"{first} … {last}"
+        number = [str(view.document[first])] if view.data.pack else []
+        text = _mark(view, reversed(positions) if backwards else positions)
+        table.add_row(part.name, str(part.segment), *number, span, text)
+    return table
+
+
+def _mark(view: WindowView, positions: Iterable[int]) -> Text:
+    words = Text()
+    for position in positions:
+        piece = view.pieces[position]
+        if position in view.predicted and not view.predicts_next:
+            said = f"{piece}→{view.predicted[position]}" if view.filling.replaces else f"{view.place[position]}:{piece}"
+            words.append(f"[{said}]", TARGET)
+        else:
+            words.append(piece, SPECIAL if view.is_special[position] else "")
+        words.append(" ")
+    words.rstrip()
+    return words
+
+
+def _order(view: WindowView) -> Table:
+    """Return the targets in the order of their prediction; those predicted all at once, from left to right."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    after_reused = "A and B" if view.data.window == "pairs" else "text"
+    words = ("part", "piece", "read as") if view.filling.replaces else ("part", "piece")
+    for name in (
+        "place",
+        "rank",
+        "position",
+        *words,
+        "sees: memory",
+        "reused",
+        after_reused,
+        "targets",
+        "<sep> <cls>",
+        "in all",
+    ):
+        table.add_column(name, justify="left" if name in words else "right")
+    part_of = {position: part.name for part in view.parts for position in range(part.begin, part.end)}
+    is_target, is_reused = np.zeros(len(view.pieces), bool), np.arange(len(view.pieces)) < view.data.reuse_len
+    is_target[view.targets] = True
+    context = ~is_target & ~view.is_special
+    sees_of = dict(zip(view.targets.tolist(), view.prediction_sees, strict=True))
+    for position in view.order:
+        memory, sees = np.split(sees_of[position], [view.mem_len])
+        groups = (context & is_reused, context & ~is_reused, is_target, view.is_special)
+        counts = [int(memory.sum()), *(int((sees & group).sum()) for group in groups)]
+        read = [Text(view.pieces[position])] if view.filling.replaces else []
+        numbers = map(str, (view.place[position], view.perm_rank[position], position))
+        piece = Text(view.predicted[position], TARGET)
+        table.add_row(*numbers, part_of[position], piece, *read, *map(str, (*counts, sum(counts))))
+    return table

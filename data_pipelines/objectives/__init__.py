@@ -1,0 +1,108 @@
+"""Arrays of a pretraining batch, and the types shared by the files of this folder, each of which turns windows of text
+into the batches of one objective and names the arrays that these have. The pipeline, the initialiser, the planner and
+docs/data.md read shape, type and meaning of an array from here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from data_pipelines.stateless import Purpose
+from xlnet_jax.dims import Batch
+from xlnet_jax.settings.config import DataConfig
+
+
+class Field(NamedTuple):
+    """One array of a batch."""
+
+    shape: str  # dimension letters (xlnet_jax/dims.py)
+    dtype: str
+    meaning: str
+
+
+TOKENS = {
+    "input_ids": Field("BL", "int32", "tokens, in the order in which the row reads them"),
+    "perm_rank": Field("BL", "int32", "place in the factorization order; a row sees what does not rank above it"),
+}
+SEGMENTS = {"segment_ids": Field("BL", "int32", "0 = reused part and A, 1 = B, 2 = `<cls>`")}
+TARGETS = {
+    "target_positions": Field("BP", "int32", "where pieces are predicted, ascending; L - 1 on padding"),
+    "target_ids": Field("BP", "int32", "what is predicted there; 0 on padding"),
+    "target_weights": Field("BP", "float32", "1.0, or 0.0 on padding"),
+}
+ROWS = {
+    "is_reversed": Field("B", "bool", "the row reads its text backwards"),
+    "mem_filled": Field("B", "int32", "how many of the newest memory slots hold the row's own past"),
+}
+"""Fields of every batch, filled by `BatchSource`."""
+PAIRS = {"is_next": Field("B", "bool", "B continues A, or stands behind it; with `data.pair-loss` next or order")}
+"""Fields of a batch with data.pair_loss, filled by `BatchSource`."""
+DOCUMENTS = {
+    "document_start": Field(
+        "BL", "int32", "position of the first token of the token's document, below 0 in memory; with `data.pack`"
+    ),
+}
+"""Fields of a batch with data.pack, filled by `BatchSource`."""
+HELD_OUT = {"row_weights": Field("B", "float32", "1.0, or 0.0 in a row that has no block; in held-out batches")}
+"""Fields of a batch of held-out text, filled by `BatchSource`."""
+DENSE = {
+    "perm_mask": Field("BLL", "bool", "True = the row may not attend to the key; with `data.emit dense`"),
+    "target_mapping": Field("BPL", "float32", "one-hot position of each target; with `data.emit dense`"),
+}
+"""Fields that take the place of perm_rank and target_positions in a dense batch (`permutation.to_dense`)."""
+
+
+def batch_spec(fields: Mapping[str, Field], data: DataConfig) -> dict[str, Field]:
+    """Return the fields of a batch with these settings. fields: those that the objective fills."""
+    spec = {**fields, **ROWS}
+    spec |= PAIRS if data.pair_loss != "none" else {}
+    spec |= DOCUMENTS if data.pack else {}
+    if data.emit == "compact":
+        return spec
+    return {name: field for name, field in spec.items() if name not in ("perm_rank", "target_positions")} | DENSE
+
+
+def shape_of(field: Field, rows: int, data: DataConfig) -> tuple[int, ...]:
+    """Return the sizes of an array in a batch of so many rows."""
+    sizes = {"B": rows, "L": data.seq_len, "P": data.num_slots}
+    return tuple(sizes[letter] for letter in field.shape)
+
+
+Draw = Callable[[Purpose, int], np.ndarray]
+"""(purpose, width) -> uniform float64 [B, width] in [0, 1), drawn for the rows of a batch."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows before anything is masked, and what else a batch is made from."""
+
+    arrays: Batch  # as `cut_windows` returns them, is_reversed and, with data.pack, those of `documents_of`
+    is_word_start: np.ndarray  # bool [V]
+    draw: Draw
+    data: DataConfig
+    has_memory: bool
+
+
+@dataclass(frozen=True)
+class Filling:
+    """Conversion of windows into batches of one objective, and its explanation for `data_pipelines.inspect`."""
+
+    objective: str
+    fill: Callable[[Windows], Batch]
+    """return the arrays that `fields` names"""
+    fields: Mapping[str, Field]
+    """arrays that `fill` returns, in compact form"""
+    stream: Literal["query", "content"]
+    """the stream that predicts; the query stream has a row of its own for each target"""
+    target: Literal["own", "next"]
+    """token that a row at a target position predicts: the one at that position, or the one after it"""
+    mark: str
+    """explanation of the marks in the printed text of a window"""
+    legend: str
+    """explanation below the printed text and below the picture of a window"""
+
+    @property
+    def replaces(self) -> bool:
+        """True if input_ids hold something else at targets: a content row would copy the token that it reads."""
+        return self.stream == "content" and self.target == "own"

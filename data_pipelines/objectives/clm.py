@@ -3,7 +3,7 @@ section 3)."""
 
 import numpy as np
 
-from data_pipelines.objectives.base import TARGETS, TOKENS, Filling, Windows
+from data_pipelines.objectives import TARGETS, TOKENS, Filling, Windows
 from xlnet_jax.dims import Batch
 
 
@@ -35,6 +35,4 @@ FILLING = Filling(
     mark="; each piece predicts the next one",
     legend="""
 Each position predicts the piece behind it, and sees the memory and the window up to itself.""",
-    caption="Each row is written read → token: it has to guess the token behind it, and sees itself and what stands "
-    "before it.",
 )

@@ -4,7 +4,7 @@ section 3.1 and appendix A.1)."""
 import numpy as np
 
 from data_pipelines import permutation
-from data_pipelines.objectives.base import SEGMENTS, TARGETS, TOKENS, Draw, Filling, Windows
+from data_pipelines.objectives import SEGMENTS, TARGETS, TOKENS, Draw, Filling, Windows
 from data_pipelines.stateless import Purpose, choice
 from data_pipelines.targets import draw_targets
 from data_pipelines.tokenizer import MASK, SPECIAL_PIECES, UNK
@@ -16,9 +16,8 @@ def fill(windows: Windows) -> Batch:
     """Return input_ids, segment_ids, perm_rank and the targets. Targets are text alone: an unknown piece can be one, as
     in BERT, but none of the other special symbols."""
     ids, data = windows.arrays["input_ids"], windows.data
-    is_target = draw_targets(
-        windows.is_word_start[ids], is_text(ids), windows.arrays["is_reversed"], windows.draw, data
-    )
+    is_text = (ids >= len(SPECIAL_PIECES)) | (ids == UNK)
+    is_target = draw_targets(windows.is_word_start[ids], is_text, windows.arrays["is_reversed"], windows.draw, data)
     # With memory the reused part, which becomes memory, must not see targets of the next window (models/masks.py).
     rank = np.arange(data.seq_len, dtype=np.int32) >= data.reuse_len if windows.has_memory else np.zeros(data.seq_len)
     read = np.where(is_target, _replacements(ids, len(windows.is_word_start), windows.draw, data), ids)
@@ -30,11 +29,6 @@ def fill(windows: Windows) -> Batch:
     }
 
 
-def is_text(ids: np.ndarray) -> np.ndarray:
-    """Return bool, of the shape of ids: no special symbol, or a piece that the vocabulary does not have."""
-    return (ids >= len(SPECIAL_PIECES)) | (ids == UNK)
-
-
 def _replacements(ids: np.ndarray, vocab_size: int, draw: Draw, data: DataConfig) -> np.ndarray:
     """Return int64 [B, L]: what would be read at each position if it were a target."""
     fate, which = np.split(draw(Purpose.REPLACEMENTS, 2 * data.seq_len), 2, axis=1)
@@ -43,16 +37,6 @@ def _replacements(ids: np.ndarray, vocab_size: int, draw: Draw, data: DataConfig
     return np.where(fate < data.mask_share, MASK, other)
 
 
-LEGEND = """
-A target is predicted by the row of the content stream at its place, which reads <mask>, a piece drawn at random, or
-the target itself. rank decides: a row sees what does not rank above it. Without memory all see all; with it the reused
-part, which becomes the memory of the next window, does not see what stands behind it: some of that is asked there."""
-TASK = (
-    "a row that is written read → token has to guess that token, of which it knows what is read in its place: <mask>, "
-    "a piece drawn at random, or the token itself. Without memory every row sees every other; with it the reused part, "
-    "which becomes the memory of the next window, does not see what stands behind it, as some of that is asked there."
-)
-
 FILLING = Filling(
     objective="mlm",
     fill=fill,
@@ -60,6 +44,8 @@ FILLING = Filling(
     stream="content",
     target="own",
     mark="; [<mask>→piece] = what the network reads, and the target",
-    legend=LEGEND,
-    caption=f"The columns are what the network reads; {TASK}",
+    legend="""
+A target is predicted by the row of the content stream at its place, which reads <mask>, a piece drawn at random, or
+the target itself. rank decides: a row sees what does not rank above it. Without memory all see all; with it the reused
+part, which becomes the memory of the next window, does not see what stands behind it: some of that is asked there.""",
 )

@@ -4,7 +4,7 @@ sections 2.2 and 2.3)."""
 import numpy as np
 
 from data_pipelines import permutation
-from data_pipelines.objectives.base import SEGMENTS, TARGETS, TOKENS, Filling, Windows
+from data_pipelines.objectives import SEGMENTS, TARGETS, TOKENS, Filling, Windows
 from data_pipelines.stateless import Purpose
 from data_pipelines.targets import draw_targets
 from data_pipelines.tokenizer import CLS, SEP
@@ -56,10 +56,4 @@ FILLING = Filling(
 A target is predicted by a row of the query stream, which knows the place of its token and not the token. It sees the
 memory, the tokens of the reused part that are no targets, for a target in A or B those of A and B too, and the targets
 before it in the order. rank decides: a row sees what ranks below it. <sep> and <cls> rank too, and are no targets.""",
-    caption="The model predicts the targets, written n·token, in the order 1, 2, 3 …, which was "
-    "drawn at random. Content stream: a row for each token, which always sees itself. Tokens that are no targets are "
-    "seen by all, but those of A and B not by the reused part; a target, <sep> or <cls> is seen only by what comes "
-    "later in the order. Query stream: a row for each target, which sees what the content row of its target sees, "
-    "without the token itself (the cross): that is what it has to guess. Target mapping: the position at which each "
-    "query row stands.",
 )

@@ -4,7 +4,7 @@ et al. 2020, section 3.2.1)."""
 
 import numpy as np
 
-from data_pipelines.objectives.base import TARGETS, TOKENS, Filling, Windows
+from data_pipelines.objectives import TARGETS, TOKENS, Filling, Windows
 from data_pipelines.stateless import Purpose, choice
 from xlnet_jax.dims import Batch
 
@@ -33,6 +33,4 @@ FILLING = Filling(
     legend="""
 The positions of the prefix see the memory and the whole prefix. Its last position and each later position predict the
 next piece from the memory, the prefix, and the window up to themselves.""",
-    caption="A row that is written read → token has to guess the token behind it. The rows of the prefix see the whole "
-    "prefix; each row behind it sees itself and what stands before it.",
 )

@@ -1,10 +1,11 @@
 """Batches of replaced token detection: masked ones for its generator, and a seed for the pieces that the generator
 draws (Clark et al. 2020, section 2)."""
 
+from dataclasses import replace
+
 import numpy as np
 
-from data_pipelines.objectives import mlm
-from data_pipelines.objectives.base import Field, Filling, Windows
+from data_pipelines.objectives import Field, Windows, mlm
 from data_pipelines.stateless import Purpose, choice
 from xlnet_jax.dims import Batch
 
@@ -14,15 +15,12 @@ def fill(windows: Windows) -> Batch:
     return mlm.fill(windows) | {"noise_seed": choice(windows.draw(Purpose.SAMPLES, 1)[:, 0], 2**31).astype(np.int32)}
 
 
-FILLING = Filling(
+FILLING = replace(
+    mlm.FILLING,
     objective="rtd",
     fill=fill,
     fields={**mlm.FILLING.fields, "noise_seed": Field("B", "int32", "seed of the pieces that a generator draws; rtd")},
-    stream="content",
-    target="own",
     mark="; [<mask>→piece] = what the generator reads, and the target",
-    legend=f"""{mlm.LEGEND}
+    legend=f"""{mlm.FILLING.legend}
 All this is the generator's. The network reads what it draws in place of its targets, and judges every token.""",
-    caption=f"The columns are what the generator reads; {mlm.TASK} The network then reads what the generator put in "
-    "place of its targets, and judges each token.",
 )

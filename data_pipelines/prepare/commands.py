@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from data_pipelines import sources, texts, windows
+from data_pipelines import sources, windows
 from data_pipelines.corpus import Corpus, Manifest, SplitName, is_corpus
 from data_pipelines.prepare.encoding import EncodedSource, encode_text, fingerprint
 from data_pipelines.prepare.holdout import choose
@@ -104,9 +104,7 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
     train = settings.find(settings.source)
 
     def choose_settings() -> Settings:
-        survey = texts.survey(train, settings.corpus_errors)
-        print(f"chosen      {survey.describe()}")
-        return Settings.suited_to((), survey.normalization)
+        return Settings.suited_to(sources.choose_normalization(train, settings.corpus_errors))
 
     runner: Runner = LocalRunner(on_progress=on_written)
     if settings.runner != "local":

@@ -32,7 +32,6 @@ from xlnet_jax.storage.files import complete_file
 from xlnet_jax.storage.reading import read_arrays, read_json
 
 PART_CHARS = 2**22
-LINE_CHARS = 32  # added to the size of each line: encoding millions of short lines takes much memory
 GROUP_BYTES = 2**26
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 READERS = 32  # parts that are open at once, for their documents
@@ -104,7 +103,7 @@ def cut_parts(group: Group) -> Iterator[Part]:
     continues = False
     for chunk in _chunks(group):
         pending.append(chunk)
-        size += _size(chunk)
+        size += len(chunk)
         if size < PART_CHARS:
             continue
         text = "".join(pending)
@@ -117,13 +116,9 @@ def cut_parts(group: Group) -> Iterator[Part]:
         ends = end > 0
         yield Part(text[: end or None], continues, ends)
         rest = text[end:] if ends else ""
-        pending, size, continues = [rest], _size(rest), not ends
+        pending, size, continues = [rest], len(rest), not ends
     if (text := "".join(pending)).strip() or continues:
         yield Part(text, continues, ends=True)
-
-
-def _size(text: str) -> int:
-    return len(text) + LINE_CHARS * text.count("\n")
 
 
 def _chunks(group: Group) -> Iterator[str]:
@@ -254,7 +249,7 @@ def encode(part: Part, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     keep[line_end] = False
     tokens = np.full(len(keep), EOD, np.int32)
     tokens[keep] = ids
-    starts = tokenizer.sentence_starts(tokens) * np.uint8(Start.SENTENCE)
+    starts = tokenizer.tables.sentence_starts(tokens) * np.uint8(Start.SENTENCE)
 
     has_text = lengths > 0
     before = 0 if part.continues else -1  # the document that began in the part before, or none

@@ -7,33 +7,12 @@ a tokenizer.json instead.
 
 from data_pipelines.tokenizer.foreign import TOKENIZER_JSON
 from data_pipelines.tokenizer.model import MODEL_FILE, SETTINGS_FILE, Tokenizer
-from data_pipelines.tokenizer.normalization import Normalization, Survey, guess_normalization, normalize
-from data_pipelines.tokenizer.settings import SAMPLE_LINES, Settings, TokenLevel, read_settings
-from data_pipelines.tokenizer.symbols import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPECIAL_PIECES, UNK
-from data_pipelines.tokenizer.training import SAMPLE_BYTES
+from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize
+from data_pipelines.tokenizer.pieces import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPACE, SPECIAL_PIECES, UNK
+from data_pipelines.tokenizer.settings import SAMPLE_LINES, Settings
 
 __all__ = [
-    "BOS",
-    "CLS",
-    "EOD",
-    "EOP",
-    "EOS",
-    "MASK",
-    "MODEL_FILE",
-    "PAD",
-    "SAMPLE_BYTES",
-    "SAMPLE_LINES",
-    "SEP",
-    "SETTINGS_FILE",
-    "SPECIAL_PIECES",
-    "TOKENIZER_JSON",
-    "UNK",
-    "Normalization",
-    "Settings",
-    "Survey",
-    "TokenLevel",
-    "Tokenizer",
-    "guess_normalization",
+    "BOS", "CLS", "EOD", "EOP", "EOS", "MASK", "MODEL_FILE", "PAD", "SAMPLE_LINES", "SEP", "SETTINGS_FILE", "SPACE",
+    "SPECIAL_PIECES", "TOKENIZER_JSON", "UNK", "Normalization", "Settings", "Tokenizer", "guess_normalization",
     "normalize",
-    "read_settings",
-]
+]  # fmt: skip

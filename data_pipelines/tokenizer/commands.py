@@ -12,12 +12,12 @@ import numpy as np
 import tyro
 from etils import epath
 
-from data_pipelines import sources, texts
+from data_pipelines import sources
 from data_pipelines.sources import TextSourceSettings
 from data_pipelines.tokenizer.model import Tokenizer
 from data_pipelines.tokenizer.normalization import Normalization
+from data_pipelines.tokenizer.pieces import SPECIAL_PIECES
 from data_pipelines.tokenizer.settings import TokenLevel
-from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
 from data_pipelines.tokenizer.training import SAMPLE_BYTES, sample
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_until_unread
@@ -124,7 +124,7 @@ def train_tokenizer(settings: Train) -> dict[str, str]:
     normalization: Normalization | Literal["auto"] = settings.normalization
     survey = None
     if normalization == "auto" and settings.token_level != "byte":
-        survey = texts.survey(text, settings.corpus_errors)
+        survey = sources.survey(text, settings.corpus_errors)
         normalization = survey.normalization
     sample_bytes = settings.sample_megabytes * MEGABYTE
     drawn, seen = sample(sources.read_lines(text, settings.corpus_errors), sample_bytes)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from data_pipelines.tokenizer.pieces import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPACE, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.settings import Settings
-from data_pipelines.tokenizer.symbols import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPACE, SPECIAL_PIECES, UNK
 from xlnet_jax.errors import InputError, first_line
 from xlnet_jax.storage.reading import demand_regular, parse_json, read_document, read_json
 

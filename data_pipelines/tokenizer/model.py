@@ -23,10 +23,15 @@ from data_pipelines.tokenizer.foreign import (
     is_foreign,
     model_in,
 )
-from data_pipelines.tokenizer.normalization import Normalization
-from data_pipelines.tokenizer.pieces import PieceTables
-from data_pipelines.tokenizer.settings import Settings, TokenLevel, read_settings, settings_of_hugging_face
-from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
+from data_pipelines.tokenizer.normalization import Normalization, guess_normalization
+from data_pipelines.tokenizer.pieces import SPACE, SPECIAL_PIECES, UNK, PieceTables
+from data_pipelines.tokenizer.settings import (
+    SAMPLE_LINES,
+    Settings,
+    TokenLevel,
+    read_settings,
+    settings_of_hugging_face,
+)
 from data_pipelines.tokenizer.training import SAMPLE_BYTES, sample, train_model
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.files import list_of_texts
@@ -101,12 +106,15 @@ class Tokenizer:
         """Train a tokenizer on these lines, without empty ones. Equal lines give equal bytes.
 
         vocab_size: number of pieces; of words and characters, the maximum; ignored for bytes. normalization: auto =
-        guess from the first lines. sample_bytes: a larger text is replaced by a uniform sample of its lines of this
-        size. Raises InputError, with a size that works, if the text cannot have so large or so small a vocabulary;
-        errors of `lines` pass through.
+        none for bytes, else guessed from lines all over the text. sample_bytes: a larger text is replaced by a uniform
+        sample of its lines of this size. Raises InputError, with a size that works, if the text cannot have so large or
+        so small a vocabulary; errors of `lines` pass through.
         """
         text = [] if token_level == "byte" else sample(lines, sample_bytes)[0]
-        settings = Settings.suited_to(text, normalization, lower, token_level)
+        if normalization == "auto":
+            step = -(-len(text) // SAMPLE_LINES) or 1
+            normalization = "none" if token_level == "byte" else guess_normalization(text[::step])
+        settings = Settings.suited_to(normalization, lower, token_level)
         normalized = (settings.normalize([line])[0] for line in text)
         return cls(train_model(normalized, vocab_size, settings.normalization, token_level), settings)
 
@@ -156,10 +164,6 @@ class Tokenizer:
     def is_word_start(self) -> np.ndarray:
         """Pieces that begin a word, bool [V]; see `PieceTables`."""
         return self.tables.is_word_start
-
-    def sentence_starts(self, ids: np.ndarray) -> np.ndarray:
-        """Return where sentences begin, bool [E], in a line of ids, int [E]; see `PieceTables.sentence_starts`."""
-        return self.tables.sentence_starts(ids)
 
     def encode_flat(self, lines: str | Iterable[str], threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Normalise and encode lines. Returns the ids of all lines end to end, int32 [E], and the number of ids of each

@@ -114,10 +114,6 @@ class Survey:
         thai = sum(n for c, n in self.beyond_ascii.items() if "\u0e00" <= c <= "\u0eff")
         return "none" if thai > self.letters / 2 else "nfkc"
 
-    def describe(self) -> str:
-        """Return the normalisation that suits the text, and its reason."""
-        return f"normalization {self.normalization}, {self.reason}"
-
     @property
     def reason(self) -> str:
         """Why this normalisation was chosen, and how many letters it changes."""

@@ -1,4 +1,4 @@
-"""Find where words and sentences begin, from tables with one entry for each piece of a vocabulary.
+"""Special pieces, and where words and sentences begin, from tables with one entry for each piece of a vocabulary.
 
 The tables are computed once a vocabulary; a text is then indexed as a whole array.
 """
@@ -13,7 +13,10 @@ from enum import IntEnum
 
 import numpy as np
 
-from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
+SPECIAL_PIECES = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
+"""Pieces with the ids 0 to 8 in every vocabulary"""
+UNK, BOS, EOS, CLS, SEP, PAD, MASK, EOD, EOP = range(len(SPECIAL_PIECES))
+SPACE = "\u2581"  # SentencePiece's ▁, a space before the piece
 
 WORD_START_PUNCTUATION = frozenset('!"#$%&"()*+,-./:;?@[\\]^_`{|}~')  # _is_start_piece of data_utils.py
 STOPS = frozenset(".!?…")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
-from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize
+from data_pipelines.tokenizer.normalization import Normalization, normalize
 from xlnet_jax.storage.reading import naming_damage
 from xlnet_jax.storage.versions import with_version, without_version
 
@@ -37,29 +36,15 @@ class Settings:
 
     @classmethod
     def suited_to(
-        cls,
-        lines: Iterable[str],
-        normalization: Normalization | Literal["auto"],
-        lower: bool = False,
-        token_level: TokenLevel = "piece",
+        cls, normalization: Normalization, lower: bool = False, token_level: TokenLevel = "piece"
     ) -> Settings:
-        """Return settings for a text. normalization: auto = guess from SAMPLE_LINES lines; for bytes, none, and white
-        space stays. The digit rule is on for English pieces only.
-
-        lines: of a list, lines from all over it are read; of another iterable, the first.
-        """
-        if normalization != "auto":
-            kind = normalization
-        elif token_level == "byte":
-            kind = "none"
-        else:
-            step = -(-len(lines) // SAMPLE_LINES) or 1 if isinstance(lines, list) else 1
-            kind = guess_normalization(itertools.islice(lines, 0, SAMPLE_LINES * step, step))
+        """Return settings for a text. The digit rule is on for English pieces only; of bytes that are not normalised,
+        white space stays."""
         return cls(
-            kind,
-            split_digit_commas=kind == "english" and token_level == "piece",
+            normalization,
+            split_digit_commas=normalization == "english" and token_level == "piece",
             lower=lower,
-            remove_space=token_level != "byte" or kind != "none",
+            remove_space=token_level != "byte" or normalization != "none",
             token_level=token_level,
         )
 

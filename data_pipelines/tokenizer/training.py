@@ -15,8 +15,8 @@ import sentencepiece
 from data_pipelines import stateless
 from data_pipelines.stateless import Purpose
 from data_pipelines.tokenizer.normalization import Normalization
+from data_pipelines.tokenizer.pieces import SPECIAL_PIECES
 from data_pipelines.tokenizer.settings import TokenLevel
-from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
 from xlnet_jax.errors import InputError
 
 # SentencePiece 0.2.3 needs 16 to 30 bytes of memory for each byte of text, and about a second for each megabyte on two

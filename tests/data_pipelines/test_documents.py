@@ -2,16 +2,14 @@
 
 import dataclasses
 import itertools
-import re
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from data_pipelines import sources
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Start
-from data_pipelines.inspect.view import describe, view_window
+from data_pipelines.inspect import view_window
 from data_pipelines.objectives import clm, mlm, plm
 from data_pipelines.tokenizer import CLS, EOD, SEP, Tokenizer
 from tests.data_pipelines.conftest import MEM_LEN, prepared
@@ -88,19 +86,6 @@ def test_a_batch_says_where_the_document_of_each_token_begins(source, form):
     assert directions == {False, source.data.bidirectional}
 
 
-@every_form
-def test_only_the_targets_of_a_batch_depend_on_whether_documents_are_packed(source, form):
-    packed = formed(source, form)
-    running = dataclasses.replace(packed, data=dataclasses.replace(packed.data, pack=False))
-    for step in range(3):
-        ours, theirs = packed.batch_at(step), running.batch_at(step)
-        start = ours.pop("document_start")
-        assert ours.keys() == theirs.keys()
-        if packed.filling is not mlm.FILLING:
-            np.testing.assert_array_equal(ours["input_ids"], theirs["input_ids"])
-        assert 0 <= theirs["target_weights"].sum() - ours["target_weights"].sum() <= len(np.unique(start)) * len(start)
-
-
 @pytest.mark.parametrize("name", [name for name in FORMS if name.startswith("plm")])
 def test_every_target_sees_a_token_of_its_own_document(source, name):
     """Without one its row would read all documents alike, and itself."""
@@ -154,20 +139,3 @@ def test_the_view_of_a_window_sees_what_the_model_sees(source, name):
         several += view.document.max() > 1
         assert view.document.max() == len(np.unique(batch["document_start"]))
     assert several > 1
-
-
-def test_the_text_of_a_window_is_printed_document_by_document(source):
-    console = Console(width=120, markup=False, highlight=False)
-    view = next(v for row in range(8) if (v := view_window(source, source.corpus.tokenizer, 2, row)).document.max() > 2)
-    with console.capture() as printed:
-        for part in describe(view):
-            console.print(part)
-    head, text, *_ = printed.get().split("\nTEXT")
-    assert f"documents   {view.document.max()}, which do not see each other" in head
-    places = re.findall(r"^(?:reused|text) +0 +(\d+) +(\d+)(?: … (\d+))? ", text, re.MULTILINE)
-    spans = [(int(number), int(first), int(last or first)) for number, first, last in places]
-    assert [first for _, first, _ in spans] == [0, *(last + 1 for _, _, last in spans[:-1])]
-    assert spans[-1][2] == 63
-    for number, first, last in spans:
-        assert len(np.unique(view.document_start[first : last + 1])) == 1
-        assert number == len(np.unique(view.document_start[: first + 1]))

@@ -16,7 +16,7 @@ import pytest
 
 from data_pipelines import windows
 from data_pipelines.batches import BatchSource
-from data_pipelines.objectives import base, plm
+from data_pipelines.objectives import plm
 from data_pipelines.stateless import Purpose, uniforms
 from tests.data_pipelines.conftest import DATA, MEM_LEN
 from tests.data_pipelines.test_batches import FORMS, every_form, formed
@@ -77,23 +77,6 @@ def test_step_purpose_and_seed_have_places_of_their_own_in_the_counter():
         np.testing.assert_array_equal(uniforms(seed, Purpose.CUTS, step, [row], 7)[0], words * 2.0**-53)
 
 
-def test_every_bit_of_seed_and_step_changes_every_number():
-    drawn = [uniforms(1, Purpose.CUTS, 1, range(4), 4).tobytes()]
-    drawn += [uniforms(1 ^ 1 << bit, Purpose.CUTS, 1, range(4), 4).tobytes() for bit in range(64)]
-    drawn += [uniforms(1, Purpose.CUTS, 1 ^ 1 << bit, range(4), 4).tobytes() for bit in range(63)]
-    assert len(set(drawn)) == len(drawn)
-
-
-def test_seeds_that_agree_in_their_last_bits_read_other_batches():
-    first = source_of(seed=3)
-    for seed in (3 + 16, 3 + 256, 3 + 2**32, 3 + 2**63):
-        other = source_of(seed=seed)
-        assert (first.assign(0, range(12))[0] != other.assign(0, range(12))[0]).any()
-        ours, theirs = first.batch_at(0), other.batch_at(0)
-        for name in ("input_ids", "perm_rank", "target_positions"):
-            assert (ours[name] != theirs[name]).any()
-
-
 @every_form
 def test_no_part_of_a_batch_is_drawn_from_the_numbers_of_another(form):
     source, drawn = source_of(form=form), []
@@ -106,76 +89,9 @@ def test_no_part_of_a_batch_is_drawn_from_the_numbers_of_another(form):
         return source.filling.fill(dataclasses.replace(windows, draw=draw))
 
     watched = dataclasses.replace(source, filling=dataclasses.replace(source.filling, fill=fill))
-    assert isinstance(watched.filling, base.Filling)
     watched.batch_at(0)
     assert len(set(drawn)) == len(drawn)
     assert not {Purpose.VISIT, Purpose.CUTS, Purpose.EPOCH} & set(drawn)
-
-
-# ---- the two parts of a window --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("targets", ["spans", "words", "pieces"])
-def test_targets_of_the_reused_part_say_nothing_of_those_of_the_new_one(targets):
-    """Two parts of 32 tokens with 16 targets in all: they share no more places than draws of their own would."""
-    source, half = source_of(targets=targets, num_predict=16), DATA.reuse_len
-    shared = expected = 0.0
-    for step in range(60):
-        batch = source.batch_at(step)
-        is_target = np.zeros((DATA.batch_size, DATA.seq_len), bool)
-        row, slot = np.nonzero(batch["target_weights"])
-        is_target[row, batch["target_positions"][row, slot]] = True
-        reused, new = is_target[:, :half], is_target[:, half:]
-        shared += (reused & new).sum()
-        # The same, with the rows' new parts exchanged.
-        expected += np.mean([(reused & np.roll(new, k, axis=0)).sum() for k in range(1, DATA.batch_size)])
-    assert abs(shared / expected - 1) < 0.15
-
-
-def test_the_order_of_the_reused_part_says_nothing_of_that_of_the_new_one():
-    """With every text token a target, pairs of tokens stand in the same order in both parts as often as not."""
-    source, half = source_of(targets="pieces", num_predict=58, perm_size=32), DATA.reuse_len
-    agree = []
-    for step in range(8):
-        batch = source.batch_at(step)
-        rank = batch["perm_rank"]
-        is_ranked = np.zeros(rank.shape, bool)
-        row, slot = np.nonzero(batch["target_weights"])
-        is_ranked[row, batch["target_positions"][row, slot]] = True
-        both = is_ranked[:, :half] & is_ranked[:, half:]
-        for reused, new, here in zip(rank[:, :half], rank[:, half:], both, strict=True):
-            agree.append((np.diff(reused[here]) > 0) == (np.diff(new[here]) > 0))
-    agree = np.concatenate(agree)
-    assert len(agree) > 1_500
-    assert abs(agree.mean() - 0.5) < 0.06
-
-
-def test_a_random_b_is_read_in_the_direction_of_its_row():
-    """And may be cut where that text may be cut."""
-    source, rows = source_of(), range(DATA.batch_size)
-    directions, found = set(), 0
-    for visit in range(4):
-        _, partner, is_reversed = source.assign(visit, rows)
-        tokens, starts = source.corpus.read("train", partner)
-        read = source.read_visit(visit, rows)
-        for row in rows:
-            text, cuts = tokens[row], np.flatnonzero(starts[row, 1:]) + 1
-            if is_reversed[row]:
-                text, cuts = text[::-1], np.sort(len(text) - cuts)
-            np.testing.assert_array_equal(read["partner_tokens"][row], text)
-            np.testing.assert_array_equal(np.flatnonzero(read["partner_cuts"][row, 1:]) + 1, cuts)
-        # In the windows themselves: B's tokens are a stretch of the partner, forwards or backwards as the row.
-        batch = dataclasses.replace(source, data=dataclasses.replace(source.data, pair_loss="next")).batch_at(
-            visit * source.steps_per_block
-        )
-        for row in np.flatnonzero(~batch["is_next"]):
-            b = batch["input_ids"][row][batch["segment_ids"][row] == 1][:-1]
-            text = tokens[row][::-1] if is_reversed[row] else tokens[row]
-            assert (np.lib.stride_tricks.sliding_window_view(text, len(b)) == b).all(1).any()
-            found += len(b) > 1
-            directions.add(bool(is_reversed[row]))
-    assert directions == {True, False}
-    assert found > 10
 
 
 ROW = {

@@ -5,15 +5,12 @@ import json
 import re
 import shutil
 
-import matplotlib.image
 import numpy as np
 import pytest
-from rich.console import Console
 
 from data_pipelines.corpus import Corpus
 from data_pipelines.inspect import __main__ as inspect
-from data_pipelines.inspect.view import describe, view_window
-from data_pipelines.objectives import clm, prefix
+from data_pipelines.inspect import view_window
 from data_pipelines.permutation import to_dense
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from tests.data_pipelines.conftest import DATA, MEM_LEN
@@ -42,21 +39,15 @@ def tokenizer(source):
 
 
 @pytest.fixture
-def draw(tmp_path, capsys):
-    """Run the command and return its output."""
+def show(tmp_path, capsys, monkeypatch):
+    """Run the command, which draws nothing, and return its output."""
+    monkeypatch.setattr(plot, "draw_window", lambda *_: None)
 
     def run(*words):
         assert inspect.main([*map(str, words), "--out", str(tmp_path / "window.png")]) == 0
         return capsys.readouterr().out
 
     return run
-
-
-@pytest.fixture
-def show(draw, monkeypatch):
-    """Run the command, which draws nothing, and return its output."""
-    monkeypatch.setattr(plot, "draw_window", lambda *_: None)
-    return draw
 
 
 def test_the_view_sees_what_the_model_sees_and_what_the_dense_masks_say(source, tokenizer):
@@ -112,44 +103,8 @@ def test_the_view_of_another_objective_sees_what_its_content_stream_sees(other, 
     np.testing.assert_array_equal(np.isin(content, SEEN), view.content_sees(PLACES))
 
 
-def test_the_text_of_another_objective_says_what_is_read_and_what_is_meant(other, tokenizer):
-    console = Console(width=120, markup=False, highlight=False)
-    for row in range(6):
-        view = view_window(other, tokenizer, 1, row)
-        with console.capture() as printed:
-            for part in describe(view):
-                console.print(part)
-        text = printed.get()
-        in_reading_order = text.split("\nTARGETS")[0].split("\nTEXT")[1]
-        marks = re.findall(r"\[(\S+)→(\S+)\]", in_reading_order)[1:]  # but for the one that explains them
-        expected = [(view.pieces[p], piece) for p, piece in view.predicted.items()]
-        if view.filling is clm.FILLING:
-            assert f"64: the next piece at every position, {view.predicted[63]} at the last" in text
-        elif view.filling is prefix.FILLING:
-            first = int((view.perm_rank == 0).sum()) - 1
-            assert f"{64 - first}: the next piece at the positions {first} to 63, {view.predicted[63]} at" in text
-        else:
-            assert marks == expected
-            masked = sum(read == "<mask>" for read, _ in expected)
-            kept = sum(read == meant for read, meant in expected)
-            assert f"{masked} read as <mask>, {len(expected) - masked - kept} as another piece, {kept} as they" in text
-        assert ("swapped: A continues B" in text) == (other.data.pair_loss == "order" and not view.is_next)
-
-
 def matrices(view):
     return plot._matrices(view, plot._whole_axis(view))
-
-
-def test_a_continuation_is_told_from_a_random_b(source, tokenizer):
-    seen = set()
-    for row in range(DATA.batch_size):
-        view = view_window(source, tokenizer, 1, row)
-        visit = source.read_visit(0, range(row, row + 1))
-        own, other = (" ".join(map(str, tokens[0])) for tokens in (visit["tokens"], visit["partner_tokens"]))
-        b = " ".join(map(str, view.input_ids[view.parts[3].begin : view.parts[3].end]))
-        assert b in (own if view.is_next else other)
-        seen.add(view.is_next)
-    assert seen == {True, False}
 
 
 def printed_window(folder, show, row, *words):
@@ -192,15 +147,6 @@ def test_the_order_lists_each_target_with_what_its_row_sees(folder, source, toke
         assert int(found[10]) == sum(map(int, found[5:10])) == sees.sum()
         assert f"[{place}:{found[4]}]" in text
     assert max(map(len, (text + order).splitlines())) <= 120
-
-
-def test_a_stretch_without_targets_and_a_window_without_memory_can_be_drawn(folder, draw, tmp_path, recwarn):
-    draw(folder, "--around", "0", "--data.num-predict", "1", "--data.seq-len", "32", "--mem-len", "0")
-    assert not [w for w in recwarn if issubclass(w.category, UserWarning)]
-    pixels = matplotlib.image.imread(tmp_path / "window.png")
-    colours = {tuple(c) for c in (pixels[::3, ::3, :3].reshape(-1, 3) * 255).round().astype(int)}
-    assert tuple(bytes.fromhex(plot.COLOURS[plot.Cell.ITSELF][0][1:])) in colours
-    assert [p.name for p in tmp_path.iterdir()] == ["window.png"]
 
 
 def test_the_cells_of_the_picture_say_what_the_rows_see(source, tokenizer):
@@ -256,10 +202,7 @@ def test_a_window_is_found_that_fits_the_blocks_and_a_length_alone_takes_the_oth
     ("words", "message"),
     [
         (["--row", "12"], "--row 12: a batch has the rows 0 to 11; --data.batch-size gives more"),
-        (["--around", "64"], "--around 64: a window has the positions 0 to 63"),
         (["--preset", "huge"], "--preset huge: there is demo, small, base, long, large, large_v1"),
-        (["--data.perm-size", "5"], "data.perm-size 5 must divide both parts of the window"),
-        (["--tokenizer", "nowhere"], "tokenizer nowhere: no such file"),
         (["--data.seq-len", "512"], "blocks of 158 tokens cannot hold a window: data.seq-len 512"),
         (["--out", "missing/window.png"], "missing/window.png: there is no folder missing; make it"),
         (["--out", "window.jpg"], "--out window.jpg: the picture is a PNG; give a name that ends in .png"),

@@ -29,7 +29,7 @@ from xlnet_jax.settings.parser import with_plain_paths
 from xlnet_jax.storage.files import complete_file, demand_new_file
 
 if TYPE_CHECKING:
-    from data_pipelines.texts import Id
+    from data_pipelines.sources import Id
     from xlnet_jax.checkpoints.pretrained import Pretrained
 
 Pooling = Literal["mean", "last", "first", "cls"]
@@ -89,7 +89,7 @@ def embed_files(settings: EmbedSettings) -> tuple[int, int]:
         raise InputError("`id_field`: a .npy file has no place for ids; let `out` end in .parquet")
     check_bounds(settings)
     demand_new_file(settings.out, settings.overwrite)
-    from data_pipelines.texts import read_texts
+    from data_pipelines.sources import read_texts
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.pretrained import on_device
     from xlnet_jax.checkpoints.run import Run, trained_mem_len

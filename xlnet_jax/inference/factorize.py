@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from data_pipelines.tokenizer import Tokenizer
-from data_pipelines.tokenizer.symbols import SPACE
+from data_pipelines.tokenizer import SPACE, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.fields import CheckpointArgument
 from xlnet_jax.settings.files import list_of_texts

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from data_pipelines.tokenizer import EOD, EOP, PAD, SPECIAL_PIECES, Tokenizer
-from data_pipelines.tokenizer.symbols import SPACE
+from data_pipelines.tokenizer import EOD, EOP, PAD, SPACE, SPECIAL_PIECES, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import ANY_TEXT, at_least, between, check_bounds
 from xlnet_jax.settings.fields import CheckpointArgument, setting

@@ -89,7 +89,7 @@ def recl(settings: ReclSettings) -> EffectiveContext:
     check_bounds(settings)
     if len(settings.lengths) < 2:
         raise InputError(f"`longest` {settings.longest} must be at least twice `step` {settings.step}")
-    from data_pipelines import sources, texts
+    from data_pipelines import sources
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
     from xlnet_jax.checkpoints.run import Run
     from xlnet_jax.inference.log_probs import by_window
@@ -105,7 +105,7 @@ def recl(settings: ReclSettings) -> EffectiveContext:
         found = settings.find(settings.text or sources.embedded()[1:], "validation")
         name = sources.name_of(found) if settings.text else "the held-out novel"
         lines = sources.read_lines(found, settings.corpus_errors)
-        ids_L = texts.first_pieces(lines, vocabulary_tokenizer(models[0]), needed)
+        ids_L = sources.first_pieces(lines, vocabulary_tokenizer(models[0]), needed)
     if len(ids_L) <= settings.longest:
         raise InputError(
             f"text {name}: {len(ids_L):,} pieces are too few for a context of {settings.longest}: "

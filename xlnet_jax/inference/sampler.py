@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data_pipelines.tokenizer import EOD, PAD
-from data_pipelines.tokenizer.symbols import SPACE
+from data_pipelines.tokenizer import EOD, PAD, SPACE
 from xlnet_jax.checkpoints.pretrained import Pretrained, scoring_tokenizer, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.generate import Blanks, GenerateSettings, allowed_XV

@@ -31,7 +31,7 @@ from xlnet_jax.settings.parser import with_plain_paths
 from xlnet_jax.storage.files import complete_file, demand_new_file
 
 if TYPE_CHECKING:
-    from data_pipelines.texts import TextRecord
+    from data_pipelines.sources import TextRecord
     from xlnet_jax.checkpoints.pretrained import Pretrained
     from xlnet_jax.inference.log_probs import Query
 
@@ -131,7 +131,7 @@ def score_files(settings: ScoreSettings) -> Totals:
         if Path(settings.out).suffix not in (".jsonl", ".tsv"):
             raise InputError(f"`out` {settings.out}: give a name that ends in .jsonl or .tsv")
         demand_new_file(settings.out, settings.overwrite)
-    from data_pipelines.texts import TextRecord, read_texts
+    from data_pipelines.sources import TextRecord, read_texts
     from data_pipelines.tokenizer import UNK
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.pretrained import on_device, vocabulary_tokenizer

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from data_pipelines.tokenizer import PAD
-from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
+from data_pipelines.tokenizer import PAD, SPECIAL_PIECES
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import Found, Pretrained
 from xlnet_jax.interop.hf_settings import (

@@ -21,12 +21,11 @@ import safetensors
 import safetensors.numpy
 from etils import epath
 
-from data_pipelines.tokenizer import MODEL_FILE, Tokenizer
+from data_pipelines.tokenizer import BOS, CLS, EOS, MASK, MODEL_FILE, PAD, SEP, SPECIAL_PIECES, UNK, Tokenizer
 from data_pipelines.tokenizer.foreign import NEW, TOKENIZER_JSON, WORDPIECES, ForeignPieces, model_in
 from data_pipelines.tokenizer.foreign import SETTINGS as FOREIGN_SETTINGS
 from data_pipelines.tokenizer.model import FOLDER_FILES
 from data_pipelines.tokenizer.settings import OURS
-from data_pipelines.tokenizer.symbols import BOS, CLS, EOS, MASK, PAD, SEP, SPECIAL_PIECES, UNK
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import hf_bert, hf_xlnet
 from xlnet_jax.interop.contents import Found, Pretrained, demand_layers

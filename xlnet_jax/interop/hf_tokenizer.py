@@ -15,8 +15,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from data_pipelines.tokenizer import Tokenizer
-from data_pipelines.tokenizer.symbols import CLS, EOP, MASK, SEP, SPACE, SPECIAL_PIECES, UNK
+from data_pipelines.tokenizer import CLS, EOP, MASK, SEP, SPACE, SPECIAL_PIECES, UNK, Tokenizer
 
 Json = dict[str, Any]
 

@@ -35,7 +35,7 @@ def compact_inputs(
     document_start_BL: jnp.ndarray | None = None,
     attend_empty_memory: bool = False,
 ) -> Inputs:
-    """Return inputs from ranks and positions, the compact form (data_pipelines/objectives/base.py).
+    """Return inputs from ranks and positions, the compact form (data_pipelines/objectives/__init__.py).
 
     perm_rank: None = every token sees every other; target_positions: None = no query stream; is_reversed: None = none;
     memory: bool, slots in use, None = no memory; attention_mask: 1 = real token, None = all are real; document_start:

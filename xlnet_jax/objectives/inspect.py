@@ -26,7 +26,7 @@ from xlnet_jax.storage.files import demand_new_file
 from xlnet_jax.storage.reading import read_versioned
 
 if TYPE_CHECKING:
-    from data_pipelines.inspect.view import WindowView
+    from data_pipelines.inspect import WindowView
 
 CONFIG = "config.json"
 COLUMNS = 120
@@ -96,7 +96,7 @@ def inspect_window(settings: InspectSettings) -> Inspection:
     around = config.data.reuse_len if settings.around is None else settings.around
     if settings.around is not None and around >= config.data.seq_len:
         raise InputError(f"`around` {around}: a window has the positions 0 to {config.data.seq_len - 1}")
-    from data_pipelines.inspect.view import view_window
+    from data_pipelines.inspect import view_window
     from xlnet_jax.plots.window import draw_window
 
     source = batch_source(corpus, tokenizer, config, settings.split, config.eval.max_windows)
@@ -110,7 +110,7 @@ def inspect_window(settings: InspectSettings) -> Inspection:
 def print_window(settings: InspectSettings) -> None:
     """Draw the picture of a window, and print the window. Raises InputError as `inspect_window` does."""
     found = inspect_window(settings)
-    from data_pipelines.inspect.view import describe
+    from data_pipelines.inspect import describe
 
     corpus, config = found.corpus, found.config
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else COLUMNS)

@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from data_pipelines.objectives.base import batch_spec, shape_of
+from data_pipelines.objectives import batch_spec, shape_of
 from xlnet_jax.models.heads import PairHead, build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs, dense_inputs
 from xlnet_jax.models.masks import memory_in_use_BM

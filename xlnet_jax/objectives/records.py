@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from data_pipelines.objectives import clm, mlm, plm, prefix, rtd
-from data_pipelines.objectives.base import Filling
+from data_pipelines.objectives import Filling, clm, mlm, plm, prefix, rtd
 from xlnet_jax.costs import PIECES, MultiplyAdds, add_counts, network_multiply_adds
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.rules import least_new

@@ -17,7 +17,7 @@ from etils import epath
 from xlnet_jax.plots.style import DPI, lettering, shorten, write_png
 
 if TYPE_CHECKING:
-    from data_pipelines.inspect.view import WindowView
+    from data_pipelines.inspect import WindowView
 
 LEGIBLE = 40  # tokens on an axis
 LARGEST = 2048  # tokens of a whole window that get a row and a column each; of a longer one some are left out
@@ -255,6 +255,9 @@ def _draw_legend(figure: Any, window: "WindowView") -> None:
         if cell not in left_out
     ]
     width = int(figure.get_figwidth() * 15)
+    written = (
+        "n·token is the n-th target. " if window.by_query_stream else "read → token is a row that predicts a token. "
+    )
     apart = "Documents of a window do not see each other. " if window.data.pack else ""
     figure.legend(
         handles=patches,
@@ -262,7 +265,7 @@ def _draw_legend(figure: Any, window: "WindowView") -> None:
         ncols=3 if width > 180 else 2,
         frameon=False,
         fontsize=9,
-        title="\n".join(textwrap.wrap(HOW_TO_READ + apart + window.filling.caption, width)),
+        title="\n".join(textwrap.wrap(HOW_TO_READ + written + apart + window.filling.legend.strip(), width)),
         title_fontproperties={"size": 9},
         alignment="left",
     )

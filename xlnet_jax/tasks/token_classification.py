@@ -19,8 +19,7 @@ import optax
 from etils import epath
 
 from data_pipelines.readers import numbered_lines
-from data_pipelines.tokenizer import EOP, SPECIAL_PIECES, UNK, Tokenizer
-from data_pipelines.tokenizer.symbols import SPACE
+from data_pipelines.tokenizer import EOP, SPACE, SPECIAL_PIECES, UNK, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
 from xlnet_jax.plots.confusion import Confusion

@@ -3,11 +3,11 @@ from which tokenizer and corpus are made in the workdir), and the weights it sta
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 
-from data_pipelines import sources, texts, windows
+from data_pipelines import sources, windows
 from data_pipelines.corpus import Corpus, is_corpus
 from data_pipelines.prepare import prepare
 from data_pipelines.sources import Source
@@ -113,17 +113,17 @@ class Text:
             return None
 
         def suited() -> Settings:
-            return Settings.suited_to((), self._normalization(config))
+            return Settings.suited_to(self._normalization(config))
 
         return Tokenizer.load(config.tokenizer, Settings if self.prepared else suited)
 
-    def _normalization(self, config: Config) -> Normalization | Literal["auto"]:
+    def _normalization(self, config: Config) -> Normalization:
         """Return the normalisation of the settings; for auto that which suits the text, which is printed."""
-        if config.data.normalization != "auto" or config.data.token_level == "byte":
+        if config.data.normalization != "auto":
             return config.data.normalization
-        survey = texts.survey(self.train, config.corpus_errors)
-        print(f"chosen      {survey.describe()}")
-        return survey.normalization
+        if config.data.token_level == "byte":
+            return "none"
+        return sources.choose_normalization(self.train, config.corpus_errors)
 
     def _train_tokenizer(self, config: Config) -> Tokenizer:
         lines = sources.read_lines(self.train, config.corpus_errors)

@@ -16,7 +16,7 @@ import optax
 from flax import struct
 from jax.sharding import Mesh
 
-from data_pipelines.objectives.base import batch_spec, shape_of
+from data_pipelines.objectives import batch_spec, shape_of
 from xlnet_jax.dims import Batch
 from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, Objective, Scored, objective_of

@@ -45,13 +45,6 @@ def test_beam_makes_the_same_bytes_as_the_cores_of_this_machine(run, tmp_path, m
     assert not (tmp_path / ".beam.partial").exists()
 
 
-def test_a_mistake_in_the_text_comes_out_of_the_pipeline(run, tmp_path):
-    pytest.importorskip("apache_beam", reason="the extra [beam] is not installed")
-    (tmp_path / "bad.txt").write_bytes(b"good\n\xff")
-    with pytest.raises(InputError, match=r"bad\.txt: line 2 is not UTF-8"):
-        run([tmp_path / "bad.txt", NOVEL], "beam", BeamRunner("Direct"))
-
-
 def test_a_runner_that_beam_does_not_know_is_named(run):
     pytest.importorskip("apache_beam", reason="the extra [beam] is not installed")
     with pytest.raises(InputError, match=r"`runner` Foo: Unexpected pipeline runner: FooRunner\. Valid values are"):

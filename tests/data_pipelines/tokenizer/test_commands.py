@@ -41,17 +41,6 @@ def do(folder, monkeypatch, capsys):
     return do
 
 
-def test_train_makes_the_tokenizer_of_all_its_sources(do, folder):
-    out = do("train", "--source", "one.txt", "two.txt", "--out", "made", "--vocab-size", "500")
-    assert out.splitlines() == [
-        "text           all of 600 lines",
-        "normalization  english (straight double quotes, NFKD, accents dropped)",
-        "chosen         as the text is English; it changes none of 123,498 letters in 600 lines",
-        "tokenizer      500 pieces in made",
-    ]
-    assert Tokenizer.load(folder / "made").sha256 == Tokenizer.load(folder / "english").sha256
-
-
 def test_train_samples_a_text_larger_than_was_said(do):
     args = ("--out", "sampled", "--vocab-size", "100", "--sample-megabytes", "1")
     out = do("train", "--source", TRAIN, *args)
@@ -66,34 +55,6 @@ def test_train_keeps_its_normalisation_and_reads_broken_bytes_where_it_may(do, f
     tokenizer = Tokenizer.load(folder / "plain")
     assert tokenizer.settings == Settings("none", split_digit_commas=False, lower=True)
     assert not any(c.isupper() for piece in tokenizer.pieces for c in piece)
-
-
-def test_show_says_what_a_tokenizer_is(do, folder):
-    lines = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in do("show", "english").splitlines())
-    tokenizer = Tokenizer.load(folder / "english")
-    assert lines.pop("some pieces").split()[0] == "."
-    starts = tokenizer.is_word_start.sum()
-    assert lines == {
-        "vocabulary": "500 pieces",
-        "special": "0 <unk>  1 <s>  2 </s>  3 <cls>  4 <sep>  5 <pad>  6 <mask>  7 <eod>  8 <eop>",
-        "normalization": "english (straight double quotes, NFKD, accents dropped)",
-        "rules": "digits are split from a comma behind them; white space collapsed",
-        "word starts": f"{starts} pieces ({starts / 500:.0%})",
-        "sha256": f"{tokenizer.sha256} (model and settings)",
-    }
-    Tokenizer(tokenizer.model, Settings("none", False, remove_space=False)).save(folder / "free")
-    assert re.search(r"^rules +-$", do("show", "free"), re.MULTILINE)
-
-
-def test_encode_prints_pieces_with_word_starts_then_ids_then_the_text_they_decode_to(do, folder):
-    text = "He was, she  said, in the “café” (twice)."
-    pieces, ids, decoded = do("encode", "english", text).removesuffix("\n").split("\t")
-    tokenizer = Tokenizer.load(folder / "english")
-    (expected,) = tokenizer.encode_lines([text])
-    assert ids == " ".join(map(str, expected))
-    assert [p.removeprefix("|") for p in pieces.split(" ")] == [tokenizer.pieces[i] for i in expected]
-    assert [p.startswith("|") for p in pieces.split(" ")] == tokenizer.is_word_start[expected].tolist()
-    assert decoded == tokenizer.decode(expected)
 
 
 def test_encode_reads_a_line_of_text_for_each_of_its_lines(do, folder):

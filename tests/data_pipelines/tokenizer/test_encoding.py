@@ -35,22 +35,6 @@ def test_flat_ids_are_the_lines_behind_each_other(english, novels):
     assert (ids.dtype, ids.shape, lengths.shape) == (np.int32, (0,), (0,))
 
 
-def test_threads_are_as_many_as_was_said(english, monkeypatch):
-    asked = []
-
-    class Processor:
-        def encode(self, lines, num_threads, out_type):
-            asked.append(num_threads)
-            return [np.zeros(0, np.int32)] * len(lines)
-
-    monkeypatch.setattr(model.os, "cpu_count", lambda: 7)
-    monkeypatch.setattr(english, "_processor", Processor())
-    english.encode_flat(["a"], 3)
-    english.encode_lines(["a"], threads=1)
-    english.encode_lines(["a"])
-    assert asked == [3, 1, 7]
-
-
 def test_digits_and_commas_are_split_in_every_line_that_has_them(reference):
     content = (reference / "data" / "spiece_digitcomma.model").read_bytes()
     split, whole = Tokenizer(content, Settings()), Tokenizer(content, Settings(split_digit_commas=False))

@@ -3,7 +3,6 @@
 import itertools
 import unicodedata
 
-import numpy as np
 import pytest
 
 from data_pipelines.tokenizer import Tokenizer, normalize
@@ -28,18 +27,6 @@ LANGUAGES = {
         ["ที่ริมแม่น้ำ ", "ในตลาด ", "ใต้ต้นไม้ใหญ่ "],
         ["แล้วดื่มน้ำ", "เพราะฝนตก", "กับลูกสาวสองคน"],
     ),
-    "hindi": combined(
-        ["माँ ", "वह छोटा लड़का ", "बूढ़ा मछुआरा ", "हमारे पड़ोसी "],
-        ["सुबह-सुबह ", "बारिश में भी ", "देर रात तक "],
-        ["बाज़ार में ", "नदी के किनारे ", "पुराने घर में "],
-        ["गीत गाते हैं।", "मित्र की प्रतीक्षा करते हैं।", "क्या पढ़ते हैं?"],
-    ),
-    "chinese": combined(
-        ["母亲", "那个孩子", "老渔夫", "我们的邻居"],
-        ["清早", "下雨的时候", "直到深夜"],
-        ["在市场上", "在河边", "在旧房子里"],
-        ["唱歌。", "等朋友来、不说话。", "读书——读了三遍。"],
-    ),
     "japanese": combined(
         ["母は", "あの子は", "年老いた漁師は", "となりの犬は"],
         ["朝早く", "雨が降っても", "夜おそくまで"],
@@ -47,101 +34,43 @@ LANGUAGES = {
         ["歌をうたった。", "友だちをまっていた。", "ゆっくりコーヒーをのんだ。"],
     ),
 }
-SIZES = {"korean": 68, "thai": 57, "hindi": 62, "chinese": 100, "japanese": 98}
-NORMALIZATIONS = ("auto", "nfkc")
-languages = pytest.mark.parametrize("language", LANGUAGES)
+SIZES = {"korean": 68, "thai": 57, "japanese": 98}
 
 
-@pytest.fixture(scope="module")
-def trained():
-    """(language, normalization) -> a tokenizer for that text."""
-    return {
-        (language, kind): Tokenizer.train(lines, SIZES[language], kind)
-        for (language, lines), kind in itertools.product(LANGUAGES.items(), NORMALIZATIONS)
-    }
-
-
-@languages
-@pytest.mark.parametrize("kind", NORMALIZATIONS)
-def test_text_survives_a_round_trip(trained, language, kind):
-    tokenizer, lines = trained[language, kind], LANGUAGES[language]
-    back = [tokenizer.decode(ids) for ids in tokenizer.encode_lines(lines)]
-    assert back == [normalize(line, tokenizer.settings.normalization) for line in lines]
-
-
-@languages
-def test_the_guessed_normalisation_leaves_the_text_as_it_is(trained, language):
-    tokenizer, lines = trained[language, "auto"], LANGUAGES[language]
-    back = [tokenizer.decode(ids) for ids in tokenizer.encode_lines(lines)]
-    # Letters written in two canonical ways (ढ़) are one; NFKC goes further where it matters, in Thai น้ำ.
-    assert back == [unicodedata.normalize("NFC", line).strip() for line in lines]
-
-
-def test_thai_is_not_put_through_nfkc_unless_that_is_asked_for(trained):
-    assert trained["thai", "auto"].settings.normalization == "none"
-    assert trained["thai", "nfkc"].settings.normalization == "nfkc"
-    assert all(trained[name, "auto"].settings.normalization == "nfkc" for name in LANGUAGES if name != "thai")
-
-
-def test_a_chinese_book_survives_a_round_trip(published):
-    path = published("corpora/handbook.zh-CN.docs.txt")
-    lines = list(filter(None, map(str.strip, path.read_text().splitlines())))[:2000]
-    tokenizer = Tokenizer.train(lines, 4000, "auto")
+@pytest.mark.parametrize("kind", ["auto", "nfkc"])
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_text_survives_a_round_trip_and_its_words_begin_at_spaces_if_it_has_them(language, kind):
+    lines = LANGUAGES[language]
+    tokenizer = Tokenizer.train(lines, SIZES[language], kind)
+    # NFKC splits the vowel of the Thai word for water, and no decoding joins it again.
+    assert tokenizer.settings.normalization == ("none" if (language, kind) == ("thai", "auto") else "nfkc")
     encoded = tokenizer.encode_lines(lines)
-    known = [i for i, ids in enumerate(encoded) if (ids != 0).all()]
-    assert len(known) > 0.95 * len(lines), "rare characters are left out of the vocabulary"
-    assert all(tokenizer.decode(encoded[i]) == normalize(lines[i], "nfkc") for i in known)
-    assert tokenizer.is_word_start[np.concatenate(encoded)].mean() > 0.6
-
-
-# ---- words ----------------------------------------------------------------------------------------------------------
-
-
-def word_starts(*pieces):
-    return PieceTables.of(pieces).is_word_start.tolist()
-
-
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        ["春天", "来了", "。", "，", "「", "！"],
-        ["となり", "コーヒー", "犬", "は", "。", "、"],
-        ["เด็ก", "แม่", "ไม้", "ทำงาน", "น้ำ"],
-        ["ເດັກ", "ນ້ຳ"],
-        ["ទឹក"],
-        ["ရေ"],
-    ],
-    ids=["chinese", "japanese", "thai", "lao", "khmer", "burmese"],
-)
-def test_pieces_of_scripts_without_spaces_start_words_without_one(pieces):
-    assert all(word_starts(*pieces))
-
-
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        ["ゃく", "った", "ーヒー", "々"],
-        ["า", "ำงาน", "ะ", "้ำ", "ิ่ง", "ๆ"],
-        ["າ", "ຳ", "ະ", "່"],
-        ["ា", "្"],
-        ["의", "에서", "는"],
-        ["ता", "ी", "्या"],
-        ["ing", "1", "é", "’", "…"],
-    ],
-    ids=["japanese", "thai", "lao", "khmer", "korean", "hindi", "latin"],
-)
-def test_pieces_that_only_go_on_with_a_word_do_not_start_one(pieces):
-    assert not any(word_starts(*pieces))
-
-
-@languages
-def test_words_with_spaces_start_at_a_space_alone(trained, language):
-    tokenizer, lines = trained[language, "auto"], LANGUAGES[language]
-    for ids in tokenizer.encode_lines(lines[::7]):
+    expected = [normalize(line, tokenizer.settings.normalization) for line in lines]
+    assert [tokenizer.decode(ids) for ids in encoded] == expected
+    assert kind == "nfkc" or expected == [unicodedata.normalize("NFC", line).strip() for line in lines]
+    for ids in encoded[::7]:
         pieces = [tokenizer.pieces[i] for i in ids]
         starts = tokenizer.is_word_start[ids]
         assert starts[0]
-        if language in ("korean", "hindi"):
+        if language == "korean":
             assert starts.tolist() == [p.startswith("▁") or p in set(".!?-") for p in pieces]
         else:
-            assert starts.sum() > 1 + sum(p.startswith("▁") for p in pieces), "words are told without spaces"
+            assert starts.sum() > 1 + sum(p.startswith("▁") for p in pieces), "words are found without spaces"
+
+
+@pytest.mark.parametrize(
+    ("starting", "continuing"),
+    [
+        ("春天 来了 。 ， 「 ！", "々"),
+        ("となり コーヒー 犬 は 。 、", "ゃく った ーヒー"),
+        ("เด็ก แม่ ไม้ ทำงาน น้ำ", "า ำงาน ะ ้ำ ิ่ง ๆ"),
+        ("ເດັກ ນ້ຳ", "າ ຳ ະ ່"),
+        ("ទឹក", "ា ្"),
+        ("ရေ", "ာ"),
+        ("▁의 ▁ता ▁ing", "의 에서 는 ता ी ्या ing 1 é ’ …"),
+    ],
+    ids=["chinese", "japanese", "thai", "lao", "khmer", "burmese", "with spaces"],
+)
+def test_pieces_of_scripts_without_spaces_start_words_and_parts_of_a_syllable_do_not(starting, continuing):
+    assert PieceTables.of(starting.split()).is_word_start.all()
+    assert not PieceTables.of(continuing.split()).is_word_start.any()

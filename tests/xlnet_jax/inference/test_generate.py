@@ -14,8 +14,7 @@ import pytest
 
 import xlnet_jax
 from data_pipelines import sources
-from data_pipelines.tokenizer import EOD, PAD, Tokenizer
-from data_pipelines.tokenizer.symbols import SPACE
+from data_pipelines.tokenizer import EOD, PAD, SPACE, Tokenizer
 from tests.xlnet_jax.random_models import CAUSAL, HEADS, SMALL, random_model
 from xlnet_jax import InputError
 from xlnet_jax.inference import sampler as sampling

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipelines.objectives.base import DENSE, DOCUMENTS, HELD_OUT, PAIRS, ROWS, batch_spec, shape_of
+from data_pipelines.objectives import DENSE, DOCUMENTS, HELD_OUT, PAIRS, ROWS, batch_spec, shape_of
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.errors import InputError

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_pipelines.tokenizer.symbols import SPACE
+from data_pipelines.tokenizer import SPACE
 
 UNMATCHED = -1
 ENOUGH = 0.8  # of the text's characters must have a partner, as in the original
