@@ -30,23 +30,19 @@ class Bucket(web.Web):
         self.uploads: dict[str, list] = {}  # address of an upload in parts: [bucket, name, content so far]
         self.markers: set[str] = set()  # empty objects such as bucket/folder/, by which clients make a folder
         self.made: list[str] = []  # bucket/name of each object in the order of their making
-        self.refused: dict[str, int] = {}  # status of the answer to each method, in place of the work
 
     def names(self, bucket: str) -> list[str]:
-        """Return the names of all objects, in order."""
         root = self.folder / bucket
         files = [str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()]
         return sorted(files + [m.partition("/")[2] for m in self.markers if m.startswith(f"{bucket}/")])
 
     def content(self, bucket: str, name: str) -> bytes | None:
-        """Return an object, or None where there is none."""
         if f"{bucket}/{name}" in self.markers:
             return b""
         path = self.folder / bucket / name
         return path.read_bytes() if path.is_file() else None
 
     def put(self, bucket: str, name: str, content: bytes) -> dict:
-        """Make or replace an object, all at once. Return its description."""
         self.made.append(f"{bucket}/{name}")
         if name.endswith("/"):
             self.markers.add(f"{bucket}/{name}")
@@ -58,7 +54,6 @@ class Bucket(web.Web):
         return self.about(bucket, name)
 
     def delete(self, bucket: str, name: str) -> None:
-        """Remove an object, and the folders on this machine that held it alone."""
         self.markers.discard(f"{bucket}/{name}")
         path = self.folder / bucket / name
         if path.is_file():
@@ -77,7 +72,6 @@ class Bucket(web.Web):
         return path.stat().st_mtime_ns if path.is_file() else 0
 
     def about(self, bucket: str, name: str) -> dict:
-        """Return what the API says of an object."""
         return {
             "kind": "storage#object", "name": name, "bucket": bucket,
             "size": str(len(self.content(bucket, name) or b"")), "generation": str(self.generation(bucket, name)),
@@ -86,10 +80,7 @@ class Bucket(web.Web):
         }  # fmt: skip
 
     def answer(self, request: Request) -> Answer:
-        """Return the response to a request of any method."""
         path, query = request.path, request.query
-        if status := self.refused.get(request.method):
-            return Answer(status, b"refused")
         if path.startswith("/upload/session/"):
             return self._take_part(path.rpartition("/")[2], request)
         if found := re.fullmatch(r"/upload/storage/v1/b/([^/]+)/o", path):
@@ -110,18 +101,12 @@ class Bucket(web.Web):
         return Answer(400)
 
     def _page(self, bucket: str, query: dict[str, str]) -> dict:
-        """Return one page of objects, and of the folders that a delimiter makes of their names."""
         keys, folders = listing(self.names(bucket), query.get("prefix", ""), query.get("delimiter", ""))
-        begin, most = int(query.get("pageToken", 0)), int(query.get("maxResults", 1000))
-        page = sorted([*keys, *folders])[begin : begin + most]
-        answer = {
+        return {
             "kind": "storage#objects",
-            "items": [self.about(bucket, name) for name in page if name not in folders],
-            "prefixes": [name for name in page if name in folders],
+            "items": [self.about(bucket, name) for name in keys],
+            "prefixes": folders,
         }
-        if begin + most < len(keys) + len(folders):
-            answer["nextPageToken"] = str(begin + most)
-        return answer
 
     def _object(self, bucket: str, name: str, request: Request, media: bool) -> Answer:
         content, generation = self.content(bucket, name), str(self.generation(bucket, name))

@@ -41,7 +41,6 @@ class Answer:
 
 
 def answer_json(content, status: int = 200) -> Answer:
-    """Return the response that holds a value as JSON."""
     return Answer(status, json.dumps(content).encode(), {"Content-Type": "application/json"})
 
 
@@ -57,12 +56,10 @@ class Web:
     url: str = ""
 
     def answer(self, request: Request) -> Answer:
-        """Return the response to a request of any method."""
         path = request.path
         return self.file(self.files[path], self.types.get(path, "text/plain")) if path in self.files else Answer(404)
 
     def file(self, body: bytes, content_type: str = "application/octet-stream") -> Answer:
-        """Return the response that holds a file."""
         return Answer(200, body, {"Content-Type": content_type, "ETag": f'"{hashlib.md5(body).hexdigest()}"'})
 
 
@@ -71,7 +68,6 @@ class Buckets(Web):
     """S3, with the buckets as first folders of the paths."""
 
     def answer(self, request):
-        """See `Web.answer`."""
         path, query = request.path, request.query
         bucket = path.split("/")[1]
         if not any(name.startswith(f"/{bucket}/") for name in self.files):
@@ -139,12 +135,10 @@ class Hub(Web):
     stored: dict[str, bytes] = field(default_factory=dict)  # large files, by their SHA-256
 
     def add(self, name, folder: Path, revision="main"):
-        """Have the files of a folder as a revision of a model."""
         files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
         self.models.setdefault(name, {})[revision] = {".gitattributes": _ATTRIBUTES, **files}
 
     def commit(self, name, revision="main"):
-        """Return the commit of a revision of a model."""
         return Dataset(self.models[name]).commit(revision)
 
     def fetched(self):
@@ -154,7 +148,6 @@ class Hub(Web):
         return sorted(filter(None, files))
 
     def answer(self, request):
-        """See `Web.answer`."""
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         path = request.path
         if path == "/api/whoami-v2":
@@ -216,15 +209,10 @@ class Hub(Web):
             self.models.setdefault(name, {"main": {".gitattributes": _ATTRIBUTES}})
             return answer_json({"url": f"{self.url}/{name}", "name": name}, status)
         if "/preupload/" in path:
-            modes = {True: "lfs", False: "regular"}
+            form = {"shouldIgnore": False, "oid": None}
             files = [
-                {
-                    "path": f["path"],
-                    "uploadMode": modes[f["path"].endswith(".safetensors")],
-                    "shouldIgnore": False,
-                    "oid": None,
-                }
-                for f in json.loads(body)["files"]
+                {"path": path, "uploadMode": "lfs" if path.endswith(".safetensors") else "regular", **form}
+                for path in (file["path"] for file in json.loads(body)["files"])
             ]
             return answer_json({"files": files})
         if path.endswith("/info/lfs/objects/batch"):
@@ -319,14 +307,14 @@ class _Handler(BaseHTTPRequestHandler):
         return body
 
     def log_message(self, *args):
-        """Print nothing."""
+        pass
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request, client_address):
-        """Print nothing: clients end without a word to their open connections."""
+        pass  # clients end without a word to their open connections
 
 
 @contextlib.contextmanager

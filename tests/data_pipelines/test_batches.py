@@ -1,14 +1,11 @@
 """Batch t is a pure function of (corpus, settings, seed, t)."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
 
 from data_pipelines.corpus import Corpus
-from data_pipelines.permutation import to_dense
-from data_pipelines.tokenizer import CLS, SEP
 from tests.data_pipelines.conftest import DATA, MEM_LEN
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.registry import objective_named
@@ -82,25 +79,6 @@ def test_the_global_batch_is_the_same_for_every_number_of_hosts(source, form):
         assert_same({name: np.concatenate([p[name] for p in parts]) for name in parts[0]}, whole)
 
 
-def test_a_host_reads_the_blocks_of_its_own_rows_alone(source):
-    recorded = Recorder(source.corpus)
-    rows = range(4, 8)
-    next(dataclasses.replace(source, corpus=recorded).iterate(0, 1, rows))
-    own, partner, _ = source.assign(0, rows)
-    assert all(set(blocks) == {*own, *partner} for blocks in recorded.blocks)
-
-
-def test_a_late_step_is_a_step_like_any_other(source):
-    step = 10**6
-    recorded = Recorder(source.corpus)
-    late = dataclasses.replace(source, corpus=recorded)
-    (batch,) = late.iterate(step, step + 1)
-    late_reads = len(recorded.blocks)
-    assert_same(batch, source.batch_at(step))
-    list(late.iterate(0, 1))
-    assert len(recorded.blocks) == 2 * late_reads  # as many from the beginning
-
-
 def test_any_rows_of_a_batch_are_those_of_the_whole(source):
     """Rows need not be consecutive, as on a host of a torus."""
     rows = np.array([0, 1, 4, 5, 11])
@@ -123,6 +101,8 @@ def test_batches_go_straight_onto_a_mesh(source):
 
 READS_ON = {
     "plm": ({}, 32, 32),
+    "plm, longer new part": ({"seq_len": 80}, 32, 32),
+    "plm, shorter new part": ({"seq_len": 48}, 32, 32),
     "mlm with memory": ({"objective": "mlm"}, 32, 32),
     "mlm, sentences": (BERT | {"window": "sentences", "seq_len": 34}, 32, 32),
     "mlm, sentences with memory": ({"objective": "mlm", "window": "sentences"}, 32, 62),
@@ -167,18 +147,18 @@ def test_a_static_text_is_masked_alike_at_every_visit_and_a_dynamic_one_never(so
         assert len(different) > 0.9 * len(seen)  # of text to text they differ all the same
 
 
-def test_a_reversed_row_reads_its_block_backwards(source):
+def test_a_reversed_row_reads_its_block_and_its_partner_backwards(source):
     visit = source.read_visit(0, range(DATA.batch_size))
-    own, _, is_reversed = source.assign(0, range(DATA.batch_size))
-    tokens, starts = source.corpus.read("train", own)
+    *blocks, is_reversed = source.assign(0, range(DATA.batch_size))
     assert 0 < is_reversed.sum() < DATA.batch_size
-    for row in range(DATA.batch_size):
-        text = tokens[row, ::-1] if is_reversed[row] else tokens[row]
-        np.testing.assert_array_equal(visit["tokens"][row], text)
-        # A cut lies between two tokens: the same two from either side.
-        cuts = np.flatnonzero(starts[row, 1:]) + 1
-        cuts = np.sort(len(text) - cuts) if is_reversed[row] else cuts
-        np.testing.assert_array_equal(np.flatnonzero(visit["cuts"][row, 1:]) + 1, cuts)
+    for prefix, read in zip(("", "partner_"), blocks, strict=True):
+        tokens, starts = source.corpus.read("train", read)
+        for row in range(DATA.batch_size):
+            text, cuts = tokens[row], np.flatnonzero(starts[row, 1:]) + 1
+            if is_reversed[row]:  # a cut lies between two tokens: the same two from either side
+                text, cuts = text[::-1], np.sort(len(text) - cuts)
+            np.testing.assert_array_equal(visit[f"{prefix}tokens"][row], text)
+            np.testing.assert_array_equal(np.flatnonzero(visit[f"{prefix}cuts"][row, 1:]) + 1, cuts)
 
 
 def test_half_of_the_visits_are_reversed_and_none_where_only_one_direction_is_asked_for(source):
@@ -188,37 +168,12 @@ def test_half_of_the_visits_are_reversed_and_none_where_only_one_direction_is_as
     assert not any(forwards.assign(v, range(DATA.batch_size))[2].any() for v in range(20))
 
 
-def test_targets_are_real_tokens_and_their_number_is_asked_for(source):
-    for step in range(8):
-        batch = source.batch_at(step)
-        real = batch["target_weights"] > 0
-        picked = np.take_along_axis(batch["input_ids"], batch["target_positions"], axis=1)
-        np.testing.assert_array_equal(picked[real], batch["target_ids"][real])
-        assert not np.isin(picked[real], (SEP, CLS)).any()
-        assert (real.sum(1) >= DATA.num_predict - 3).all()
-        assert (batch["target_positions"][~real] == DATA.seq_len - 1).all()
-
-
-def test_the_dense_form_is_the_compact_one_spelt_out(source):
-    dense = dataclasses.replace(source, data=dataclasses.replace(DATA, emit="dense"))
-    (batch,) = dense.iterate(3, 4)
-    assert_same(batch, to_dense(source.batch_at(3)))
-    assert batch["perm_mask"].shape == (12, 64, 64)
-    assert batch["target_mapping"].shape == (12, 11, 64)
-
-
 def test_training_on_fewer_blocks_than_rows_is_refused(source):
     few = source_blocks(source.corpus, 5, 6)
     with pytest.raises(
         InputError, match=r"11 training blocks of 158 tokens are fewer than the 12 rows of a batch: lower"
     ):
         dataclasses.replace(source, corpus=few)
-
-
-def test_a_corpus_whose_blocks_hold_no_window_is_refused(source):
-    longer = dataclasses.replace(DATA, seq_len=512, reuse_len=256)
-    with pytest.raises(InputError, match=r"blocks of 158 tokens cannot hold a window: data\.seq-len 512"):
-        dataclasses.replace(source, data=longer)
 
 
 def test_rows_read_the_sources_in_the_shares_of_the_corpus_or_of_the_settings(source):
@@ -244,36 +199,6 @@ def test_a_source_that_is_shorter_than_a_block_can_have_no_share_in_training(sou
         dataclasses.replace(source, corpus=corpus)
     held_out = dataclasses.replace(source, corpus=corpus, split="validation")
     assert (held_out.assign(0, range(12))[0] < 30).all()
-
-
-def test_the_new_part_need_not_be_as_long_as_the_reused_one(source):
-    for seq_len, reuse_len in ((80, 32), (48, 32)):
-        data = dataclasses.replace(DATA, seq_len=seq_len, reuse_len=reuse_len)
-        other = dataclasses.replace(source, data=data)
-        batches = list(other.iterate(0, other.steps_per_block))
-        for now, following in itertools.pairwise(batches):
-            ids, new = now["input_ids"], now["input_ids"][:, reuse_len:]
-            assert ids.shape == (12, seq_len)
-            assert (new[:, -1] == CLS).all()
-            assert ((ids == SEP).sum(1) == 2).all()
-            in_new = (now["target_positions"] >= reuse_len) & (now["target_weights"] > 0)
-            assert (in_new.sum(1) <= 5).all()
-            assert ((now["target_positions"] < reuse_len).sum(1) == 6).all()
-            a_len = np.minimum((new == SEP).argmax(1), reuse_len)
-            for b in range(12):
-                assert (new[b, : a_len[b]] == following["input_ids"][b, : a_len[b]]).all()
-
-
-class Recorder(Corpus):
-    """A corpus that remembers which blocks were read."""
-
-    def __init__(self, corpus):
-        super().__init__(corpus.folder)
-        self.blocks = []
-
-    def read(self, split, indices):
-        self.blocks.append(indices.tolist())
-        return super().read(split, indices)
 
 
 def source_blocks(corpus, *blocks, weights=()):

@@ -1,13 +1,9 @@
-import hashlib
 import json
 import math
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from array_record.python.array_record_data_source import ArrayRecordDataSource
-from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 
 from data_pipelines.corpus import Corpus, Start
@@ -73,44 +69,16 @@ def corpus(tmp_path_factory, text):
     return write(tmp_path_factory.mktemp("corpus") / "c", text)
 
 
-def test_blocks_are_the_text_cut_into_equal_parts(corpus, text):
+def test_blocks_are_the_text_cut_into_equal_parts_and_read_in_any_order_across_shards(corpus, text):
+    assert len(corpus.manifest.splits["train"].shards) > 5
     for split, begin, blocks in (("train", 0, 51), ("validation", 51, 10)):
         assert corpus.num_blocks(split) == blocks
-        tokens, starts = corpus.read(split, np.arange(blocks))
+        order = np.append(np.random.default_rng(0).permutation(blocks), 0)
+        tokens, starts = corpus.read(split, order)
         assert (tokens.dtype, starts.dtype) == (np.int32, np.uint8)
         part = slice(begin * BLOCK_LEN, (begin + blocks) * BLOCK_LEN)
-        np.testing.assert_array_equal(tokens, text[0][part].reshape(blocks, BLOCK_LEN))
-        np.testing.assert_array_equal(starts, text[1][part].reshape(blocks, BLOCK_LEN))
-
-
-def test_blocks_are_read_in_the_order_asked_for_across_shards(corpus):
-    assert len(corpus.manifest.splits["train"].shards) > 5
-    tokens, starts = corpus.read("train", np.arange(51))
-    wanted = np.array([50, 0, 17, 17, 3, 49])
-    read_tokens, read_starts = corpus.read("train", wanted)
-    np.testing.assert_array_equal(read_tokens, tokens[wanted])
-    np.testing.assert_array_equal(read_starts, starts[wanted])
-
-
-def test_many_threads_read_one_corpus(corpus):
-    expected = corpus.read("train", np.arange(51))[0]
-    fresh = Corpus(corpus.folder)
-
-    def read(seed):
-        wanted = np.random.default_rng(seed).integers(0, 51, 20)
-        return np.array_equal(fresh.read("train", wanted)[0], expected[wanted])
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(read, range(200)))
-
-
-def test_the_manifest_counts_what_is_there(corpus, text):
-    train, validation = corpus.manifest.splits["train"], corpus.manifest.splits["validation"]
-    assert (train.tokens, train.blocks, train.dropped_tokens) == (51 * BLOCK_LEN, 51, 0)
-    assert (validation.tokens, validation.blocks, validation.dropped_tokens) == (10 * BLOCK_LEN + 7, 10, 7)
-    assert train.documents + validation.documents == np.count_nonzero(text[1] == Start.DOCUMENT)
-    assert train.lines + validation.lines == np.count_nonzero(text[1] > 0)
-    assert sum(shard.blocks for shard in train.shards) == 51
+        np.testing.assert_array_equal(tokens, text[0][part].reshape(blocks, BLOCK_LEN)[order])
+        np.testing.assert_array_equal(starts, text[1][part].reshape(blocks, BLOCK_LEN)[order])
 
 
 def test_unigram_counts_and_entropy_are_those_of_the_training_text(corpus, text):
@@ -135,12 +103,6 @@ def test_tfds_opens_the_folder(tmp_path, text, vocab_size, dtype):
         np.testing.assert_array_equal(source[split][4]["starts"], starts[0])
 
 
-def test_the_size_of_the_parts_that_text_comes_in_does_not_matter(tmp_path, text, corpus):
-    other = write(tmp_path / "other", text, part=1000)
-    for file in (f for f in corpus.folder.iterdir() if not f.is_dir()):
-        assert file.read_bytes() == (other.folder / file.name).read_bytes(), file.name
-
-
 def test_a_folder_that_is_no_corpus_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"not a prepared corpus, it has no manifest\.json"):
         Corpus(tmp_path)
@@ -152,25 +114,21 @@ def copied(corpus, tmp_path):
     return shutil.copytree(corpus.folder, tmp_path / "c")
 
 
-@pytest.mark.parametrize("content", ["{", '{"format_version": 1}', '{"format_version": 1, "record": {}, "splits": []}'])
-def test_a_damaged_manifest_is_named(copied, content):
-    (copied / "manifest.json").write_text(content)
-    with pytest.raises(InputError, match=r"manifest\.json is damaged"):
-        Corpus(copied)
-
-
 @pytest.mark.parametrize(
     "change",
     [
+        "{",
+        '{"format_version": 1}',
+        {"splits": []},
         {"weights": [1.0, 0.5]},
         {"sources": []},
         {"record": {"block_len": 5000, "token_dtype": "<u2", "tokens_at": 0, "starts_at": 0, "num_bytes": 9}},
     ],
-    ids=lambda change: next(iter(change)),
+    ids=str,
 )
-def test_a_manifest_that_contradicts_itself_is_named(copied, change):
-    manifest = json.loads((copied / "manifest.json").read_text())
-    (copied / "manifest.json").write_text(json.dumps(manifest | change))
+def test_a_manifest_that_is_damaged_or_contradicts_itself_is_named(copied, change):
+    file = copied / "manifest.json"
+    file.write_text(change if isinstance(change, str) else json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(InputError, match=r"manifest\.json is damaged: .*; delete the folder and prepare"):
         Corpus(copied)
 
@@ -221,30 +179,3 @@ def test_tokens_outside_the_vocabulary_that_the_manifest_names_are_refused(copie
     (copied / "manifest.json").write_text(json.dumps(manifest | {"vocab_size": 100}))
     with pytest.raises(InputError, match=r"the train split cannot be read \(it holds the token \d+, of 100 pieces\)"):
         Corpus(copied).read("train", np.arange(51))
-
-
-def test_a_shard_with_other_records_is_refused_though_the_manifest_agrees(tmp_path, text):
-    folder = write(tmp_path / "c", text, blocks_per_shard=100).folder
-    (shard,) = folder.glob("corpus-train.array_record-*")
-    with ArrayRecordDataSource([str(shard)]) as source:
-        records = [bytes(source[i]) for i in range(len(source))]
-    begin = json.loads((folder / "manifest.json").read_text())["record"]["tokens_at"]
-    outside = records[0][:begin] + (VOCAB_SIZE).to_bytes(2, "little") + records[0][begin + 2 :]
-    for others, message in (
-        (records[:9], "the train split cannot be read"),
-        ([outside, *records[1:]], r"cannot be read \(it holds the token 300, of 300 pieces\)"),
-        ([b"short", *records[1:]], "the train split cannot be read"),
-    ):
-        writer = ArrayRecordWriter(str(shard), "group_size:1")
-        for record in others:
-            writer.write(record)
-        writer.close()
-        manifest = json.loads((folder / "manifest.json").read_text())
-        content = shard.read_bytes()
-        manifest["splits"]["train"]["shards"][0] |= {
-            "num_bytes": len(content),
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
-        (folder / "manifest.json").write_text(json.dumps(manifest))
-        with pytest.raises(InputError, match=message):
-            Corpus(folder).read("train", np.arange(51))

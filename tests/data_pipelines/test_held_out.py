@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.data_pipelines.test_batches import FORMS, TRANSFORMER_XL, every_form, formed, source_blocks
+from tests.data_pipelines.test_batches import FORMS, TRANSFORMER_XL, formed, source_blocks
 
 CAUSAL = {
     "with memory": TRANSFORMER_XL | {"seq_len": 32, "reuse_len": 32},
@@ -62,24 +62,16 @@ def test_every_token_behind_the_first_of_a_block_is_predicted_once(source, form,
         assert predicted == tokens[:, 1:end].tolist()
 
 
-@every_form
-def test_every_block_is_read_once_whatever_the_weights(source, form):
-    blocks = (7, 1, 5)
-    corpus = source_blocks(source.corpus, *blocks, weights=(0.98, 0.01, 0.01))
-    reader = held_out(source, corpus=corpus, batch_size=5, **form)
+@pytest.mark.parametrize("name", ["plm", "plm, dense", "mlm, words", "clm"])
+def test_every_block_is_read_once_whatever_the_weights(source, name):
+    corpus = source_blocks(source.corpus, 7, 1, 5, weights=(0.98, 0.01, 0.01))
+    reader = held_out(source, corpus=corpus, batch_size=5, **FORMS[name])
     batches = epoch_of(reader)
     counts = windows_of(reader, batches)[1]
     assert counts == {(b, w): 1 for b in range(13) for w in range(reader.steps_per_block)}
     for batch in batches:
-        assert not batch["target_weights"][batch["row_weights"] == 0].any()
-        if "target_mapping" in batch:
-            assert not batch["target_mapping"][batch["row_weights"] == 0].any()
-
-
-def test_blocks_are_read_in_their_order(source):
-    reader = held_out(source, corpus=source_blocks(source.corpus, 13), batch_size=5)
-    blocks = np.concatenate([reader.assign(visit, range(5))[0] for visit in range(3)])
-    np.testing.assert_array_equal(blocks[:13], np.arange(13))
+        for weighed in ("target_weights", "target_mapping"):
+            assert weighed not in batch or not batch[weighed][batch["row_weights"] == 0].any()
 
 
 @pytest.mark.parametrize("name", ["plm, dense", "mlm, ALBERT", "plm, packed", "rtd"])
@@ -95,15 +87,7 @@ def test_held_out_windows_do_not_depend_on_batch_size_hosts_seed_or_weights(sour
         assert windows_of(other, epoch_of(other, hosts))[0] == expected
 
 
-def test_held_out_rows_have_directions_and_partners_of_their_own(source):
-    reader = held_out(source, corpus=source_blocks(source.corpus, 13), batch_size=13)
-    own, partner, is_reversed = reader.assign(0, range(13))
-    assert (own != partner).all()
-    assert len(set(partner - own)) > 3
-    assert 0 < is_reversed.sum() < 13
-
-
-@pytest.mark.parametrize("max_windows", [1, 10, 13, 20, 30, 51, 52, 1000])
+@pytest.mark.parametrize("max_windows", [1, 13, 30, 51, 1000])
 def test_a_cap_leaves_out_blocks_evenly_and_reads_none_twice(source, max_windows):
     corpus = source_blocks(source.corpus, 6, 7)
     reader = dataclasses.replace(held_out(source, corpus=corpus, batch_size=5), max_windows=max_windows)
@@ -124,7 +108,3 @@ def test_what_comes_after_the_end_is_the_beginning(source):
     again = reader.batch_at(reader.steps_per_epoch)
     for name, array in reader.batch_at(0).items():
         np.testing.assert_array_equal(again[name], array)
-
-
-def test_training_batches_have_no_row_weights(source):
-    assert "row_weights" not in source.batch_at(0)

@@ -1,12 +1,11 @@
-"""Masked batches: number and choice of targets, and their replacements."""
+"""Batches of objectives: number and choice of masked targets, their replacements; lengths and ranks of prefixes."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
-from data_pipelines.objectives import mlm, plm
-from data_pipelines.stateless import Purpose
+from data_pipelines.objectives import mlm, plm, prefix
 from data_pipelines.tokenizer import CLS, EOD, MASK, SEP, SPECIAL_PIECES, UNK
 
 TEXT = np.arange(len(SPECIAL_PIECES), 600)
@@ -71,12 +70,6 @@ def test_random_pieces_are_any_of_the_vocabulary_but_special_symbols(masked):
     assert abs(chi_square - len(TEXT)) < 5 * np.sqrt(2 * len(TEXT))
 
 
-@pytest.mark.parametrize("shares", [(1.0, 0.0), (0.0, 0.0)], ids=str)
-def test_the_shares_are_settings(masked, shares):
-    read, meant = reads(with_data(masked, mask_share=shares[0], random_share=shares[1]), steps=4)
-    assert (read == (MASK if shares[0] else meant)).all()
-
-
 @pytest.mark.parametrize("targets", ["pieces", "words", "spans"])
 @pytest.mark.parametrize("window", ["pairs", "sentences"])
 def test_only_text_is_a_target_and_only_targets_are_altered(masked, targets, window):
@@ -103,18 +96,29 @@ def test_ranks_are_equal_without_memory_and_with_it_the_reused_part_does_not_see
     assert (none == 0).all()
 
 
-@pytest.mark.parametrize("targets", ["pieces", "words", "spans"])
-def test_without_a_number_of_targets_every_position_has_a_slot_and_a_seventh_of_the_text_is_a_target(masked, targets):
-    source = with_data(masked, targets=targets, num_predict=None)
-    weights = np.concatenate([source.batch_at(step)["target_weights"] for step in range(20)])
-    assert weights.shape[1] == 64
-    assert 0.10 < weights.mean() < 0.15
-    assert len(set(weights.sum(1))) > 5
+# ---- batches with a prefix ------------------------------------------------------------------------------------------
 
 
-def test_replacements_are_drawn_apart_from_the_targets(masked):
-    """Mask the same positions, whatever replaces them."""
-    one, other = (with_data(masked, random_share=share).batch_at(2) for share in (0.0, 0.2))
-    np.testing.assert_array_equal(one["target_positions"], other["target_positions"])
-    assert (one["input_ids"] != other["input_ids"]).any()
-    assert len(set(Purpose)) == len(Purpose)
+def with_prefix(source, seq_len):
+    data = dataclasses.replace(
+        source.data, seq_len=seq_len, window="text", reuse_len=0, num_predict=None, bidirectional=False
+    )
+    return dataclasses.replace(source, filling=prefix.FILLING, data=data, mem_len=0)
+
+
+def test_a_prefix_of_every_length_is_drawn_alike_and_afresh(source):
+    batches = with_prefix(source, 16)
+    lengths = np.stack([(batches.batch_at(step)["perm_rank"] == 0).sum(1) for step in range(200)])
+    counts = np.bincount(lengths.ravel(), minlength=16)
+    assert (counts[0], len(counts)) == (0, 16)
+    mean = lengths.size / 15
+    assert (np.abs(counts[1:] - mean) < 5 * np.sqrt(mean)).all()
+    assert (lengths[0] != lengths[1]).any()
+
+
+def test_ranks_rise_after_the_prefix_and_targets_begin_at_its_end(source):
+    batch = with_prefix(source, 64).batch_at(3)
+    for rank, weight in zip(batch["perm_rank"], batch["target_weights"], strict=True):
+        last = int((rank == 0).sum()) - 1
+        np.testing.assert_array_equal(rank[last:], np.arange(len(rank) - last))
+        np.testing.assert_array_equal(weight, np.arange(len(rank)) >= last)

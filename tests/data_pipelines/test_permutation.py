@@ -102,14 +102,6 @@ def test_without_a_number_of_targets_windows_are_those_of_the_originals_parser(r
     np.testing.assert_array_equal(dense["target_mapping"], np.eye(64) * is_target[:, :, None])
 
 
-def test_without_a_number_of_targets_each_position_has_its_slot():
-    ids = np.arange(9, 14)[None]
-    slots = target_slots(np.array([[0, 1, 0, 0, 1]], bool), ids, None)
-    assert slots["target_positions"].tolist() == [[0, 1, 2, 3, 4]]
-    assert slots["target_ids"].tolist() == ids.tolist()
-    assert slots["target_weights"].tolist() == [[0, 1, 0, 0, 1]]
-
-
 def test_the_tf2_profile_shows_functional_tokens_to_their_part_and_changes_nothing_else():
     rng = np.random.default_rng(0)
     ids, drawn = rng.integers(9, 50, (6, 32)), rng.random((6, 32)) < 0.2
@@ -132,11 +124,3 @@ def test_the_tf2_profile_shows_functional_tokens_to_their_part_and_changes_nothi
     assert not (seen & targets_of_the_part)[:, functional].any()  # and they see no target of it
     visible = ~drawn[:, 16:24]
     assert ours["perm_mask"][:, 16:24, 24][visible].all()  # unlike by default
-
-
-def test_missing_targets_are_padding_at_the_last_position():
-    ids = np.arange(9, 17)[None]
-    slots = target_slots(np.array([[0, 1, 0, 0, 1, 0, 0, 0]], bool), ids, 4)
-    assert slots["target_positions"].tolist() == [[1, 4, 7, 7]]
-    assert slots["target_ids"].tolist() == [[10, 13, 0, 0]]
-    assert slots["target_weights"].tolist() == [[1, 1, 0, 0]]

@@ -1,3 +1,5 @@
+"""Names stand for files: a file, a glob, or a folder, whose links are followed; and texts have fingerprints."""
+
 import re
 
 import pytest
@@ -6,9 +8,7 @@ from data_pipelines import sources
 from data_pipelines.prepare.encoding import fingerprint
 from xlnet_jax.errors import InputError
 
-
-def lines_of(*paths, errors="strict"):
-    return list(sources.read_lines(sources.find([str(path) for path in paths]), errors))
+PARTS = ["part/part-0", "part/part-1"]
 
 
 def files_of(name):
@@ -21,30 +21,36 @@ def text(tmp_path):
     def write(content, name="a.txt"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        path.write_text(content)
         return path
 
     return write
 
 
 def test_an_empty_file_among_others_is_passed_over(text):
-    paths = [text(""), text("one\n", "b.txt")]
-    assert lines_of(*paths) == ["one", ""]
+    found = sources.find([str(text("")), str(text("one\n", "b.txt"))])
+    assert list(sources.read_lines(found, "strict")) == ["one", ""]
 
 
-def test_a_folder_stands_for_its_text_files_at_any_depth(text, tmp_path):
-    wanted = [text("a", "a.txt"), text("b", "deep/er/b.txt")]
-    text("no", "notes.md")
-    text("no", ".hidden/c.txt")
-    assert files_of(tmp_path) == [str(p) for p in sorted(wanted)]
-
-
-def test_files_of_other_kinds_in_a_folder_are_told_of_once(tmp_path, capsys):
-    for name in ("a.txt", "b.html", "c.pdf"):
-        (tmp_path / name).write_text("A line.\n")
-    sources.find([str(tmp_path)])
-    sources.find([str(tmp_path)])
-    assert re.fullmatch(rf"note: text {tmp_path}: 2 of its 3 files are left out, .*\n", capsys.readouterr().err)
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("", ["a.txt", "deep/er/b.txt", "n1.txt", "n2.txt", "what[1].txt"]),
+        ("part", PARTS),
+        ("deep", ["deep/er/b.txt"]),
+        ("n*.txt", ["n1.txt", "n2.txt"]),
+        ("what[1].txt", ["what[1].txt"]),
+    ],
+)
+def test_a_folder_stands_for_its_texts_and_a_glob_for_the_files_that_match(text, tmp_path, name, wanted, capsys):
+    for file in ("a.txt", "deep/er/b.txt", "notes.md", ".hidden/c.txt", "n1.txt", "n2.txt", "what[1].txt", *PARTS):
+        text("a", file)
+    (tmp_path / "n3.txt").mkdir()
+    found = files_of(tmp_path / name)
+    if name == "":
+        told = rf"note: text {tmp_path}: 3 of its 8 files are left out, .*\n"
+        assert re.fullmatch(told, capsys.readouterr().err)
+    assert found == [str(tmp_path / file) for file in wanted]
 
 
 def test_links_of_a_folder_are_followed_once_and_the_others_told_of(text, tmp_path, capsys):
@@ -63,39 +69,8 @@ def test_links_of_a_folder_are_followed_once_and_the_others_told_of(text, tmp_pa
         str(path) for path in (folder / "a.txt", folder / "sub" / "b.txt", folder / "sub" / "o-again.txt")
     ]
     assert f"note: text {folder}: 2 of its 5 paths are links to others of them" in capsys.readouterr().err
-
-
-def test_links_of_a_glob_are_followed_once_and_the_others_told_of(text, tmp_path, capsys):
-    wanted = text("a", "a.txt")
-    (tmp_path / "link.txt").symlink_to("a.txt")
-    assert files_of(tmp_path / "*.txt") == [str(wanted)]
-    assert f"{tmp_path}/*.txt: 1 of its 2 paths are links" in capsys.readouterr().err
-
-
-def test_a_link_to_another_folder_of_texts_gives_its_files(text, tmp_path):
-    text("b", "elsewhere/b.txt")
-    wanted = [text("a", "folder/a.txt"), tmp_path / "folder" / "link" / "b.txt"]
-    (tmp_path / "folder" / "link").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "itself").symlink_to("folder")
-    assert files_of(tmp_path / "folder") == [str(path) for path in wanted]
-    assert files_of(tmp_path / "itself") == [str(path).replace("/folder/", "/itself/") for path in wanted]
-
-
-def test_a_folder_without_text_files_stands_for_all_its_files(text, tmp_path):
-    wanted = [text("a", "part-0"), text("b", "part-1")]
-    assert files_of(tmp_path) == [str(p) for p in wanted]
-
-
-def test_a_glob_stands_for_the_files_that_match_in_sorted_order(text, tmp_path):
-    wanted = [text("1", "n1.txt"), text("2", "n2.txt")]
-    text("no", "m.txt")
-    (tmp_path / "n3.txt").mkdir()
-    assert files_of(tmp_path / "n*.txt") == [str(p) for p in wanted]
-
-
-def test_a_file_whose_name_looks_like_a_glob_is_that_file(text):
-    path = text("a", "what[1].txt")
-    assert files_of(path) == [str(p) for p in [path]]
+    (tmp_path / "outside" / "deep" / "link.txt").symlink_to(outside)
+    assert files_of(tmp_path / "outside" / "deep" / "*.txt") == [str(outside)]
 
 
 @pytest.mark.parametrize("name", ["nowhere.txt", "*.txt", ""])

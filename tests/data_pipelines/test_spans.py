@@ -153,20 +153,6 @@ def test_targets_are_distributed_as_the_originals(reference, name):
     assert same_distribution(*counts) > FALSE_ALARM
 
 
-def test_a_reversed_row_is_the_mirror_of_the_same_draws():
-    starts = np.random.default_rng(2).random((64, 48)) < 0.6
-    forwards, backwards = draw(starts, 8), draw(starts[:, ::-1], 8, is_reversed=True)
-    np.testing.assert_array_equal(forwards, backwards[:, ::-1])
-
-
-def test_without_a_goal_spans_go_on_to_the_end_of_the_text():
-    data = dataclasses.replace(DATA, num_predict=None)
-    targets = draw(np.ones((2000, 256), bool), None, data=data)
-    assert 0.10 < targets[:, :128].mean() < 0.15
-    assert 0.10 < targets[:, 128:].mean() < 0.15
-    assert np.unique(targets.sum(1)).size > 5
-
-
 texts = st.tuples(st.integers(1, 60), st.floats(0, 1), st.integers(0, 2**31), st.booleans())
 shapes = st.tuples(st.integers(1, 7), st.integers(1, 8), st.integers(1, 3), st.one_of(st.none(), st.integers(0, 60)))
 

@@ -13,13 +13,6 @@ def test_any_range_of_rows_is_a_slice_of_the_whole_batch():
         np.testing.assert_array_equal(whole, np.concatenate(parts))
 
 
-def test_uniforms_fill_the_unit_interval():
-    sample = uniforms(5, Purpose.TARGETS_NEW, 9, range(1000), 10)
-    assert sample.min() >= 0.0
-    assert sample.max() < 1.0
-    np.testing.assert_allclose(np.histogram(sample, 10, (0, 1))[0], 1000, atol=150)
-
-
 @pytest.mark.parametrize("width", [1, 3, 256, 2048])
 def test_smallest_first_is_a_stable_argsort(width):
     uniform = uniforms(1, Purpose.ORDER_NEW, 2, range(40), width)

