@@ -84,7 +84,7 @@ def main(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     model = on_device(xlnet_jax.load(given.checkpoint))
     needed = max(max(given.attention) + given.pieces, given.segments * given.segment) + 1
-    lines = sources.read_lines(sources.find([given.text]), "strict")
+    lines = sources.read_lines(sources.find([given.text]))
     ids_L = sources.first_pieces(lines, vocabulary_tokenizer(model), needed)
     if len(ids_L) < needed:
         raise InputError(f"--text {given.text}: {len(ids_L):,} pieces, and {needed:,} are needed: give a longer one")

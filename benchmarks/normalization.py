@@ -18,7 +18,7 @@ SHOWN_WORDS = 3
 
 def row_of(name: str) -> str:
     """Return the row of the table for a text."""
-    lines = filter(None, sources.read_lines(sources.find([name]), "replace"))
+    lines = filter(None, sources.read_lines(sources.find([name], errors="replace")))
     read = list(itertools.islice(lines, SAMPLE_LINES))
     survey = Survey.of(read)
     words = Counter(word for line in read if not line.isascii() for word in WORD.findall(line) if not word.isascii())

@@ -214,7 +214,7 @@ def novels(folder: Path, preset: str) -> Path:
     text = folder / "novels.txt"
     text.write_text("\n\n".join(Path(novel).read_text() for novel in sources.embedded()) * COPIES)
     found = sources.find([str(text)])
-    tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), 8_000, "english")
+    tokenizer = Tokenizer.train(sources.read_lines(found), 8_000, "english")
     block_len = windows.block_len(PRESETS[preset]().data)
     corpus = folder / "corpus"
     prepare(found, None, tokenizer, corpus, block_len=block_len, validation_fraction=0.05)

@@ -87,7 +87,7 @@ def original(given: argparse.Namespace) -> Callable[[], int]:
 
     def run() -> int:
         tokens = chars = 0
-        for line in sources.read_lines(sources.find([given.corpus]), "strict"):
+        for line in sources.read_lines(sources.find([given.corpus])):
             tokens += len(encode(line))
             if (chars := chars + len(line)) > ORIGINAL_CHARS:
                 break
@@ -224,7 +224,7 @@ def trained(corpus: str, folder: Path) -> str:
     from data_pipelines import sources
     from data_pipelines.tokenizer import Tokenizer
 
-    lines = islice(sources.read_lines(sources.find([corpus]), "strict"), TRAINED_LINES)
+    lines = islice(sources.read_lines(sources.find([corpus])), TRAINED_LINES)
     Tokenizer.train(lines, 8_000, "english").save(folder / "tokenizer")
     return str(folder / "tokenizer")
 

@@ -41,6 +41,7 @@ SHOWN_NAMES = 8  # fields or columns that a message lists
 OR_REPLACE = ", or read it with `corpus_errors` replace"
 
 Errors = Literal["strict", "replace"]
+"""What to do about bytes that are not UTF-8: raise InputError with file and line, or read U+FFFD"""
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,11 @@ class TextFile:
     """A text file with a sentence or a paragraph a line; a blank line ends a document."""
 
     path: str
+    errors: Errors
 
-    def chunks(self, errors: Errors) -> Iterator[str]:
+    def chunks(self) -> Iterator[str]:
         """Yield chunks of lines. Raises InputError, with file and line, on bytes that are not text."""
-        return (lines for _, lines in _blocks_of_lines(self.path, errors, OR_REPLACE))
+        return (lines for _, lines in _blocks_of_lines(self.path, self.errors, OR_REPLACE))
 
 
 @dataclass(frozen=True)
@@ -60,14 +62,15 @@ class JsonLinesFile:
 
     path: str
     text_field: str
+    errors: Errors
 
-    def chunks(self, errors: Errors) -> Iterator[str]:
+    def chunks(self) -> Iterator[str]:
         """Yield chunks of lines. Raises InputError, with file and line, on a line that is no such object."""
-        return chunk_documents(text for _, text, _ in self.rows(errors))
+        return chunk_documents(text for _, text, _ in self.rows())
 
-    def rows(self, errors: Errors, id_field: str | None = None) -> Iterator[tuple[str, str, Any]]:
+    def rows(self, id_field: str | None = None) -> Iterator[tuple[str, str, Any]]:
         """Yield (file and line for messages, text, value of `id_field`) of every line that is not blank."""
-        for number, line in numbered_lines(self.path, errors, OR_REPLACE):
+        for number, line in numbered_lines(self.path, self.errors, OR_REPLACE):
             if not line.strip():
                 continue
             where = f"text {self.path}: line {number}"
@@ -78,7 +81,7 @@ class JsonLinesFile:
             text = values[self.text_field]
             if not isinstance(text, str | None):
                 raise InputError(f"{where}: its field {self.text_field!r} is not text but {reprlib.repr(text)}")
-            yield where, whole(text or "", f"{where}: a document", errors, OR_REPLACE), values.get(id_field)
+            yield where, whole(text or "", f"{where}: a document", self.errors, OR_REPLACE), values.get(id_field)
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,13 @@ class ParquetFile:
 
     path: str
     text_field: str
+    errors: Errors
 
-    def chunks(self, errors: Errors) -> Iterator[str]:
+    def chunks(self) -> Iterator[str]:
         """Yield chunks of lines. Raises InputError if the column is missing or the file is damaged."""
-        return chunk_documents(text for _, text, _ in self.rows(errors))
+        return chunk_documents(text for _, text, _ in self.rows())
 
-    def rows(self, errors: Errors, id_field: str | None = None) -> Iterator[tuple[str, str, Any]]:
+    def rows(self, id_field: str | None = None) -> Iterator[tuple[str, str, Any]]:
         """Yield (file and row for messages, text, value of `id_field`) of every row."""
         import pyarrow as pa
 
@@ -107,7 +111,7 @@ class ParquetFile:
                 for text, value in zip(texts, ids, strict=True):
                     number += 1
                     where = f"text {self.path}: row {number}"
-                    yield where, decode_document(text, where, errors), value
+                    yield where, decode_document(text, where, self.errors), value
 
 
 def _demand_fields(there: Collection[str], text_field: str, id_field: str | None, lack: str) -> None:

@@ -70,11 +70,15 @@ class TextSourceSettings:
 
         Raises InputError where a name stands for nothing.
         """
-        return find(names, self.text_field, self.tfds_data_dir, split)
+        return find(names, self.text_field, self.tfds_data_dir, split, self.corpus_errors)
 
 
 def find(
-    names: Sequence[str], text_field: str = "text", tfds_data_dir: str | None = None, split: str = "train"
+    names: Sequence[str],
+    text_field: str = "text",
+    tfds_data_dir: str | None = None,
+    split: str = "train",
+    errors: Errors = "strict",
 ) -> list[Source]:
     """Find the sources that these names stand for: a file, a glob (`**` descends, on disk), a folder, `tfds:NAME`.
 
@@ -87,7 +91,7 @@ def find(
 
     text_field: field with the text of a document in JSON, Parquet, TFDS and on the Hub. tfds_data_dir: folder of
     prepared TFDS datasets; None = TFDS's default. split: split of datasets whose name has none, unlike
-    tfds:c4/en[validation] and hf:wikitext/wikitext-2-raw-v1:validation.
+    tfds:c4/en[validation] and hf:wikitext/wikitext-2-raw-v1:validation. errors: for bytes that are not UTF-8.
 
     Raises InputError if a name stands for nothing, and Unreachable where a network fails.
     """
@@ -107,9 +111,9 @@ def find(
                 dataset, paths = _local_files(name)
         units: Sequence[Unit]
         if dataset is not None:
-            units = open_dataset(dataset, tfds_data_dir, split, text_field)
+            units = open_dataset(dataset, tfds_data_dir, split, text_field, errors)
         else:
-            units = [_reader(path, text_field) for path in (*paths, *(file.url for file in listed))]
+            units = [_reader(path, text_field, errors) for path in (*paths, *(file.url for file in listed))]
         found.append(Source(describe(name), name, tuple(units), tuple(listed)))
     return found
 
@@ -150,17 +154,16 @@ def demand_distinct(train: Sequence[Source], validation: Sequence[Source] = ()) 
                 )
 
 
-def read_lines(sources: Sequence[Source], errors: Errors) -> Iterator[str]:
+def read_lines(sources: Sequence[Source]) -> Iterator[str]:
     """Yield the lines of the documents, stripped and not empty, and DOCUMENT_END once after each document.
 
-    errors: for bytes that are not UTF-8: strict = raise InputError with file and line, replace = read U+FFFD. Raises
-    InputError if the sources hold no text at all.
+    Raises InputError if the sources hold no text at all, and as `Errors` says.
     """
     any_text = False
     for source in sources:
         for unit in source.units:
             in_document = False
-            for chunk in unit.chunks(errors):
+            for chunk in unit.chunks():
                 for line in map(str.strip, chunk.split("\n")[:-1]):
                     if line:
                         any_text = in_document = True
@@ -174,22 +177,22 @@ def read_lines(sources: Sequence[Source], errors: Errors) -> Iterator[str]:
         raise no_text(sources)
 
 
-def survey(sources: Sequence[Source], errors: Errors) -> Survey:
+def survey(sources: Sequence[Source]) -> Survey:
     """Return what decides the normalisation of a text: counts of SAMPLE_LINES lines, from the beginnings of up to
     SAMPLED_FILES files or slices all over the sources. Raises InputError on bytes that are not text."""
     units = [unit for source in sources for unit in source.units]
     chosen = units[:: -(-len(units) // SAMPLED_FILES) or 1]
 
     def sample(unit: Unit) -> Iterator[str]:
-        lines = (line.strip() for chunk in unit.chunks(errors) for line in chunk.split("\n"))
+        lines = (line.strip() for chunk in unit.chunks() for line in chunk.split("\n"))
         return itertools.islice(filter(None, lines), -(-SAMPLE_LINES // len(chosen)))
 
     return Survey.of(itertools.chain.from_iterable(map(sample, chosen)))
 
 
-def choose_normalization(sources: Sequence[Source], errors: Errors) -> Normalization:
+def choose_normalization(sources: Sequence[Source]) -> Normalization:
     """Return the normalisation that suits a text, and print it with its reason. Raises InputError as `survey`."""
-    found = survey(sources, errors)
+    found = survey(sources)
     print(f"chosen      normalization {found.normalization}, {found.reason}")
     return found.normalization
 
@@ -215,28 +218,26 @@ class TextRecord(NamedTuple):
     id: Id | None = None
 
 
-def read_texts(
-    sources: Sequence[Source], unit: TextUnit, id_field: str | None = None, errors: Errors = "strict"
-) -> Iterator[TextRecord]:
+def read_texts(sources: Sequence[Source], unit: TextUnit, id_field: str | None = None) -> Iterator[TextRecord]:
     """Yield the texts of these sources in order; one at a time is in memory.
 
     unit: in text files, line = every line that is not blank is a text, document = the lines up to a blank one, joined
     by spaces, are a text. An object of JSON Lines or a row of Parquet is always one text. id_field: the field with its
-    id, a string or a whole number. errors: as in `sources.read_lines`.
+    id, a string or a whole number.
 
     Raises InputError, with file and line or row, if a text is empty or a field is missing.
     """
     for source in sources:
         for part in source.units:
-            for record in _texts(part, unit, id_field, errors):
+            for record in _texts(part, unit, id_field):
                 if not record.text:
                     raise InputError(f"{record.where} is empty: leave it out")
                 yield record
 
 
-def _texts(part: Unit, unit: TextUnit, id_field: str | None, errors: Errors) -> Iterator[TextRecord]:
+def _texts(part: Unit, unit: TextUnit, id_field: str | None) -> Iterator[TextRecord]:
     if isinstance(part, JsonLinesFile | ParquetFile):
-        for where, text, value in part.rows(errors, id_field):
+        for where, text, value in part.rows(id_field):
             if isinstance(value, bool) or not isinstance(value, Id | None):
                 raise InputError(f"{where}: its id {value!r} is neither a string nor a whole number")
             yield TextRecord(text.strip(), where, value)
@@ -244,7 +245,7 @@ def _texts(part: Unit, unit: TextUnit, id_field: str | None, errors: Errors) -> 
     if id_field is not None:
         raise InputError(f"`id_field` {id_field}: only JSON Lines and Parquet have fields, and the text is neither")
     one_a_line = unit == "line" and isinstance(part, TextFile)
-    lines = (line.strip() for chunk in part.chunks(errors) for line in chunk.split("\n")[:-1])
+    lines = (line.strip() for chunk in part.chunks() for line in chunk.split("\n")[:-1])
     document: list[str] = []
     for number, line in enumerate(itertools.chain(lines, [""]), start=1):
         if line:
@@ -270,11 +271,11 @@ def first_pieces(lines: Iterator[str], tokenizer: Tokenizer, count: int) -> np.n
 # ---- what a name stands for -----------------------------------------------------------------------------------------
 
 
-def _reader(path: str, text_field: str) -> Unit:
+def _reader(path: str, text_field: str, errors: Errors) -> Unit:
     kind = kind_of(path)
     if kind == PARQUET:
-        return ParquetFile(path, text_field)
-    return JsonLinesFile(path, text_field) if kind in JSON_LINES else TextFile(path)
+        return ParquetFile(path, text_field, errors)
+    return JsonLinesFile(path, text_field, errors) if kind in JSON_LINES else TextFile(path, errors)
 
 
 def kind_of(path: epath.PathLike) -> str:

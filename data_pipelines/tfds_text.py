@@ -31,19 +31,22 @@ class DatasetSlice:
     folder: str
     split: str  # in TFDS's notation, 'train[0:10000]'
     text_field: str
+    errors: Errors
 
     @property
     def path(self) -> str:
         """Folder and split, for messages."""
         return f"{self.folder} {self.split}"
 
-    def chunks(self, errors: Errors) -> Iterator[str]:
+    def chunks(self) -> Iterator[str]:
         """Yield chunks of lines, as `readers` do. Raises InputError if a shard cannot be read."""
         examples = _examples(_open_folder(epath.Path(self.folder)), self.split, [self.text_field])
-        return chunk_documents(decode_document(text, f"text {self.path}", errors) for (text,) in examples)
+        return chunk_documents(decode_document(text, f"text {self.path}", self.errors) for (text,) in examples)
 
 
-def open_dataset(name: str, data_dir: str | None, split: str, text_field: str) -> tuple[DatasetSlice, ...]:
+def open_dataset(
+    name: str, data_dir: str | None, split: str, text_field: str, errors: Errors
+) -> tuple[DatasetSlice, ...]:
     """Return the slices of a dataset.
 
     name: TFDS's name (c4/en, c4/en:3.0.1) or a folder; a split in brackets at its end replaces `split`. data_dir: as
@@ -61,9 +64,11 @@ def open_dataset(name: str, data_dir: str | None, split: str, text_field: str) -
         )
     folder = str(builder.data_path)
     if split not in info.splits:  # 'train[:10%]': TFDS cannot slice a slice
-        return (DatasetSlice(folder, split, text_field),)
+        return (DatasetSlice(folder, split, text_field, errors),)
     begins = range(0, examples, SLICE_DOCUMENTS)
-    return tuple(DatasetSlice(folder, f"{split}[{b}:{min(b + SLICE_DOCUMENTS, examples)}]", text_field) for b in begins)
+    return tuple(
+        DatasetSlice(folder, f"{split}[{b}:{min(b + SLICE_DOCUMENTS, examples)}]", text_field, errors) for b in begins
+    )
 
 
 def dataset_rows(name: str, data_dir: str | None, class_names: bool) -> Iterator[dict[str, Any]]:

@@ -22,7 +22,6 @@ from data_pipelines.prepare.encoding import EncodedSource, encode_text, fingerpr
 from data_pipelines.prepare.holdout import choose
 from data_pipelines.prepare.runners import BeamRunner, LocalRunner, Runner
 from data_pipelines.prepare.shards import Content, cut, stretches_of, write_corpus
-from data_pipelines.readers import Errors
 from data_pipelines.sources import Source, TextSourceSettings
 from data_pipelines.tokenizer import Settings, Tokenizer
 from xlnet_jax.errors import InputError
@@ -104,7 +103,7 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
     train = settings.find(settings.source)
 
     def choose_settings() -> Settings:
-        return Settings.suited_to(sources.choose_normalization(train, settings.corpus_errors))
+        return Settings.suited_to(sources.choose_normalization(train))
 
     runner: Runner = LocalRunner(on_progress=on_written)
     if settings.runner != "local":
@@ -116,7 +115,6 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
         settings.out,
         block_len=settings.block_len,
         validation_fraction=settings.validation_fraction,
-        errors=settings.corpus_errors,
         weights=settings.weights,
         runner=runner,
     )
@@ -175,7 +173,6 @@ def prepare(
     *,
     block_len: int,
     validation_fraction: float,
-    errors: Errors = "strict",
     weights: Sequence[float] = (),
     runner: Runner | None = None,
 ) -> Corpus:
@@ -183,7 +180,7 @@ def prepare(
 
     train: text of the training split; empty = both splits hold the validation text, to measure a model on all of it.
     validation: text of the validation split; None = hold out about `validation_fraction` of the documents of `train`,
-    by their content (`holdout`). block_len: tokens in a block. errors: as in `sources.read_lines`. weights: share of
+    by their content (`holdout`). block_len: tokens in a block. weights: share of
     the rows that read each source of `train`; empty = by size. runner: None = the cores of this machine.
 
     Raises InputError if text is missing, too short, not text or given twice, or if `out` was made from something else,
@@ -203,7 +200,7 @@ def prepare(
         if not is_corpus(out):
             raise InputError(f"{out} exists and is not a prepared corpus; name a folder that does not exist yet")
         corpus = Corpus(out)
-        asked = made_from | {s: _fingerprints(s, text, errors, corpus.manifest) or None for s, text in given.items()}
+        asked = made_from | {s: _fingerprints(s, text, corpus.manifest) or None for s, text in given.items()}
         found = corpus.manifest.made_from
         if differences := [what for key, what in MADE_FROM.items() if found.get(key) != asked[key]]:
             raise InputError(f"corpus {out}: {', and '.join(differences)}; give another `out` or `workdir`")
@@ -213,7 +210,7 @@ def prepare(
     runner = runner or LocalRunner()
     with resumable_folder(out) as (folder, work):
         # Validation first: mistakes in the shorter text are found sooner.
-        encoded = encode_text([*given["validation"], *given["train"]], errors, tokenizer, work, runner)
+        encoded = encode_text([*given["validation"], *given["train"]], tokenizer, work, runner)
         held_out, learned = encoded[: len(given["validation"])], encoded[len(given["validation"]) :]
         if learned:
             _refuse_copies(learned, held_out)
@@ -233,7 +230,7 @@ def prepare(
     return Corpus(out)
 
 
-def _fingerprints(split: SplitName, text: Sequence[Source], errors: Errors, made: Manifest) -> list[str]:
+def _fingerprints(split: SplitName, text: Sequence[Source], made: Manifest) -> list[str]:
     """Return the fingerprint of each source: from the manifest of a corpus, if its record of the files shows that it
     was made of this source, else by reading the text.
 
@@ -241,9 +238,7 @@ def _fingerprints(split: SplitName, text: Sequence[Source], errors: Errors, made
     """
     there = list(zip(made.origins.get(split) or (), made.made_from.get(split) or (), strict=False))
     return [
-        there[number][1]
-        if number < len(there) and _is_same(_origin(source), there[number][0])
-        else fingerprint(source, errors)
+        there[number][1] if number < len(there) and _is_same(_origin(source), there[number][0]) else fingerprint(source)
         for number, source in enumerate(text)
     ]
 

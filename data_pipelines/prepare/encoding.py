@@ -24,7 +24,6 @@ from etils import epath
 from data_pipelines.corpus import Start
 from data_pipelines.prepare.holdout import Documents, line_hashes
 from data_pipelines.prepare.runners import Runner
-from data_pipelines.readers import Errors
 from data_pipelines.sources import Source, Unit
 from data_pipelines.tfds_text import DatasetSlice
 from data_pipelines.tokenizer import EOD, Tokenizer
@@ -55,7 +54,6 @@ class Group:
     source: int  # its number
     index: int  # number among the groups of all sources
     units: tuple[Unit, ...]
-    errors: Errors
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class Part:
         return hashlib.sha256(bytes([self.continues, self.ends]) + self.text.encode()).hexdigest()
 
 
-def groups_of(sources: Sequence[Source], errors: Errors) -> list[Group]:
+def groups_of(sources: Sequence[Source]) -> list[Group]:
     """Group the units of all sources, in order. A missing file raises when it is read, not here."""
     groups: list[Group] = []
     for number, source in enumerate(sources):
@@ -82,7 +80,7 @@ def groups_of(sources: Sequence[Source], errors: Errors) -> list[Group]:
             units.append(unit)
             size += (there.size or 0) if there else _num_bytes(unit)
             if size >= GROUP_BYTES or unit is source.units[-1]:
-                groups.append(Group(number, len(groups), tuple(units), errors))
+                groups.append(Group(number, len(groups), tuple(units)))
                 units, size = [], 0
     return groups
 
@@ -123,7 +121,7 @@ def cut_parts(group: Group) -> Iterator[Part]:
 
 def _chunks(group: Group) -> Iterator[str]:
     for unit in group.units:
-        yield from unit.chunks(group.errors)
+        yield from unit.chunks()
         yield "\n"  # the end of a file ends a document
 
 
@@ -135,9 +133,9 @@ def _last_document_end(text: str) -> int:
     return 0 if text[:end].isspace() else end
 
 
-def fingerprint(source: Source, errors: Errors) -> str:
+def fingerprint(source: Source) -> str:
     """Return the SHA-256, in hex, of the text of a source, whatever its files are called."""
-    return _fingerprint_of(part.sha256 for group in groups_of([source], errors) for part in cut_parts(group))
+    return _fingerprint_of(part.sha256 for group in groups_of([source]) for part in cut_parts(group))
 
 
 def _fingerprint_of(parts: Iterable[str]) -> str:
@@ -177,13 +175,13 @@ class EncodedSource:
 
 
 def encode_text(
-    text: Sequence[Source], errors: Errors, tokenizer: Tokenizer, folder: epath.Path, runner: Runner
+    text: Sequence[Source], tokenizer: Tokenizer, folder: epath.Path, runner: Runner
 ) -> list[EncodedSource]:
-    """Encode the parts of each source that `folder` does not hold yet. errors: as in `sources.read_lines`."""
+    """Encode the parts of each source that `folder` does not hold yet."""
     parts, lists = folder / f"encoded-{VERSION}-{tokenizer.sha256[:16]}", folder / "lists"
     for made in (parts, lists):
         made.mkdir(parents=True, exist_ok=True)
-    groups = groups_of(text, errors)
+    groups = groups_of(text)
     runner.run(groups, partial(_encode_part, parts, tokenizer), partial(_unfinished_parts, parts, lists))
     files: list[list[str]] = [[] for _ in text]
     for group in groups:

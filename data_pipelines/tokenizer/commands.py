@@ -124,10 +124,10 @@ def train_tokenizer(settings: Train) -> dict[str, str]:
     normalization: Normalization | Literal["auto"] = settings.normalization
     survey = None
     if normalization == "auto" and settings.token_level != "byte":
-        survey = sources.survey(text, settings.corpus_errors)
+        survey = sources.survey(text)
         normalization = survey.normalization
     sample_bytes = settings.sample_megabytes * MEGABYTE
-    drawn, seen = sample(sources.read_lines(text, settings.corpus_errors), sample_bytes)
+    drawn, seen = sample(sources.read_lines(text), sample_bytes)
     tokenizer = Tokenizer.train(
         drawn, settings.vocab_size, normalization, token_level=settings.token_level, lower=settings.lower,
         sample_bytes=sample_bytes,
@@ -174,7 +174,7 @@ def _lines(settings: Encode) -> Iterator[str]:
     if settings.text is not None:
         yield settings.text
     elif settings.file is not None:
-        yield from filter(None, sources.read_lines(sources.find([settings.file]), "strict"))
+        yield from filter(None, sources.read_lines(sources.find([settings.file])))
     else:
         for number, line in enumerate(sys.stdin.buffer, 1):
             try:

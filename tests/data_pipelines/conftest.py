@@ -30,7 +30,7 @@ def source(tmp_path_factory):
     text = folder / "text.txt"
     with open(sources.embedded()[0]) as novels:
         text.write_text("".join(itertools.islice(novels, 600)))
-    tokenizer = Tokenizer.train(sources.read_lines(sources.find([str(text)]), "strict"), 600, "english")
+    tokenizer = Tokenizer.train(sources.read_lines(sources.find([str(text)])), 600, "english")
     corpus = prepared([text], tokenizer, DATA, folder / "blocks")
     return BatchSource(corpus, "train", tokenizer.is_word_start, DATA, MEM_LEN, 5, plm.FILLING)
 
@@ -38,7 +38,7 @@ def source(tmp_path_factory):
 @pytest.fixture(scope="session")
 def novels():
     """The first lines of the embedded training text."""
-    lines = filter(None, sources.read_lines(sources.find(sources.embedded()[:1]), "strict"))
+    lines = filter(None, sources.read_lines(sources.find(sources.embedded()[:1])))
     return list(itertools.islice(lines, 1500))
 
 
@@ -50,7 +50,7 @@ def english(novels):
 @pytest.fixture(scope="package")
 def text():
     """The first chapters of the embedded novels, documents with blank lines between them."""
-    lines = sources.read_lines(sources.find(sources.embedded()[:1]), "strict")
+    lines = sources.read_lines(sources.find(sources.embedded()[:1]))
     return "\n".join(line for line, _ in zip(lines, range(400), strict=False)) + "\n"
 
 

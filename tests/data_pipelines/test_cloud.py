@@ -53,7 +53,7 @@ def made(tokenizer, *names, out):
 def test_text_is_found_in_a_bucket(text, name, files):
     (source,) = sources.find([name])
     assert [unit.path for unit in source.units] == files
-    assert next(sources.read_lines([source], "strict"))
+    assert next(sources.read_lines([source]))
 
 
 def test_what_a_bucket_does_not_hold_is_named(bucket):

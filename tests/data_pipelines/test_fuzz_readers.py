@@ -99,8 +99,8 @@ def test_documents_of_a_text_come_out_as_they_were_whatever_the_pieces(folder, t
     found = sources.find([str(path)])
     with read_in_pieces(chunk_bytes, part_chars):
         # Two byte order marks in a row: only the first is none of the text.
-        assert documents_of_lines(sources.read_lines(found, "strict")) == documents
-        (group,) = groups_of(found, "strict")
+        assert documents_of_lines(sources.read_lines(found)) == documents
+        (group,) = groups_of(found)
         assert documents_of_parts(cut_parts(group)) == documents
 
 
@@ -127,7 +127,7 @@ def test_parts_are_encoded_as_the_whole_is(folder, trained, text, chunk_bytes, p
     path = folder / "encoded.txt"
     content = "\n\n".join("\n".join(lines) for lines in documents)
     path.write_bytes(content.encode())
-    (group,) = groups_of(sources.find([str(path)]), "strict")
+    (group,) = groups_of(sources.find([str(path)]))
     with read_in_pieces(chunk_bytes, part_chars):
         found = encoded(cut_parts(group), trained)
     assert found == encoded([Part(content, False, True)], trained)

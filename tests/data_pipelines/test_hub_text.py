@@ -69,7 +69,7 @@ def hub(monkeypatch):
 
 
 def texts_of(name, split="train", field="text"):
-    return [line for line in sources.read_lines(sources.find([name], field, split=split), "strict") if line]
+    return [line for line in sources.read_lines(sources.find([name], field, split=split)) if line]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_every_file_is_at_one_commit(hub):
     for (source,) in found:
         assert all(f"@{old}/" in file.url for file in source.remote)
     for read in (found[0], sources.find([f"hf:me/story@{old}"])):
-        assert [line for line in sources.read_lines(read, "strict") if line] == STORY
+        assert [line for line in sources.read_lines(read) if line] == STORY
     assert texts_of("hf:me/story") == OTHER
 
 

@@ -44,7 +44,7 @@ FORMS = {
 
 
 def lines_of(*names):
-    return list(sources.read_lines(sources.find(names), "strict"))
+    return list(sources.read_lines(sources.find(names)))
 
 
 @pytest.fixture
@@ -83,9 +83,9 @@ def test_a_broken_download_may_be_tried_again(web):
     found = sources.find([f"{web.url}/a.txt"])
     web.cuts = [10_000]
     with pytest.raises(Unreachable, match=r"the network or the server fails .*; the same command goes on later") as e:
-        list(sources.read_lines(found, "strict"))
+        list(sources.read_lines(found))
     assert exit_code(e.value) == RESTART
-    assert list(sources.read_lines(found, "strict")) == READ
+    assert list(sources.read_lines(found)) == READ
 
 
 def test_of_a_large_table_in_s3_only_the_text_is_fetched(s3, monkeypatch):

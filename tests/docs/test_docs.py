@@ -55,7 +55,7 @@ def untrained_run(tmp_path_factory):
     for name, novel in zip(("my.txt", "novels.txt", "northanger.txt"), (0, 0, 1), strict=True):
         shutil.copy(sources.embedded()[novel], root / name)
     train, validation = (sources.find([name]) for name in sources.embedded())
-    tokenizer = Tokenizer.train(sources.read_lines(train, "strict"), config.model.vocab_size, "auto")
+    tokenizer = Tokenizer.train(sources.read_lines(train), config.model.vocab_size, "auto")
     tokenizer.save(workdir / "tokenizer")
     prepare(
         train, validation, tokenizer, workdir / "corpus",

@@ -109,7 +109,7 @@ def embed_files(settings: EmbedSettings) -> tuple[int, int]:
         mem_len=trained_mem_len(pretrained, run) if settings.mem_len is None else settings.mem_len,
         batch_tokens=settings.batch_tokens,
     )
-    texts = read_texts(found, settings.unit, settings.id_field, settings.corpus_errors)
+    texts = read_texts(found, settings.unit, settings.id_field)
     writer = _write_parquet if settings.out.endswith(".parquet") else _write_npy
     done = width = 0
     with progress() as show, complete_file(settings.out) as partial, writer(partial) as append:

@@ -104,7 +104,7 @@ def recl(settings: ReclSettings) -> EffectiveContext:
     else:
         found = settings.find(settings.text or sources.embedded()[1:], "validation")
         name = sources.name_of(found) if settings.text else "the held-out novel"
-        lines = sources.read_lines(found, settings.corpus_errors)
+        lines = sources.read_lines(found)
         ids_L = sources.first_pieces(lines, vocabulary_tokenizer(models[0]), needed)
     if len(ids_L) <= settings.longest:
         raise InputError(

@@ -142,7 +142,7 @@ def score_files(settings: ScoreSettings) -> Totals:
     unknown_piece = vocabulary_tokenizer(pretrained).pieces[UNK]
     max_len = settings.max_len or (run.config.data.seq_len if run else MAX_LEN)
     if settings.texts:
-        texts = read_texts(settings.find(settings.texts), "line", settings.id_field, settings.corpus_errors)
+        texts = read_texts(settings.find(settings.texts), "line", settings.id_field)
     else:
         texts = (TextRecord(text, f"sentence {i}") for i, text in enumerate(settings.sentences, start=1))
     pretrained = on_device(pretrained, settings.dtype)

@@ -189,7 +189,7 @@ def _corpus(
         with tempfile.TemporaryDirectory() as folder:
             corpus = prepare(
                 (), found, pretrained.tokenizer, Path(folder) / "corpus", block_len=block_len(config.data),
-                validation_fraction=0, errors=settings.corpus_errors,
+                validation_fraction=0,
             )  # fmt: skip
             yield corpus, sources.name_of(found)
     elif run and (own := run.corpus()):

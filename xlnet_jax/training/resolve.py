@@ -68,7 +68,7 @@ class Text:
             names, validation = novels[:1], validation or novels[1:]
 
         def find(names: tuple[str, ...], split: str) -> list[Source]:
-            return sources.find(names, config.text_field, config.tfds_data_dir, split)
+            return sources.find(names, config.text_field, config.tfds_data_dir, split, config.corpus_errors)
 
         train, held_out = find(names, "train"), find(validation, "validation") if validation else None
         sources.demand_distinct(train, held_out or ())
@@ -123,10 +123,10 @@ class Text:
             return config.data.normalization
         if config.data.token_level == "byte":
             return "none"
-        return sources.choose_normalization(self.train, config.corpus_errors)
+        return sources.choose_normalization(self.train)
 
     def _train_tokenizer(self, config: Config) -> Tokenizer:
-        lines = sources.read_lines(self.train, config.corpus_errors)
+        lines = sources.read_lines(self.train)
         size, level = config.model.vocab_size, config.data.token_level
         try:
             return Tokenizer.train(lines, size, self._normalization(config), token_level=level)
@@ -164,7 +164,6 @@ class Text:
             workdir.corpus,
             block_len=windows.block_len(config.data),
             validation_fraction=config.data.validation_fraction,
-            errors=config.corpus_errors,
         )
 
 

@@ -15,7 +15,7 @@ NOVEL = sources.embedded()[1]
 
 @pytest.fixture
 def run(tmp_path):
-    tokenizer = Tokenizer.train(sources.read_lines(sources.find([NOVEL]), "strict"), 400, "english")
+    tokenizer = Tokenizer.train(sources.read_lines(sources.find([NOVEL])), 400, "english")
 
     def run(names, out, runner):
         found = sources.find([str(name) for name in names])

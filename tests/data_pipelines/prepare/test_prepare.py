@@ -20,7 +20,7 @@ TRAIN, VALIDATION = (sources.find([name]) for name in sources.embedded())
 def documents():
     """The first chapters of the embedded training text: lists of lines."""
     chapters: list[list[str]] = [[]]
-    for line in sources.read_lines(TRAIN, "strict"):
+    for line in sources.read_lines(TRAIN):
         chapters[-1].append(line) if line else chapters.append([])
     return chapters[:40]
 
@@ -142,7 +142,7 @@ def test_a_part_that_stands_twice_in_a_text_can_be_saved_by_two_at_once(tmp_path
 def parts_of(tmp_path):
     def parts_of(text):
         (tmp_path / "a.txt").write_text(text)
-        (group,) = groups_of(sources.find([str(tmp_path / "a.txt")]), "strict")
+        (group,) = groups_of(sources.find([str(tmp_path / "a.txt")]))
         return list(cut_parts(group))
 
     return parts_of

@@ -20,7 +20,7 @@ main = COMMANDS["tokenizer"].main
 def folder(tmp_path_factory):
     """Text files and a tokenizer."""
     place = tmp_path_factory.mktemp("tokenizers")
-    lines = [line for line in sources.read_lines(sources.find([TRAIN]), "strict") if line][:600]
+    lines = [line for line in sources.read_lines(sources.find([TRAIN])) if line][:600]
     (place / "one.txt").write_text("\n".join(lines[:300]) + "\n")
     (place / "two.txt").write_text("\n".join(lines[300:]) + "\n")
     (place / "blank.txt").write_text(" \n\n")

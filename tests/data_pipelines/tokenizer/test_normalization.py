@@ -32,7 +32,7 @@ OTHERS = {
 
 @pytest.fixture(scope="module")
 def novels():
-    return [line for line in sources.read_lines(sources.find(sources.embedded()[:1]), "strict") if line]
+    return [line for line in sources.read_lines(sources.find(sources.embedded()[:1])) if line]
 
 
 @pytest.mark.parametrize("language", OTHERS)
@@ -78,10 +78,10 @@ def test_a_text_is_judged_by_all_its_files(tmp_path, novels):
     for number in range(20):
         lines = novels[number * 100 :][:100] if number < 10 else [OTHERS["Italian"]] * 100
         (tmp_path / f"{number:02}.txt").write_text("\n".join(lines * 6))
-    assert sources.survey(sources.find([str(tmp_path)]), "strict").normalization == "nfkc"
+    assert sources.survey(sources.find([str(tmp_path)])).normalization == "nfkc"
     found = sources.find([str(tmp_path / "0*.txt")])
-    assert sources.survey(found, "strict").normalization == "english"
-    assert sources.survey(found * 200, "strict").lines <= 10_000
+    assert sources.survey(found).normalization == "english"
+    assert sources.survey(found * 200).lines <= 10_000
 
 
 # ---- what commands print --------------------------------------------------------------------------------------------

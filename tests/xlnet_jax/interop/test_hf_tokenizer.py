@@ -18,7 +18,7 @@ from xlnet_jax.interop.hf_tokenizer import DIFFERENCES, NO_JSON
 
 transformers = pytest.importorskip("transformers", reason="needs the extra [bench]: pip install -e '.[bench]'")
 
-AUSTEN = [line for line in sources.read_lines(sources.find(sources.embedded()), "strict") if line]
+AUSTEN = [line for line in sources.read_lines(sources.find(sources.embedded())) if line]
 CHINESE = [
     "贝内特先生是个古怪的人，他一方面喜欢插科打诨，爱挖苦人。", "她的脑子很容易捉摸：她是个智力贫乏、见识不多的女人。",
     "人们普遍认为，有钱的单身汉总要娶位太太。", "“这个地方１２３年来，真是……”他说：“ＡＢＣ。”",

@@ -41,5 +41,5 @@ def table(tmp_path_factory):
 @pytest.fixture(scope="session")
 def english():
     """A tokenizer of 300 pieces, learned from the novels that come with the package."""
-    lines = [line for line in sources.read_lines(sources.find(sources.embedded()[:1]), "strict") if line]
+    lines = [line for line in sources.read_lines(sources.find(sources.embedded()[:1])) if line]
     return Tokenizer.train(lines[:300], 300, "english")

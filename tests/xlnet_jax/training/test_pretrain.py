@@ -145,7 +145,7 @@ def test_runs_of_other_objectives_have_folders_of_their_own():
 
 
 def test_a_given_tokenizer_decides_the_vocabulary_of_a_new_run(straight, text, tmp_path):
-    lines = list(sources.read_lines(sources.find([str(text)]), "strict"))
+    lines = list(sources.read_lines(sources.find([str(text)])))
     for size in (300, 400):
         Tokenizer.train(lines, size, "nfkc").save(tmp_path / str(size))
     with pytest.raises(InputError, match=r"its tokenizer is not .*400"):

@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
         for name in ("one.txt", "two.txt"):
             (root / name).write_text("".join(itertools.islice(novels, 300)))
     found = sources.find([str(root / "one.txt"), str(root / "two.txt")])
-    tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), 400, "auto")
+    tokenizer = Tokenizer.train(sources.read_lines(found), 400, "auto")
     tokenizer.save(root / "tokenizer")
     prepare(found, None, tokenizer, root / "corpus", block_len=78, validation_fraction=0.1, weights=(0.8, 0.2))
     return root
@@ -43,7 +43,7 @@ def test_a_prepared_corpus_stands_alone(folder):
 
 
 def test_a_tokenizer_that_did_not_make_a_corpus_is_refused(folder, tmp_path):
-    lines = sources.read_lines(sources.find([str(folder / "one.txt")]), "strict")
+    lines = sources.read_lines(sources.find([str(folder / "one.txt")]))
     other = Tokenizer.train(lines, 300, "auto")
     other.save(tmp_path / "other")
     config = settings(folder / "corpus", tokenizer=str(tmp_path / "other"))
