@@ -53,7 +53,7 @@ class TextFile:
 
     def chunks(self) -> Iterator[str]:
         """Yield chunks of lines. Raises InputError, with file and line, on bytes that are not text."""
-        return (lines for _, lines in _blocks_of_lines(self.path, self.errors, OR_REPLACE))
+        return (lines for _, lines in _blocks_of_lines(self.path, self.errors))
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class JsonLinesFile:
 
     def rows(self, id_field: str | None = None) -> Iterator[tuple[str, str, Any]]:
         """Yield (file and line for messages, text, value of `id_field`) of every line that is not blank."""
-        for number, line in numbered_lines(self.path, self.errors, OR_REPLACE):
+        for number, line in numbered_lines(self.path, self.errors):
             if not line.strip():
                 continue
             where = f"text {self.path}: line {number}"
@@ -81,7 +81,7 @@ class JsonLinesFile:
             text = values[self.text_field]
             if not isinstance(text, str | None):
                 raise InputError(f"{where}: its field {self.text_field!r} is not text but {reprlib.repr(text)}")
-            yield where, whole(text or "", f"{where}: a document", self.errors, OR_REPLACE), values.get(id_field)
+            yield where, whole(text or "", f"{where}: a document", self.errors), values.get(id_field)
 
 
 @dataclass(frozen=True)
@@ -144,20 +144,19 @@ def _open_parquet(path: str) -> Iterator[Any]:
         yield stack.enter_context(pq.ParquetFile(file, buffer_size=CHUNK_BYTES, pre_buffer=False))
 
 
-def numbered_lines(path: str, errors: Errors = "strict", instead: str = "") -> Iterator[tuple[int, str]]:
+def numbered_lines(path: str, errors: Errors | None = None) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line without its end) of a UTF-8 file, without a byte-order mark and carriage returns.
 
-    instead: what to do other than to convert the file, for messages. Raises InputError, with file and line, on bytes
-    that are not text.
+    errors: None = strict, where no setting says so. Raises InputError, with file and line, on bytes that are not text.
     """
-    for first, lines in _blocks_of_lines(path, errors, instead):
+    for first, lines in _blocks_of_lines(path, errors):
         yield from enumerate(lines.split("\n")[:-1], first)
 
 
 def read_text(path: str) -> str:
     """Return the text of a UTF-8 file, without a byte-order mark. Raises InputError, with file and line."""
     with open_text(path) as file:
-        return _decode(file.read().removeprefix(codecs.BOM_UTF8), 1, path, "strict", "")
+        return _decode(file.read().removeprefix(codecs.BOM_UTF8), 1, path, None)
 
 
 @contextlib.contextmanager
@@ -176,7 +175,7 @@ def _open_raw(path: str) -> Any:
     return epath.Path(path).open("rb")
 
 
-def _blocks_of_lines(path: str, errors: Errors, instead: str) -> Iterator[tuple[int, str]]:
+def _blocks_of_lines(path: str, errors: Errors | None) -> Iterator[tuple[int, str]]:
     """Yield (number of the first line, whole lines), about CHUNK_BYTES at a time."""
     number = 1
     with open_text(path) as file:
@@ -184,7 +183,7 @@ def _blocks_of_lines(path: str, errors: Errors, instead: str) -> Iterator[tuple[
         while chunk := file.read(CHUNK_BYTES):
             lines, newline, rest = (rest + chunk).rpartition(b"\n")
             if newline:
-                yield number, _decode(lines + newline, number, path, errors, instead)
+                yield number, _decode(lines + newline, number, path, errors)
                 number += lines.count(b"\n") + 1
             elif len(rest) > MAX_LINE_BYTES:
                 raise InputError(
@@ -192,18 +191,18 @@ def _blocks_of_lines(path: str, errors: Errors, instead: str) -> Iterator[tuple[
                     "paragraph: break it up, or name a file of text"
                 )
         if rest:
-            yield number, _decode(rest + b"\n", number, path, errors, instead)
+            yield number, _decode(rest + b"\n", number, path, errors)
 
 
-def _decode(lines: bytes, number: int, path: str, errors: Errors, instead: str) -> str:
+def _decode(lines: bytes, number: int, path: str, errors: Errors | None) -> str:
     """Decode lines from UTF-8, and their ends to newlines. number: of the first, for messages."""
     try:
-        text = lines.decode("utf-8", errors)
+        text = lines.decode("utf-8", errors or "strict")
     except UnicodeDecodeError as error:
         number += lines.count(b"\n", 0, error.start)
         raise InputError(
             f"text {path}: line {number} is not UTF-8 (0x{lines[error.start]:02x}); convert the file, as by iconv -f "
-            f"CP1252 -t UTF-8{instead}"
+            f"CP1252 -t UTF-8{OR_REPLACE if errors else ''}"
         ) from None
     if "\0" in text:
         number += lines.count(b"\n", 0, lines.index(0))
@@ -238,17 +237,17 @@ def chunk_documents(documents: Iterable[str]) -> Iterator[str]:
         yield "\n\n".join(parts) + "\n\n"
 
 
-def whole(text: str, where: str, errors: Errors = "strict", instead: str = "") -> str:
+def whole(text: str, where: str, errors: Errors | None = None) -> str:
     r"""Return the text, or raise InputError or replace ("replace") where it has half a character.
 
-    JSON can escape a lone surrogate (\ud83d), which UTF-8 cannot encode. where: for the message. instead: what to do
-    other than to mend it.
+    JSON can escape a lone surrogate (\ud83d), which UTF-8 cannot encode. where: for the message. errors: as in
+    `numbered_lines`.
     """
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        if errors == "strict":
+        if errors != "replace":
             half = f"\\u{ord(text[error.start]):04x}"
-            raise InputError(f"{where} holds half a character, {half}; mend it{instead}") from None
+            raise InputError(f"{where} holds half a character, {half}; mend it{OR_REPLACE if errors else ''}") from None
         return text.encode(errors="replace").decode()
     return text

@@ -113,26 +113,19 @@ class WindowView:
         start = np.zeros(len(self.pieces)) if self.document_start is None else self.document_start
         return np.unique(start, return_inverse=True)[1] + 1
 
-    def content_sees(self, positions: np.ndarray, keys: np.ndarray | None = None) -> np.ndarray:
-        """Return bool [rows, keys]: True where the rows of the content stream at these positions may see a key. keys:
-        indices of [0, K); None = all."""
-        return self._sees(2 * self.perm_rank[positions], positions, keys)
+    def content_sees(self, positions: np.ndarray) -> np.ndarray:
+        """Return bool [rows, K]: True where the rows of the content stream at these positions may see a key."""
+        return self._sees(2 * self.perm_rank[positions], positions)
 
-    def query_sees(self, positions: np.ndarray, keys: np.ndarray | None = None) -> np.ndarray:
+    def query_sees(self, positions: np.ndarray) -> np.ndarray:
         """Return as `content_sees`, for rows of the query stream at these targets."""
-        return self._sees(2 * self.perm_rank[positions] - 1, positions, keys)
+        return self._sees(2 * self.perm_rank[positions] - 1, positions)
 
-    @cached_property
-    def prediction_sees(self) -> np.ndarray:
-        """Mask of the keys that the rows which predict the targets may see, bool [P, K]."""
-        return (self.query_sees if self.by_query_stream else self.content_sees)(self.targets)
-
-    def _sees(self, rank: np.ndarray, positions: np.ndarray, keys: np.ndarray | None) -> np.ndarray:
-        keys = np.arange(len(self.key_rank)) if keys is None else keys
-        sees = self.key_rank[keys] <= rank[:, None]
+    def _sees(self, rank: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        sees = self.key_rank <= rank[:, None]
         if self.document_start is None:
             return sees
-        place = keys - self.mem_len  # below 0 in memory, into which a document may reach
+        place = np.arange(len(self.key_rank)) - self.mem_len  # below 0 in memory, into which a document may reach
         end = np.searchsorted(self.document, self.document[positions], side="right")
         return sees & (place >= self.document_start[positions, None]) & (place < end[:, None])
 
@@ -295,7 +288,8 @@ def _order(view: WindowView) -> Table:
     is_target, is_reused = np.zeros(len(view.pieces), bool), np.arange(len(view.pieces)) < view.data.reuse_len
     is_target[view.targets] = True
     context = ~is_target & ~view.is_special
-    sees_of = dict(zip(view.targets.tolist(), view.prediction_sees, strict=True))
+    prediction_sees = (view.query_sees if view.by_query_stream else view.content_sees)(view.targets)
+    sees_of = dict(zip(view.targets.tolist(), prediction_sees, strict=True))
     for position in view.order:
         memory, sees = np.split(sees_of[position], [view.mem_len])
         groups = (context & is_reused, context & ~is_reused, is_target, view.is_special)

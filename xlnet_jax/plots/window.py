@@ -123,13 +123,13 @@ def _matrices(window: "WindowView", axis: Axis) -> list[np.ndarray]:
         seen = np.where(is_target, Cell.SEEN_TARGET, Cell.SEEN)
         return np.where(unused, Cell.UNUSED, np.where(sees, seen, Cell.HIDDEN)).astype(np.uint8)
 
-    content = cells(window.content_sees(axis.rows, axis.keys))
+    content = cells(window.content_sees(axis.rows)[:, axis.keys])
     content[axis.keys == window.mem_len + axis.rows[:, None]] = Cell.ITSELF
     if not window.by_query_stream:
         return [content]
     is_mapped = axis.keys == window.mem_len + axis.targets[:, None]
     mapping = np.where(is_mapped, Cell.MAPPED, Cell.HIDDEN).astype(np.uint8)
-    return [content, cells(window.query_sees(axis.targets, axis.keys)), mapping]
+    return [content, cells(window.query_sees(axis.targets)[:, axis.keys]), mapping]
 
 
 def _draw_panels(panel: Any, window: "WindowView", axis: Axis, letter_height: float) -> list[Any]:

@@ -125,14 +125,14 @@ def test_a_document_is_known_by_its_letters_and_digits():
 def test_every_source_gives_a_block_and_keeps_one_by_one_rule_if_whole_documents_fit():
     rng = np.random.default_rng(0)
     kinds = set()
-    for _ in range(1000):
+    for trial in range(1000):
         texts = []
         while len(texts) < rng.integers(1, 4):
             hashes = rng.choice(np.arange(1, 12, dtype=np.uint64) * np.uint64(2**60), int(rng.integers(1, 12)))
             tokens = rng.choice([1, 5, 30, 200], 12)[(hashes >> np.uint64(60)).astype(int)]  # equal ones are as long
             if tokens.sum() >= 20:
                 texts.append(Documents(hashes, tokens))
-        rules = choose(texts, 0.05, 10)
+        rules = choose(texts, (0.05, 0.3)[trial % 2], 10)
         whole = [rule for rule in rules if isinstance(rule, ByDocument)]
         assert all(rule is whole[0] for rule in whole)
         for text, rule in zip(texts, rules, strict=True):
@@ -143,7 +143,7 @@ def test_every_source_gives_a_block_and_keeps_one_by_one_rule_if_whole_documents
                 sizes = np.bincount(np.unique(text.hashes, return_inverse=True)[1], text.tokens)
                 assert sizes[sizes <= text.total // 2 - 10].sum() < 10
             kinds.add((by_document, by_document and bool(rule.exceptions)))
-    assert kinds == {(True, False), (True, True), (False, False)}
+    assert {(True, True), (False, False)} <= kinds
 
 
 def test_another_document_never_moves_one_from_training_to_the_held_out_ones_of_a_small_text():
