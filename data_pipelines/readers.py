@@ -41,7 +41,7 @@ SHOWN_NAMES = 8  # fields or columns that a message lists
 OR_REPLACE = ", or read it with `corpus_errors` replace"
 
 Errors = Literal["strict", "replace"]
-"""What to do about bytes that are not UTF-8: raise InputError with file and line, or read U+FFFD"""
+"""Treatment of bytes that are not UTF-8: raise InputError with file and line, or read U+FFFD"""
 
 
 @dataclass(frozen=True)
