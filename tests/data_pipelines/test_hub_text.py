@@ -1,11 +1,8 @@
 """Datasets of the Hugging Face Hub are read as Parquet files at one commit, which the corpus records."""
 
-import io
 import json
 from types import SimpleNamespace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from data_pipelines import sources
@@ -13,6 +10,7 @@ from data_pipelines.prepare import prepare
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.remote import divide
 from data_pipelines.tokenizer import Tokenizer
+from tests.data_pipelines.test_remote import parquet
 from tests.web import Dataset, Hub, serving
 from xlnet_jax.errors import InputError, exit_code
 
@@ -23,21 +21,15 @@ STORY = [
 OTHER = [text.replace("letter", "storm") for text in STORY]
 
 
-def table(texts, column="text"):
-    file = io.BytesIO()
-    pq.write_table(pa.table({column: texts, "label": list(range(len(texts)))}), file, row_group_size=50)
-    return file.getvalue()
-
-
 def shards(split, *texts):
-    return {f"data/{split}-{i:05d}-of-{len(texts):05d}.parquet": table(given) for i, given in enumerate(texts)}
+    return {f"data/{split}-{i:05d}-of-{len(texts):05d}.parquet": parquet(given) for i, given in enumerate(texts)}
 
 
 def wikitext():
     """A dataset whose card divides its files."""
     splits = ("train", "validation")
     configs = {"old": OTHER, "new-v1": STORY}
-    files = {f"{name}/{split}.parquet": table(texts) for name, texts in configs.items() for split in splits}
+    files = {f"{name}/{split}.parquet": parquet(texts) for name, texts in configs.items() for split in splits}
     card = [
         {"config_name": name, "data_files": [{"split": split, "path": f"{name}/{split}*"} for split in splits]}
         for name in configs
@@ -49,7 +41,7 @@ def wikitext():
 def hub(monkeypatch):
     huggingface_hub = pytest.importorskip("huggingface_hub", reason="the extra [hub] is not installed")
     pushed = {"README.md": b"", **shards("train", STORY[:200], STORY[200:]), **shards("test", OTHER)}
-    converted = {"default/train/0000.parquet": table(STORY), "default/partial-test/0000.parquet": table(OTHER)}
+    converted = {"default/train/0000.parquet": parquet(STORY), "default/partial-test/0000.parquet": parquet(OTHER)}
     scripted = {"script.py": b"raise SystemExit('code was run')", "all.zip": b""}
     datasets = {
         "me/story": Dataset({"main": pushed}),
