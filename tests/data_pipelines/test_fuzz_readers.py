@@ -85,7 +85,7 @@ def written(draw):
     return documents, draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + text.encode()
 
 
-@fuzz(150)
+@fuzz(100)
 @given(
     text=written(),
     end=st.sampled_from(list(COMPRESS)),
@@ -119,7 +119,7 @@ def encoded(parts, tokenizer):
     return tokens, starts, line_starts, [size for size in documents if size]
 
 
-@fuzz(100)
+@fuzz(60)
 @given(text=written(), chunk_bytes=st.integers(4, 100), part_chars=st.integers(1, 100))
 def test_parts_are_encoded_as_the_whole_is(folder, trained, text, chunk_bytes, part_chars):
     # A document whose first part is nothing but what normalisation drops would begin a part too late.

@@ -148,7 +148,7 @@ def test_every_source_gives_a_block_and_keeps_one_by_one_rule_if_whole_documents
 
 def test_another_document_never_moves_one_from_training_to_the_held_out_ones_of_a_small_text():
     rng = np.random.default_rng(1)
-    for _ in range(300):
+    for _ in range(100):
         hashes = rng.integers(2**60, 2**64, 40, np.uint64)
         text = Documents(hashes, rng.integers(3, 9, 40))
         held = None
