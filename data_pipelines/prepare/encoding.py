@@ -31,6 +31,7 @@ from xlnet_jax.storage.files import complete_file
 from xlnet_jax.storage.reading import read_arrays, read_json
 
 PART_CHARS = 2**22
+LINE_CHARS = 32  # added to the size of each line: encoding millions of short lines takes much memory
 GROUP_BYTES = 2**26
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 READERS = 32  # parts that are open at once, for their documents
@@ -101,7 +102,7 @@ def cut_parts(group: Group) -> Iterator[Part]:
     continues = False
     for chunk in _chunks(group):
         pending.append(chunk)
-        size += len(chunk)
+        size += _size(chunk)
         if size < PART_CHARS:
             continue
         text = "".join(pending)
@@ -114,9 +115,13 @@ def cut_parts(group: Group) -> Iterator[Part]:
         ends = end > 0
         yield Part(text[: end or None], continues, ends)
         rest = text[end:] if ends else ""
-        pending, size, continues = [rest], len(rest), not ends
+        pending, size, continues = [rest], _size(rest), not ends
     if (text := "".join(pending)).strip() or continues:
         yield Part(text, continues, ends=True)
+
+
+def _size(text: str) -> int:
+    return len(text) + LINE_CHARS * text.count("\n")
 
 
 def _chunks(group: Group) -> Iterator[str]:
