@@ -92,7 +92,7 @@ class AttentionInputs(NamedTuple):
         """Return the numbers of rows [B, T] and of keys [B, K] that the dropout masks follow from, int32."""
         assert self.dropout is not None
         (batch, _, rows, _), keys = self.query_BNTH.shape, self.key_BNKH.shape[2]
-        row_T, key_K = self.dropout.number_axes(rows, keys)
+        row_T, key_K = self.dropout.number_rows(rows), jnp.arange(keys)
         return jnp.broadcast_to(row_T[None], (batch, rows)), jnp.broadcast_to(key_K[None], (batch, keys))
 
 
@@ -107,15 +107,16 @@ def numbers_of(inputs: AttentionInputs) -> dict[str, Any]:
     return {name: x for name in NUMBERS if (x := getattr(inputs, name)) is not None}
 
 
-def find_obstacle(inputs: AttentionInputs, widest: int) -> str | None:
-    """Return why no fused kernel computes these arguments on any device, in a clause; None where one may.
+WIDEST = 128
+"""Width of the widest heads of fused kernels: more do not fit the lanes of a TPU, or the registers of a GPU."""
 
-    widest: number of lanes that the width of a head must divide.
-    """
+
+def find_obstacle(inputs: AttentionInputs) -> str | None:
+    """Return why no fused kernel computes these arguments on any device, in a clause; None where one may."""
     if inputs.relations.mask_BTK is not None:
         return "the mask is dense, and the kernel computes visibility from ranks and spans"
-    if widest % inputs.query_BNTH.shape[-1]:
-        return f"heads are {inputs.query_BNTH.shape[-1]} wide, and the kernel wants a width that divides {widest}"
+    if WIDEST % inputs.query_BNTH.shape[-1]:
+        return f"heads are {inputs.query_BNTH.shape[-1]} wide, and the kernel wants a width that divides {WIDEST}"
     if inputs.query_BNTH.dtype not in (jnp.bfloat16, jnp.float32):
         return f"queries are {inputs.query_BNTH.dtype}, and the kernel computes bfloat16 and float32"
     return None

@@ -25,12 +25,10 @@ class AttentionDropout(NamedTuple):
     rate: float
     seed_BN: jnp.ndarray  # uint32; the lowest bit is that of the head's number
     row_T: jnp.ndarray | None = None  # int32, numbers of the rows in the whole call, where these are some of them
-    key_K: jnp.ndarray | None = None  # int32, numbers of the keys
 
-    def number_axes(self, num_rows: int, num_keys: int) -> tuple[jnp.ndarray, jnp.ndarray]:
-        """Return the numbers of rows and keys, int32 [T] and [K]: in order from 0 where they are not given."""
-        row_T = jnp.arange(num_rows) if self.row_T is None else self.row_T
-        return row_T, jnp.arange(num_keys) if self.key_K is None else self.key_K
+    def number_rows(self, num_rows: int) -> jnp.ndarray:
+        """Return the numbers of the rows, int32 [T]: in order from 0 where they are not given."""
+        return jnp.arange(num_rows) if self.row_T is None else self.row_T
 
 
 def lowbias32(x: jnp.ndarray) -> jnp.ndarray:
@@ -98,7 +96,7 @@ def attention_mask_BNTK(dropout: AttentionDropout, num_rows: int, num_keys: int)
     Each head hashes the words that it shares with its neighbour by itself: XLA fuses the hash into what reads the mask,
     and words that two heads read would be written to memory first.
     """
-    row_T, column_K = dropout.number_axes(num_rows, num_keys)
+    row_T, column_K = dropout.number_rows(num_rows), jnp.arange(num_keys)
     row_seed_BNT = row_seed(dropout.seed_BN[:, :, None], row_T[None, None])
     word_BNTK = hash_words(row_seed_BNT[..., None], column_K[None, None, None])
     shift_BN = (dropout.seed_BN & 1) * 16

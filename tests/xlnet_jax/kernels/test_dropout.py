@@ -38,16 +38,6 @@ def attention_mask(seed=0, example_B=ALL, rate=RATE, heads=HEADS):
     return np.asarray(dropout.attention_mask_BNTK(dropout.AttentionDropout(rate, seed_BN), ROWS, WIDTH))
 
 
-# ---- bits ------------------------------------------------------------------------------------------------------------
-
-
-def test_the_hash_is_lowbias32():
-    numbers = [0, 1, 2, 0x80000000, 0xFFFFFFFF, 0xDEADBEEF]
-    known = [0, 0x688990C0, 0xD1132181, 0xCC4B4124, 0x6768824A, 0xE628C683]
-    assert [lowbias32(x) for x in numbers] == known
-    np.testing.assert_array_equal(dropout.lowbias32(jnp.array(numbers, jnp.uint32)), np.array(known, np.uint32))
-
-
 def example_seed(seed, example):
     first, second = np.asarray(jax.random.bits(jax.random.key(seed), (2,), jnp.uint32)).tolist()
     return lowbias32(lowbias32(first + example * 0xC2B2AE35 & UINT32) ^ second)
@@ -59,7 +49,9 @@ def word(seed, row, column):
 
 
 def test_masks_are_those_of_the_hash_element_by_element():
-    """Spelt out in Python's integers for a few elements: far apart, the first and the last."""
+    """Spelt out in Python for a few elements: far apart, the first and the last."""
+    numbers = [0, 1, 2, 0x80000000, 0xFFFFFFFF, 0xDEADBEEF]
+    assert [lowbias32(x) for x in numbers] == [0, 0x688990C0, 0xD1132181, 0xCC4B4124, 0x6768824A, 0xE628C683]
     hidden, attention, limit = hidden_mask(3), attention_mask(3), round(RATE * 2**16)
     for b, t, k in itertools.product((0, 1, EXAMPLES - 1), (0, 1, ROWS - 1), (0, 1, WIDTH // 2, WIDTH - 1)):
         seed = example_seed(3, b)
@@ -77,17 +69,11 @@ def test_the_bits_of_the_masks_are_those_of_version_1_of_checkpoints():
     assert hashlib.sha256(bits).hexdigest() == recorded
 
 
-@pytest.mark.parametrize("mask", [hidden_mask, attention_mask])
-def test_an_example_has_its_mask_wherever_it_stands_in_a_part_of_the_batch(mask):
+def test_a_mask_does_not_depend_on_the_part_of_the_batch_nor_on_the_number_of_heads():
     places = jnp.array([5, 2, 7])
-    np.testing.assert_array_equal(mask(example_B=places), mask()[np.asarray(places)])
-
-
-def test_the_mask_of_a_head_does_not_depend_on_the_number_of_heads():
+    for mask in (hidden_mask, attention_mask):
+        np.testing.assert_array_equal(mask(example_B=places), mask()[np.asarray(places)])
     np.testing.assert_array_equal(attention_mask(heads=3), attention_mask()[:, :3])
-
-
-# ---- rate ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
@@ -100,9 +86,6 @@ def test_every_row_column_example_and_head_drops_the_rate(mask, rate):
         count = np.prod([dropped.shape[axis] for axis in others])
         deviation = np.sqrt(rate * (1 - rate) / count)
         assert np.abs(dropped.mean(others) - rate).max() < DEVIATIONS * deviation, f"along axes {kept}"
-
-
-# ---- independence ----------------------------------------------------------------------------------------------------
 
 
 def assert_uncorrelated(one, other, rate=RATE):

@@ -2,7 +2,6 @@
 sharding, remat. Small chips hold so little that a few hundred keys are many: windows are computed in blocks of 128 rows
 and 128 keys."""
 
-import contextlib
 import dataclasses
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 from tests.xlnet_jax.kernels.attention_cases import Case, inputs_of, pulled_back
 from tests.xlnet_jax.random_models import SMALL
 from xlnet_jax.kernels import plain
-from xlnet_jax.kernels.arguments import AttentionInputs, Relations
+from xlnet_jax.kernels.arguments import Relations
 from xlnet_jax.kernels.implementations import fused_attention_BNTH, why_not_fused
 from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.kernels.tpu.operands import sizes_of
@@ -154,41 +153,6 @@ def test_blocks_that_no_row_sees_are_not_computed():
     assert jnp.isnan(spoilt_read[:, :, last]).all()
     np.testing.assert_array_equal(spoilt_read[:, :, :256], read[:, :, :256])
     np.testing.assert_array_equal(spoilt_grads["query_BNTH"][:, :, :256], grads["query_BNTH"][:, :, :256])
-
-
-def test_rows_of_a_window_may_be_computed_in_several_calls():
-    """Content rows from a later position on, with the position keys of their distances, and the query rows alone, as
-    devices that share a window compute them: with the masks of the whole call."""
-    case = Case(batch=1, length=256, targets=30, memory=100, rate=0.3)
-    inputs, half = inputs_of(case), 128
-    keys = case.length + case.memory
-    row_T = jnp.arange(case.length + case.targets)
-
-    def some(rows: slice, distances: slice) -> AttentionInputs:
-        relations = inputs.relations.of_rows(lambda x_BT: x_BT[:, rows])
-        if rows.stop is not None:
-            relations = relations._replace(query_position_BP=None)
-        return inputs._replace(
-            query_BNTH=inputs.query_BNTH[:, :, rows],
-            relations=relations,
-            position_key_2NRH=inputs.position_key_2NRH[:, :, distances],
-            dropout=inputs.dropout._replace(row_T=row_T[rows], key_K=jnp.arange(keys)),
-        )
-
-    parts = [
-        some(slice(0, half), slice(half, None)),
-        some(slice(half, 256), slice(0, half + keys)),
-        some(slice(256, None), slice(None)),
-    ]
-    whole = plain.attention_BNTH(inputs)
-    for attend, as_on_the_device in (
-        (plain.attention_BNTH, contextlib.nullcontext()),
-        (fused_attention_BNTH, interpret_kernels("small")),
-        (fused_attention_BNTH, interpret_kernels("gpu")),
-    ):
-        with as_on_the_device:
-            together = jax.jit(lambda attend=attend: jnp.concatenate([attend(part) for part in parts], axis=2))()
-        assert error(together, whole) < 5e-6
 
 
 @pytest.mark.parametrize("device", ["v5e", "gpu"])

@@ -12,12 +12,10 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from xlnet_jax.kernels.arguments import AttentionInputs, find_obstacle, pad
-from xlnet_jax.kernels.gpu.backward import Saved, backward
-from xlnet_jax.kernels.gpu.forward import forward
+from xlnet_jax.kernels.gpu.kernels import Saved, backward, forward
 from xlnet_jax.kernels.gpu.operands import Sizes, Vectors, operands_of, sizes_of, vectors_of
 from xlnet_jax.kernels.mesh import interpretation
 
-WIDEST = 128  # heads; wider ones do not leave enough registers for a tile's scores
 OLDEST = 8.0  # compute capability: bfloat16 products
 # Compute capabilities with 99 KiB of shared memory a block: those of A10, A40, RTX 30, L4, L40S, RTX 40 and
 # RTX 50. The backward kernel of a float32 head wider than 64 wants 113.
@@ -26,7 +24,7 @@ SMALL_SHARED_MEMORY = ("8.6", "8.9", "12.0", "12.1")
 
 def why_unsupported(inputs: AttentionInputs) -> str | None:
     """Return why the kernels cannot compute these inputs, in a clause; None where they can."""
-    if (reason := find_obstacle(inputs, WIDEST)) is not None:
+    if (reason := find_obstacle(inputs)) is not None:
         return reason
     if not (capability := _compute_capability())[0].isdigit() or float(capability) < OLDEST:
         return f"the device has compute capability {capability}, and the kernel wants {OLDEST}"

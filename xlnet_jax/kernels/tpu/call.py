@@ -16,15 +16,14 @@ from xlnet_jax.costs import chip_of
 from xlnet_jax.kernels.arguments import AttentionInputs, find_obstacle
 from xlnet_jax.kernels.mesh import device_kind, interpretation
 from xlnet_jax.kernels.tpu import long
-from xlnet_jax.kernels.tpu.backward import Saved, backward
-from xlnet_jax.kernels.tpu.forward import forward
+from xlnet_jax.kernels.tpu.kernels import Saved, backward, forward
 from xlnet_jax.kernels.tpu.operands import Operands, operands_of, sizes_of, split_heads_BNTH, unpad_rows
-from xlnet_jax.kernels.tpu.tiles import GENERATIONS, LANES, Sizes
+from xlnet_jax.kernels.tpu.tiles import GENERATIONS, Sizes
 
 
 def why_unsupported(inputs: AttentionInputs) -> str | None:
     """Return why the kernel cannot compute these inputs, in a clause; None where it can."""
-    if (reason := find_obstacle(inputs, LANES)) is not None:
+    if (reason := find_obstacle(inputs)) is not None:
         return reason
     if _generation_name() not in GENERATIONS:
         return f"the device is {device_kind()}, and there is no kernel for it"

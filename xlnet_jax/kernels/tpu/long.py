@@ -20,22 +20,10 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.kernels.arguments import MASKED, pad
-from xlnet_jax.kernels.tpu.backward import Gradients, Saved
-from xlnet_jax.kernels.tpu.backward import backward as differentiate_block
-from xlnet_jax.kernels.tpu.forward import forward as attend_block
+from xlnet_jax.kernels.tpu import kernels
+from xlnet_jax.kernels.tpu.kernels import Gradients, Saved
 from xlnet_jax.kernels.tpu.operands import NEVER, Operands
-from xlnet_jax.kernels.tpu.tiles import (
-    KEY_NUMBER,
-    KEY_POSITION,
-    KEY_RANK,
-    LANES,
-    ROW_FIRST,
-    ROW_LAST,
-    ROW_POSITION,
-    ROW_RANK,
-    ROWS,
-    Sizes,
-)
+from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, KeyField, RowField, Sizes
 
 LEAST = jnp.iinfo(jnp.int32).min
 
@@ -68,7 +56,7 @@ def forward(sizes: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarr
             rows = _content_rows(sizes, operands, number)
             return None, _attend(sizes, rows, operands, _empty(sizes, rows), interpret)
 
-        _, blocks = jax.lax.scan(attend_content, None, jnp.arange(_row_blocks(sizes.padded_content, sizes)))
+        _, blocks = jax.lax.scan(attend_content, None, jnp.arange(sizes.padded_content // sizes.row_block))
         parts.append(Joined(_concatenate(blocks.read_BTH, 1), *(_concatenate(x, 2) for x in blocks[1:])))
     if sizes.num_targets:
 
@@ -77,7 +65,7 @@ def forward(sizes: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarr
             return _attend(sizes, rows, operands, joined, interpret), None
 
         start = _empty(sizes, _query_rows(sizes, operands, jnp.int32(0)))
-        joined, _ = jax.lax.scan(attend_query, start, jnp.arange(_row_blocks(sizes.padded_places, sizes)))
+        joined, _ = jax.lax.scan(attend_query, start, jnp.arange(sizes.padded_places // sizes.row_block))
         parts.append(joined)
     read_BTH = jnp.concatenate([part.read_BTH for part in parts], axis=1).astype(operands.query_BTH.dtype)
     softmax_BST = jnp.concatenate([_softmax_BST(sizes, part) for part in parts], axis=2)
@@ -108,17 +96,18 @@ def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: Any) -> 
             sums = _differentiate(sizes, rows, operands, here, sums, interpret)
             return sums._replace(query_BTH=None), sums.query_BTH.astype(rows.query_BTH.dtype)
 
-        sums, blocks = jax.lax.scan(content, sums, jnp.arange(_row_blocks(sizes.padded_content, sizes)))
+        sums, blocks = jax.lax.scan(content, sums, jnp.arange(sizes.padded_content // sizes.row_block))
         queries.append(_concatenate(blocks, 1))
     if sizes.num_targets:
 
         def query(sums: Gradients, number: jnp.ndarray) -> tuple[Gradients, None]:
             rows = _query_rows(sizes, operands, number)
-            of_queries = Saved(*(_slice_queries(sizes, x, axis) for x, axis in zip(saved, (1, 2, 1), strict=True)))
-            return _differentiate(sizes, rows, operands, of_queries, sums, interpret), None
+            first = sizes.padded_content
+            here = Saved(saved.read_BTH[:, first:], saved.softmax_BST[:, :, first:], saved.grad_BTH[:, first:])
+            return _differentiate(sizes, rows, operands, here, sums, interpret), None
 
         sums = sums._replace(query_BTH=jnp.zeros(operands.query_BTH[:, sizes.padded_content :].shape, jnp.float32))
-        sums, _ = jax.lax.scan(query, sums, jnp.arange(_row_blocks(sizes.padded_places, sizes)))
+        sums, _ = jax.lax.scan(query, sums, jnp.arange(sizes.padded_places // sizes.row_block))
         queries.append(sums.query_BTH.astype(operands.query_BTH.dtype))
     return Gradients(
         jnp.concatenate(queries, axis=1),
@@ -142,7 +131,7 @@ def _part(sizes: Sizes, num_content: int, num_targets: int) -> Sizes:
         num_keys=sizes.key_block,
         row_block=LANES,
         key_block=LANES,
-        position_blocks=_row_blocks(sizes.padded_places, sizes),
+        position_blocks=sizes.padded_places // sizes.row_block,
     )
 
 
@@ -161,11 +150,11 @@ def _content_rows(sizes: Sizes, operands: Operands, number: jnp.ndarray) -> Rows
 
 def _query_rows(sizes: Sizes, operands: Operands, number: jnp.ndarray) -> Rows:
     integers_B8T = operands.rows_B8T[:, :, sizes.padded_content :]
-    place_BT = integers_B8T[:, ROW_POSITION] - number * sizes.row_block
+    place_BT = integers_B8T[:, RowField.POSITION] - number * sizes.row_block
     is_target_T = jnp.arange(place_BT.shape[1]) < sizes.num_targets
     is_here_BT = (place_BT >= 0) & (place_BT < sizes.row_block) & is_target_T[None]
     # Rows elsewhere take any place in the block: their results are not used.
-    integers_B8T = integers_B8T.at[:, ROW_POSITION].set(jnp.clip(place_BT, 0, sizes.row_block - 1))
+    integers_B8T = integers_B8T.at[:, RowField.POSITION].set(jnp.clip(place_BT, 0, sizes.row_block - 1))
     busy_BQ = is_here_BT.reshape(len(is_here_BT), sizes.query_tiles, ROWS).any(2).astype(jnp.int32)
     return Rows(
         _part(sizes, 0, sizes.num_targets),
@@ -175,18 +164,6 @@ def _query_rows(sizes: Sizes, operands: Operands, number: jnp.ndarray) -> Rows:
         is_here_BT[:, : sizes.num_targets],
         busy_BQ,
     )
-
-
-def _slice_queries(sizes: Sizes, x: jnp.ndarray, axis: int) -> jnp.ndarray:
-    return jax.lax.slice_in_dim(x, sizes.padded_content, x.shape[axis], axis=axis)
-
-
-def _row_blocks(padded_rows: int, sizes: Sizes) -> int:
-    return padded_rows // sizes.row_block
-
-
-def _key_blocks(sizes: Sizes) -> int:
-    return sizes.padded_keys // sizes.key_block
 
 
 # ---- keys ------------------------------------------------------------------------------------------------------------
@@ -217,20 +194,22 @@ def _first_distance(sizes: Sizes, rows: Rows, key_block: jnp.ndarray) -> jnp.nda
 def _is_seen_J(sizes: Sizes, rows: Rows, operands: Operands) -> jnp.ndarray:
     """Return bool [blocks of keys]: False where no row sees a key of the block, True where one may."""
     batch = len(operands.keys_B8K)
-    key_B8JK = operands.keys_B8K.reshape(batch, -1, _key_blocks(sizes), sizes.key_block)
+    key_B8JK = operands.keys_B8K.reshape(batch, -1, sizes.padded_keys // sizes.key_block, sizes.key_block)
     row_B8T = rows.integers_B8T[:, :, : rows.is_here_BT.shape[1]]
-    is_key_BJK = key_B8JK[:, KEY_NUMBER] != NEVER
+    is_key_BJK = key_B8JK[:, KeyField.NUMBER] != NEVER
 
     def of_rows(row: int, other: int) -> jnp.ndarray:
         return jnp.where(rows.is_here_BT, row_B8T[:, row], other)
 
     is_seen_BJ = rows.is_here_BT.any(1, keepdims=True) & is_key_BJK.any(2)
     if sizes.has_ranks:
-        is_seen_BJ &= of_rows(ROW_RANK, LEAST).max(1)[:, None] >= key_B8JK[:, KEY_RANK].min(2)
+        is_seen_BJ &= of_rows(RowField.RANK, LEAST).max(1)[:, None] >= key_B8JK[:, KeyField.RANK].min(2)
     if sizes.has_span:
-        position_BJK = key_B8JK[:, KEY_POSITION]
-        is_seen_BJ &= of_rows(ROW_LAST, LEAST).max(1)[:, None] >= position_BJK.min(2)
-        is_seen_BJ &= of_rows(ROW_FIRST, NEVER).min(1)[:, None] <= jnp.where(is_key_BJK, position_BJK, LEAST).max(2)
+        position_BJK = key_B8JK[:, KeyField.POSITION]
+        is_seen_BJ &= of_rows(RowField.LAST, LEAST).max(1)[:, None] >= position_BJK.min(2)
+        is_seen_BJ &= of_rows(RowField.FIRST, NEVER).min(1)[:, None] <= jnp.where(is_key_BJK, position_BJK, LEAST).max(
+            2
+        )
     return is_seen_BJ.any(0)
 
 
@@ -255,7 +234,7 @@ def _attend(sizes: Sizes, rows: Rows, operands: Operands, start: Joined, interpr
     def step(joined: Joined, block: jnp.ndarray, is_wanted_J: jnp.ndarray) -> Joined:
         def attend() -> Joined:
             here = _operands(sizes, rows, operands, block)
-            read_BTH, softmax_BST = attend_block(rows.sizes, here, interpret)
+            read_BTH, softmax_BST = kernels.forward(rows.sizes, here, interpret)
             return _join(sizes, rows, joined, read_BTH, *_statistics_BNT(sizes, softmax_BST, read_BTH.shape[1]))
 
         return jax.lax.cond(is_wanted_J[block], attend, lambda: joined)
@@ -333,7 +312,7 @@ def _differentiate(
         here = _operands(sizes, rows, operands, block)
 
         def differentiate() -> Gradients:
-            return differentiate_block(rows.sizes, here, saved, interpret)
+            return kernels.backward(rows.sizes, here, saved, interpret)
 
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(differentiate))
         found = jax.lax.cond(is_wanted_J[block], differentiate, lambda: nothing)
@@ -350,7 +329,7 @@ def _differentiate(
             sums.vectors_8H + found.vectors_8H,
         ), None
 
-    return jax.lax.scan(step, sums, jnp.arange(_key_blocks(sizes)))[0]
+    return jax.lax.scan(step, sums, jnp.arange(sizes.padded_keys // sizes.key_block))[0]
 
 
 def _add_at(sum_BKH: jnp.ndarray, x_BKH: jnp.ndarray, start: jnp.ndarray) -> jnp.ndarray:

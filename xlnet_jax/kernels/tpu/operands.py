@@ -11,26 +11,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels.arguments import AttentionInputs, pad
-from xlnet_jax.kernels.tpu.tiles import (
-    KEY_NUMBER,
-    KEY_POSITION,
-    KEY_RANK,
-    KEY_SEGMENT,
-    OTHER_SEGMENT,
-    R_R,
-    R_S,
-    R_W,
-    ROW_FIRST,
-    ROW_LAST,
-    ROW_NUMBER,
-    ROW_POSITION,
-    ROW_RANK,
-    ROW_SEGMENT,
-    ROWS,
-    SUBLANES,
-    Generation,
-    Sizes,
-)
+from xlnet_jax.kernels.tpu.tiles import ROWS, SUBLANES, Generation, KeyField, RowField, Sizes, VectorRow
 
 NEVER = jnp.iinfo(jnp.int32).max
 """Rank, position and number of padded keys: no row sees them."""
@@ -46,9 +27,9 @@ class Operands(NamedTuple):
     key_BKH: Any
     value_BKH: Any
     position_2RH: Any  # forwards, then backwards where examples may read backwards
-    vectors_8H: Any  # float32, rows R_W to OTHER_SEGMENT
-    rows_B8T: Any  # int32, rows ROW_RANK to ROW_NUMBER
-    keys_B8K: Any  # int32, rows KEY_RANK to KEY_NUMBER
+    vectors_8H: Any  # float32, rows VectorRow.R_W to VectorRow.OTHER_SEGMENT
+    rows_B8T: Any  # int32, rows RowField.RANK to RowField.NUMBER
+    keys_B8K: Any  # int32, rows KeyField.RANK to KeyField.NUMBER
     is_reversed_B: Any  # int32
     seed_BN: Any  # int32
     busy_BQ: Any = None  # int32, which tiles of query rows to compute; None = all
@@ -140,10 +121,10 @@ def _position_2RH(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray | None:
 def _vectors_8H(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray:
     rows = {}
     if inputs.biases_3NH is not None:
-        rows = dict(zip((R_W, R_R, R_S), inputs.biases_3NH, strict=True))
+        rows = dict(zip((VectorRow.R_W, VectorRow.R_R, VectorRow.R_S), inputs.biases_3NH, strict=True))
     if inputs.segment_key_2NH is not None:
         # Softmax ignores what all keys of a row share: only the difference of the two segment scores counts.
-        rows[OTHER_SEGMENT] = inputs.segment_key_2NH[1] - inputs.segment_key_2NH[0]
+        rows[VectorRow.OTHER_SEGMENT] = inputs.segment_key_2NH[1] - inputs.segment_key_2NH[0]
     zeros_NH = jnp.zeros((sizes.num_heads, sizes.head_width))
     vectors_8NH = jnp.stack([rows.get(row, zeros_NH).astype(jnp.float32) for row in range(SUBLANES)])
     return join_heads(vectors_8NH[:, :, None], sizes)[:, 0]
@@ -152,15 +133,15 @@ def _vectors_8H(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray:
 def _rows_B8T(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray:
     relations = inputs.relations
     rows = {
-        ROW_RANK: relations.row_rank_BT,
-        ROW_FIRST: relations.row_first_BT,
-        ROW_LAST: relations.row_last_BT,
-        ROW_SEGMENT: relations.row_segment_BT,
+        RowField.RANK: relations.row_rank_BT,
+        RowField.FIRST: relations.row_first_BT,
+        RowField.LAST: relations.row_last_BT,
+        RowField.SEGMENT: relations.row_segment_BT,
     }
     if relations.query_position_BP is not None:
-        rows[ROW_POSITION] = pad(relations.query_position_BP, 1, 0, before=sizes.num_content)
+        rows[RowField.POSITION] = pad(relations.query_position_BP, 1, 0, before=sizes.num_content)
     if inputs.dropout is not None:
-        rows[ROW_NUMBER], _ = inputs.dropout_numbers()
+        rows[RowField.NUMBER], _ = inputs.dropout_numbers()
     integers_B8T = _stack_B8T(rows, len(inputs.query_BNTH), inputs.query_BNTH.shape[2])
     integers_B8T = jnp.swapaxes(pad_rows(jnp.swapaxes(integers_B8T, 1, 2), sizes), 1, 2)
     return pad(integers_B8T, 2, sizes.padded_rows - integers_B8T.shape[2])
@@ -169,12 +150,12 @@ def _rows_B8T(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray:
 def _keys_B8K(inputs: AttentionInputs, more_keys: int) -> jnp.ndarray:
     relations = inputs.relations
     keys = {
-        KEY_RANK: relations.key_rank_BK,
-        KEY_POSITION: relations.key_position_BK,
-        KEY_SEGMENT: relations.key_segment_BK,
+        KeyField.RANK: relations.key_rank_BK,
+        KeyField.POSITION: relations.key_position_BK,
+        KeyField.SEGMENT: relations.key_segment_BK,
     }
     if inputs.dropout is not None:
-        _, keys[KEY_NUMBER] = inputs.dropout_numbers()
+        _, keys[KeyField.NUMBER] = inputs.dropout_numbers()
     integers_B8K = _stack_B8T(keys, len(inputs.key_BNKH), inputs.key_BNKH.shape[2])
     return pad(integers_B8K, 2, more_keys, value=NEVER)
 

@@ -20,26 +20,7 @@ from xlnet_jax.kernels.arguments import MASKED
 from xlnet_jax.kernels.dropout import hash_words, row_seed, threshold
 from xlnet_jax.kernels.tpu.operands import NEVER, Operands
 from xlnet_jax.kernels.tpu.shift import Shift, rotate_by_gather, rotate_by_steps, shift_TK
-from xlnet_jax.kernels.tpu.tiles import (
-    KEY_NUMBER,
-    KEY_POSITION,
-    KEY_RANK,
-    KEY_SEGMENT,
-    LANES,
-    OTHER_SEGMENT,
-    R_R,
-    R_S,
-    R_W,
-    ROW_FIRST,
-    ROW_LAST,
-    ROW_NUMBER,
-    ROW_POSITION,
-    ROW_RANK,
-    ROW_SEGMENT,
-    ROWS,
-    SUBLANES,
-    Sizes,
-)
+from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, SUBLANES, KeyField, RowField, Sizes, VectorRow
 
 STRIP = 16
 """Rows of a strip: a register of bfloat16 has 16."""
@@ -74,7 +55,7 @@ class Scratch(NamedTuple):
     """References to what the strips of a tile read: integers of its rows, and products of the heads that are computed
     together (`Sizes.heads_at_once`)."""
 
-    integers_T8: Any  # int32, columns ROW_RANK to ROW_NUMBER
+    integers_T8: Any  # int32, columns RowField.RANK to RowField.NUMBER
     content: tuple[Any, ...]  # a head each, float32 [T, K]: (q + r_w) k
     by_distance: tuple[Any, ...]  # a head each, float32 [T, R]: (q + r_r) r; empty without relative positions
     segment: tuple[Any, ...]  # a head each, float32 [T, 1]: (q + r_s) (s_other - s_same); empty without segments
@@ -110,7 +91,8 @@ def read_rows(sizes: Sizes, tile: Tile, refs: Operands) -> Rows:
     """Read the queries of a tile."""
     query_TH = read_real_TH(sizes, tile, refs.query_BTH)
     with_r_w_TH, with_r_r_TH, with_r_s_TH = (
-        (query_TH + refs.vectors_8H[row : row + 1]) * sizes.scale for row in (R_W, R_R, R_S)
+        (query_TH + refs.vectors_8H[row : row + 1]) * sizes.scale
+        for row in (VectorRow.R_W, VectorRow.R_R, VectorRow.R_S)
     )
     operand = sizes.product_type(refs.query_BTH.dtype)
     return Rows(with_r_w_TH.astype(operand), with_r_r_TH.astype(operand), with_r_s_TH)
@@ -173,7 +155,7 @@ def multiply_queries(
             by_distance_TR = product(jnp.where(mask_1H, with_r_r_TH, 0), window_RH, 1, 1)
             scratch.by_distance[i][here, : len(window_RH)] = by_distance_TR
         if sizes.has_segments:
-            other_1H = jnp.where(mask_1H, refs.vectors_8H[OTHER_SEGMENT : OTHER_SEGMENT + 1], 0.0)
+            other_1H = jnp.where(mask_1H, refs.vectors_8H[VectorRow.OTHER_SEGMENT : VectorRow.OTHER_SEGMENT + 1], 0.0)
             scratch.segment[i][here] = (with_r_s_TH * other_1H).sum(1, keepdims=True)
 
 
@@ -200,46 +182,42 @@ def for_each_strip(
 
     @pl.loop(0, count, unroll=count if sizes.generation.unrolls else 1)
     def strip(number: Any) -> None:
-        start = pl.multiple_of(number * STRIP, STRIP)
-        row_T8 = scratch.integers_T8[pl.ds(start, STRIP)]
-        row_T1 = jax.lax.broadcasted_iota(jnp.int32, (STRIP, 1), 0) + start
-        body(
-            Strip(
-                pl.ds(start, STRIP),
-                *_compared_TK(sizes, row_T8, refs.keys_B8K[0]),
-                _shift(sizes, tile, row_T1, row_T8),
-                _word_TK(sizes, tile, row_T8, refs, first),
-            )
-        )
+        body(_read_strip(sizes, tile, refs, first, scratch, pl.multiple_of(number * STRIP, STRIP)))
 
 
-def _compared_TK(
-    sizes: Sizes, row_T8: jnp.ndarray, key_8K: jnp.ndarray
-) -> tuple[jnp.ndarray, jnp.ndarray | None, jnp.ndarray]:
-    """Return which keys the rows see, which are of another segment, and the score of hidden keys."""
-    conditions, is_other_TK = [], None
+def _read_strip(sizes: Sizes, tile: Tile, refs: Operands, first: int, scratch: Scratch, start: Any) -> Strip:
+    row_T8 = scratch.integers_T8[pl.ds(start, STRIP)]
+    offset_T1 = jax.lax.broadcasted_iota(jnp.int32, (STRIP, 1), 0) + start
+    key_8K = refs.keys_B8K[0]
+
+    def row_T1(field: int) -> jnp.ndarray:
+        return row_T8[:, field : field + 1]
+
+    def key_1K(field: int) -> jnp.ndarray:
+        return key_8K[field : field + 1]
+
+    conditions, is_other_TK, shift, word_TK = [], None, None, None
     if sizes.has_ranks:
-        conditions.append(key_8K[KEY_RANK : KEY_RANK + 1] <= row_T8[:, ROW_RANK : ROW_RANK + 1])
+        conditions.append(key_1K(KeyField.RANK) <= row_T1(RowField.RANK))
     if sizes.has_span:
-        position_1K = key_8K[KEY_POSITION : KEY_POSITION + 1]
-        conditions.append(position_1K >= row_T8[:, ROW_FIRST : ROW_FIRST + 1])
-        conditions.append(position_1K <= row_T8[:, ROW_LAST : ROW_LAST + 1])
+        position_1K = key_1K(KeyField.POSITION)
+        conditions.append(position_1K >= row_T1(RowField.FIRST))
+        conditions.append(position_1K <= row_T1(RowField.LAST))
     if sizes.has_segments:
-        is_other_TK = key_8K[KEY_SEGMENT : KEY_SEGMENT + 1] != row_T8[:, ROW_SEGMENT : ROW_SEGMENT + 1]
+        is_other_TK = key_1K(KeyField.SEGMENT) != row_T1(RowField.SEGMENT)
     # A row that sees no key has a uniform softmax over the keys that there are, not over padding.
-    hidden_1K = jnp.where(key_8K[KEY_NUMBER : KEY_NUMBER + 1] == NEVER, 2 * MASKED, MASKED)
-    return functools.reduce(jnp.logical_and, conditions), is_other_TK, hidden_1K
-
-
-def _shift(sizes: Sizes, tile: Tile, row_T1: jnp.ndarray, row_T8: jnp.ndarray) -> Shift | None:
-    """Return the shift of rows inside the window that `window_of` gives."""
-    if not sizes.num_directions:
-        return None
-    rotate = rotate_by_gather if sizes.generation.gathers_lanes else rotate_by_steps
-    if not tile.is_query:
-        return Shift(row_T1, None, rotate)
-    position_T1 = row_T8[:, ROW_POSITION : ROW_POSITION + 1]
-    return Shift(position_T1 & (LANES - 1), (sizes.padded_places - 1 - position_T1) >> 7, rotate)
+    hidden_1K = jnp.where(key_1K(KeyField.NUMBER) == NEVER, 2 * MASKED, MASKED)
+    is_visible_TK = functools.reduce(jnp.logical_and, conditions)
+    if sizes.num_directions:  # the window is that of `window_of`
+        rotate = rotate_by_gather if sizes.generation.gathers_lanes else rotate_by_steps
+        shift = Shift(offset_T1, None, rotate)
+        if tile.is_query:
+            position_T1 = row_T1(RowField.POSITION)
+            shift = Shift(position_T1 & (LANES - 1), (sizes.padded_places - 1 - position_T1) >> 7, rotate)
+    if refs.seed_BN is not None:
+        number_T1, number_1K = row_T1(RowField.NUMBER), refs.keys_B8K[0, KeyField.NUMBER : KeyField.NUMBER + 1]
+        word_TK = hash_words(row_seed(_seed(sizes, tile, refs, first), number_T1), number_1K)
+    return Strip(pl.ds(start, STRIP), is_visible_TK, is_other_TK, hidden_1K, shift, word_TK)
 
 
 def scores_TK(sizes: Sizes, tile: Tile, strip: Strip, scratch: Scratch, i: int) -> jnp.ndarray:
@@ -254,18 +232,8 @@ def scores_TK(sizes: Sizes, tile: Tile, strip: Strip, scratch: Scratch, i: int) 
     return jnp.where(strip.is_visible_TK, score_TK, strip.hidden_1K)
 
 
-# ---- dropout ---------------------------------------------------------------------------------------------------------
-
-
 def _seed(sizes: Sizes, tile: Tile, refs: Operands, head: int) -> jnp.ndarray:
     return refs.seed_BN[tile.example, tile.group * sizes.group + head].astype(jnp.uint32)
-
-
-def _word_TK(sizes: Sizes, tile: Tile, row_T8: jnp.ndarray, refs: Operands, head: int) -> jnp.ndarray | None:
-    if refs.seed_BN is None:
-        return None
-    row_T1, key_1K = row_T8[:, ROW_NUMBER : ROW_NUMBER + 1], refs.keys_B8K[0, KEY_NUMBER : KEY_NUMBER + 1]
-    return hash_words(row_seed(_seed(sizes, tile, refs, head), row_T1), key_1K)
 
 
 def drop_TK(sizes: Sizes, tile: Tile, strip: Strip, refs: Operands, head: int, x_TK: jnp.ndarray) -> jnp.ndarray:

@@ -23,11 +23,23 @@ SUBLANES = 8
 ROWS = LANES
 """Rows of a tile. The relative shift between its first and its last row is below a register's width."""
 
-# Rows of the integer arrays `Operands.rows_B8T` and `Operands.keys_B8K`.
-ROW_RANK, ROW_FIRST, ROW_LAST, ROW_SEGMENT, ROW_POSITION, ROW_NUMBER = range(6)
-KEY_RANK, KEY_POSITION, KEY_SEGMENT, KEY_NUMBER = range(4)
-# Rows of `Operands.vectors_8H`: the biases, and the difference of the two segment keys.
-R_W, R_R, R_S, OTHER_SEGMENT = range(4)
+
+class RowField:
+    """Rows of the integer array `Operands.rows_B8T`."""
+
+    RANK, FIRST, LAST, SEGMENT, POSITION, NUMBER = range(6)
+
+
+class KeyField:
+    """Rows of the integer array `Operands.keys_B8K`."""
+
+    RANK, POSITION, SEGMENT, NUMBER = range(4)
+
+
+class VectorRow:
+    """Rows of `Operands.vectors_8H`: the biases, and the difference of the two segment keys."""
+
+    R_W, R_R, R_S, OTHER_SEGMENT = range(4)
 
 
 class Generation(NamedTuple):

@@ -1,13 +1,15 @@
-"""Backward kernel: gradients of all operands in one pass over the tiles of rows.
+"""The kernels: attention output of a tile of rows, with the softmax statistics that the backward pass needs; and the
+gradients of all operands, in one pass over the tiles of rows.
 
 With w = exp(score - maximum) and s = 1 / (sum of w) of a row, and the mask m of dropout, scaled by 1 / (1 - rate):
 
+    output = sum over keys of m w s value
     d value = (m w s)^T d output
     d score = w s (m (d output value^T) - mean),   mean = sum over features of output x d output
     d query = d score key + unshift(d score) position key + (sum over other segments of d score) difference
 
 and the transposes of the last line for keys, position keys and the difference of the segment keys. s is multiplied
-into d output, which is smaller than the scores.
+into output and d output, which are smaller than the scores.
 """
 
 import functools
@@ -51,7 +53,93 @@ from xlnet_jax.kernels.tpu.scores import (
     window_width,
 )
 from xlnet_jax.kernels.tpu.shift import unshift_TR
-from xlnet_jax.kernels.tpu.tiles import OTHER_SEGMENT, ROWS, SUBLANES, Sizes
+from xlnet_jax.kernels.tpu.tiles import ROWS, SUBLANES, Sizes, VectorRow
+
+# ---- forward ---------------------------------------------------------------------------------------------------------
+
+
+class Weights(NamedTuple):
+    """Scratch memory of the softmax."""
+
+    dropped: tuple[Any, ...]  # a head each of those computed together, [T, K]: dropout(w); in float32 those of Scratch
+    softmax_TS: Any  # float32; columns: maximum and sum of each head of the group
+
+
+def forward(sizes: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarray, jnp.ndarray]:
+    """Return the output [B, T, N x H], and float32 [B, softmax rows of each group, T] (`Sizes.softmax_rows`)."""
+    batch, query_BTH = len(operands.query_BTH), operands.query_BTH
+    softmax_BST = jax.ShapeDtypeStruct((batch, sizes.num_groups * sizes.softmax_rows, sizes.padded_rows), jnp.float32)
+    operand = sizes.product_type(query_BTH.dtype)
+    weights = Weights(
+        head_scratch(sizes, sizes.padded_keys, operand, operand != jnp.float32),
+        pltpu.VMEM((ROWS, sizes.softmax_rows), jnp.float32),
+    )
+    return pl.pallas_call(
+        functools.partial(_forward_kernel, sizes),
+        grid=(sizes.num_groups, batch, sizes.tiles),
+        in_specs=[operand_blocks(sizes, operands)],
+        out_specs=(row_blocks(sizes), softmax_blocks(sizes)),
+        out_shape=(jax.ShapeDtypeStruct(query_BTH.shape, query_BTH.dtype), softmax_BST),
+        scratch_shapes=(scratch_shapes(sizes), weights),
+        compiler_params=compiler_params(sizes),
+        cost_estimate=estimate_cost(sizes, operands, (query_BTH, softmax_BST), products=3),
+        interpret=interpret,
+        name="fused_attention_forward",
+    )(operands)
+
+
+def _forward_kernel(
+    sizes: Sizes, refs: Operands, read_BTH: Any, softmax_BST: Any, scratch: Scratch, weights: Weights
+) -> None:
+    content, query = tiles_here(sizes)
+    # Weights in float32 take the place of the scores that they are made of.
+    weights = weights._replace(dropped=weights.dropped or scratch.content)
+    # Columns have one lane of a register in use, so they are rows in memory, and turn on the chip.
+    scratch.integers_T8[...] = refs.rows_B8T[0].T
+
+    @pl.when(content.number < sizes.content_tiles)
+    def content_rows() -> None:
+        _attend_tile(sizes, content, refs, read_BTH, scratch, weights)
+
+    if sizes.query_tiles:
+
+        @pl.when(is_busy(query, refs))
+        def query_rows() -> None:
+            _attend_tile(sizes, query, refs, read_BTH, scratch, weights)
+
+    softmax_BST[0] = weights.softmax_TS[...].T
+
+
+def _attend_tile(sizes: Sizes, tile: Tile, refs: Operands, read_BTH: Any, scratch: Scratch, weights: Weights) -> None:
+    rows, window_RH = read_rows(sizes, tile, refs), read_window_RH(sizes, tile, refs)
+    value_KH = refs.value_BKH[0].astype(weights.dropped[0].dtype)
+    read_TH = jnp.zeros((tile.rows, sizes.width), jnp.float32)
+    for first in range(0, sizes.heads_in_group, sizes.heads_at_once):
+        multiply_queries(sizes, tile, rows, refs, window_RH, first, scratch)
+        softmax = functools.partial(_softmax, sizes, tile, refs, first, scratch, weights)
+        for_each_strip(sizes, tile, refs, first, scratch, softmax)
+        for i, head in enumerate(range(first, first + sizes.heads_at_once)):
+            summed_TH = product(weights.dropped[i][: tile.rows], value_KH, 1, 0)
+            sum_T1 = weights.softmax_TS[: tile.rows, 2 * head + 1 : 2 * head + 2]
+            scaled_TH = summed_TH / ((1.0 - sizes.dropout_rate) * sum_T1)
+            read_TH = jnp.where(in_head_1H(sizes, head), scaled_TH, read_TH)
+    read_BTH[0, : tile.rows] = read_TH.astype(read_BTH.dtype)
+
+
+def _softmax(
+    sizes: Sizes, tile: Tile, refs: Operands, first: int, scratch: Scratch, weights: Weights, strip: Strip
+) -> None:
+    for i, head in enumerate(range(first, first + sizes.heads_at_once)):
+        score_TK = scores_TK(sizes, tile, strip, scratch, i)
+        maximum_T1 = score_TK.max(1, keepdims=True)
+        weights_TK = jnp.exp(score_TK - maximum_T1)
+        weights.softmax_TS[strip.here, 2 * head : 2 * head + 1] = maximum_T1
+        weights.softmax_TS[strip.here, 2 * head + 1 : 2 * head + 2] = weights_TK.sum(1, keepdims=True)
+        dropped_ = drop_TK(sizes, tile, strip, refs, head, weights_TK)
+        weights.dropped[i][strip.here] = dropped_.astype(weights.dropped[i].dtype)
+
+
+# ---- backward --------------------------------------------------------------------------------------------------------
 
 
 class Saved(NamedTuple):
@@ -124,7 +212,7 @@ def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: Any) -> 
     keys, rows = key_blocks(sizes), row_blocks(sizes)
     sum_of_keys = pltpu.VMEM((sizes.padded_keys, sizes.width), jnp.float32)
     return pl.pallas_call(
-        functools.partial(_kernel, sizes),
+        functools.partial(_backward_kernel, sizes),
         grid=(sizes.num_groups, len(operands.query_BTH), sizes.tiles),
         in_specs=[operand_blocks(sizes, operands), Saved(rows, softmax_blocks(sizes), rows)],
         out_specs=Gradients(rows, keys, keys, position_2RH, vector_blocks(sizes)),
@@ -141,7 +229,7 @@ def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: Any) -> 
     )(operands, saved)
 
 
-def _kernel(sizes: Sizes, refs: Operands, saved: Saved, *others: Any) -> None:
+def _backward_kernel(sizes: Sizes, refs: Operands, saved: Saved, *others: Any) -> None:
     *gradients, sums, scratch, work = others
     grads = Gradients(*gradients)
     content, query = tiles_here(sizes)
@@ -166,13 +254,13 @@ def _kernel(sizes: Sizes, refs: Operands, saved: Saved, *others: Any) -> None:
 
     @pl.when(content.number < sizes.content_tiles)
     def content_rows() -> None:
-        _tile(sizes, content, refs, saved, grads, sums, scratch, work)
+        _differentiate_tile(sizes, content, refs, saved, grads, sums, scratch, work)
 
     if sizes.query_tiles:
 
         @pl.when(is_busy(query, refs))
         def query_rows() -> None:
-            _tile(sizes, query, refs, saved, grads, sums, scratch, work)
+            _differentiate_tile(sizes, query, refs, saved, grads, sums, scratch, work)
 
     @pl.when(content.number == sizes.tiles - 1)
     def write_sums() -> None:
@@ -180,7 +268,7 @@ def _kernel(sizes: Sizes, refs: Operands, saved: Saved, *others: Any) -> None:
         grads.value_BKH[0] = sums.value_KH[...].astype(grads.value_BKH.dtype)
 
 
-def _tile(
+def _differentiate_tile(
     sizes: Sizes, tile: Tile, refs: Operands, saved: Saved, grads: Gradients, sums: Sums, scratch: Scratch, work: Work
 ) -> None:
     rows, window_RH = read_rows(sizes, tile, refs), read_window_RH(sizes, tile, refs)
@@ -216,7 +304,7 @@ def _tile(
                 with_r_s_TH = jnp.where(mask_1H, work.other[i][here], with_r_s_TH)
     # Up to here the last one is the gradient of (q + r_s) (s_other - s_same).
     other_1H = (with_r_s_TH * rows.with_r_s_TH).sum(0, keepdims=True)
-    with_r_s_TH *= refs.vectors_8H[OTHER_SEGMENT : OTHER_SEGMENT + 1]
+    with_r_s_TH *= refs.vectors_8H[VectorRow.OTHER_SEGMENT : VectorRow.OTHER_SEGMENT + 1]
     by_bias = [a * sizes.scale for a in (with_r_w_TH, with_r_r_TH, with_r_s_TH)]
     grads.query_BTH[0, here] = functools.reduce(jnp.add, by_bias).astype(grads.query_BTH.dtype)
     missing = jnp.zeros((SUBLANES - len(by_bias) - 1, sizes.width), jnp.float32)

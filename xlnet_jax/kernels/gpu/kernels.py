@@ -1,0 +1,296 @@
+"""Three kernels, with the same scores of a tile of rows and keys, masks and dropout.
+
+The forward kernel: one program for each tile of rows, which passes over the tiles of keys with an online softmax (Dao,
+"FlashAttention-2", 2023, algorithm 1).
+
+The backward kernels (algorithm 2 there): a program for each tile of rows, then one for each tile of keys, so that each
+number is written by one program, in an order that does not change from run to run. With p the probabilities, made again
+from the scores, and the mask m of dropout, scaled by 1 / (1 - rate):
+
+    d value = (m p)^T d output
+    d score = p (m (d output value^T) - mean),   mean = sum over features of output x d output
+
+Rows give the gradients of queries, of position scores by distance and of segment scores; keys give those of keys and
+values.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from xlnet_jax.kernels.arguments import MASKED
+from xlnet_jax.kernels.dropout import hash_words, row_seed, threshold
+from xlnet_jax.kernels.gpu.operands import KEYS, ROWS, Operands, Sizes, Vectors, blocks, compiler_params
+
+# ---- scores ----------------------------------------------------------------------------------------------------------
+
+
+class Tile(NamedTuple):
+    """Tile of scores, by its first row and its first key."""
+
+    row: Any
+    key: Any
+
+    @property
+    def rows(self) -> Any:
+        """Slice of its rows."""
+        return pl.ds(self.row, ROWS)
+
+    @property
+    def keys(self) -> Any:
+        """Slice of its keys."""
+        return pl.ds(self.key, KEYS)
+
+
+def scores_TK(
+    sizes: Sizes, refs: Operands, vectors: Vectors, query_TH: jnp.ndarray, key_KH: jnp.ndarray, tile: Tile
+) -> jnp.ndarray:
+    """Return the masked scores of a tile in float32."""
+    score_TK = plgpu.dot(query_TH, key_KH, trans_b=True)
+    if refs.by_distance_BNTR is not None:
+        score_TK += refs.by_distance_BNTR[distance_index(sizes, vectors, tile)].astype(jnp.float32)
+    if refs.other_BNT is not None:
+        score_TK += jnp.where(is_other_TK(vectors, tile), refs.other_BNT[tile.rows][:, None], 0.0)
+    # A score in float32 vanishes beside MASKED, so this is a sum: the gradient does not stop at hidden keys. A row that
+    # sees no key has a uniform softmax over the keys that there are, not over padding.
+    column_1K = _numbers(tile.key, KEYS)[None]
+    hidden_1K = jnp.where(column_1K < sizes.num_keys, MASKED, 2 * MASKED)
+    is_visible_TK = functools.reduce(jnp.logical_and, _conditions(vectors, tile)) & (column_1K < sizes.num_keys)
+    return jnp.where(is_visible_TK, score_TK, hidden_1K)
+
+
+def distance_index(sizes: Sizes, vectors: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
+    """Return the indices of a tile's scores by distance: each row has an offset of its own."""
+    row_TK, start_T1 = _starts(sizes, vectors, tile)
+    return row_TK, start_T1 + _numbers(tile.key, KEYS)[None]
+
+
+def other_distance_index(sizes: Sizes, vectors: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
+    """Return the indices of the distances at which a row has no keys; here `key` numbers them."""
+    row_TK, start_T1 = _starts(sizes, vectors, tile)
+    number_1K = _numbers(tile.key, KEYS)[None]
+    return row_TK, number_1K + jnp.where(number_1K < start_T1, 0, sizes.padded_keys)
+
+
+def _starts(sizes: Sizes, vectors: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
+    """Return the numbers of the rows of a tile, and the column at which each has its first key."""
+    row_TK = jnp.broadcast_to(_numbers(tile.row, ROWS)[:, None], (ROWS, KEYS))
+    return row_TK, (sizes.num_places - vectors.row_position_BT[tile.rows])[:, None]
+
+
+def is_other_TK(vectors: Vectors, tile: Tile) -> jnp.ndarray:
+    """Return which keys are of another segment than the row."""
+    return vectors.row_segment_BT[tile.rows][:, None] != vectors.key_segment_BK[tile.keys][None]
+
+
+def drop_TK(sizes: Sizes, vectors: Vectors, tile: Tile, x_TK: jnp.ndarray) -> jnp.ndarray:
+    """Return x with zeros where the dropout mask drops it (`dropout.attention_mask_BNTK`)."""
+    if vectors.seed_BN is None:
+        return x_TK
+    seed = vectors.seed_BN[...]
+    row_seed_T1 = row_seed(seed, vectors.row_number_BT[tile.rows])[:, None]
+    word_TK = hash_words(row_seed_T1, vectors.key_number_BK[tile.keys][None])
+    half_TK = (word_TK >> ((seed & jnp.uint32(1)) * jnp.uint32(16))) & jnp.uint32(0xFFFF)
+    return jnp.where(half_TK.astype(jnp.int32) >= threshold(sizes.dropout_rate), x_TK, 0.0)
+
+
+def _conditions(vectors: Vectors, tile: Tile) -> list[jnp.ndarray]:
+    conditions = []
+    if vectors.row_rank_BT is not None:
+        conditions.append(vectors.key_rank_BK[tile.keys][None] <= vectors.row_rank_BT[tile.rows][:, None])
+    if vectors.row_first_BT is not None:
+        position_1K = vectors.key_position_BK[tile.keys][None]
+        conditions.append(position_1K >= vectors.row_first_BT[tile.rows][:, None])
+        conditions.append(position_1K <= vectors.row_last_BT[tile.rows][:, None])
+    return conditions
+
+
+def _numbers(start: Any, count: int) -> jnp.ndarray:
+    return start + jax.lax.iota(jnp.int32, count)
+
+
+# ---- forward ---------------------------------------------------------------------------------------------------------
+
+
+class Read(NamedTuple):
+    """Outputs of the forward kernel, padded.
+
+    Maximum and sum stay apart: beside the maximum of a row that sees no key, the logarithm of its sum would vanish.
+    """
+
+    read_BNTH: Any
+    maximum_BNT: Any  # float32, highest score of each row
+    sum_BNT: Any  # float32, sum over keys of exp(score - maximum)
+
+
+def forward(sizes: Sizes, operands: Operands, vectors: Vectors, interpret: bool) -> Read:
+    """Return the attention output and the statistics of the softmax."""
+    query = operands.query_BNTH
+    statistic = jax.ShapeDtypeStruct(query.shape[:3], jnp.float32)
+    shapes = Read(jax.ShapeDtypeStruct(query.shape, operands.value_BNKH.dtype), statistic, statistic)
+    return pl.pallas_call(
+        functools.partial(_forward, sizes),
+        grid=(sizes.row_tiles, query.shape[1], query.shape[0]),
+        in_specs=[blocks(operands), blocks(vectors)],
+        out_specs=blocks(shapes),
+        out_shape=shapes,
+        compiler_params=compiler_params(sizes),
+        interpret=interpret,
+        name="fused_attention_forward",
+    )(operands, vectors)
+
+
+def _forward(sizes: Sizes, refs: Operands, vectors: Vectors, *outputs: Any) -> None:
+    out, row = Read(*outputs), pl.program_id(0) * ROWS
+    rows = Tile(row, 0).rows
+    query_TH = refs.query_BNTH[rows]
+
+    def add_keys(number: Any, so_far: tuple[jnp.ndarray, ...]) -> tuple[jnp.ndarray, ...]:
+        read_TH, maximum_T, sum_T = so_far
+        tile = Tile(row, number * KEYS)
+        score_TK = scores_TK(sizes, refs, vectors, query_TH, refs.key_BNKH[tile.keys], tile)
+        higher_T = jnp.maximum(maximum_T, score_TK.max(1))
+        weights_TK = jnp.exp(score_TK - higher_T[:, None])
+        shrink_T = jnp.exp(maximum_T - higher_T)
+        value_KH = refs.value_BNKH[tile.keys]
+        dropped = drop_TK(sizes, vectors, tile, weights_TK).astype(value_KH.dtype)
+        read_TH = read_TH * shrink_T[:, None] + plgpu.dot(dropped, value_KH)
+        return read_TH, higher_T, sum_T * shrink_T + weights_TK.sum(1)
+
+    nothing = jnp.zeros(query_TH.shape, jnp.float32), jnp.full(ROWS, -jnp.inf), jnp.zeros(ROWS, jnp.float32)
+    read_TH, maximum_T, sum_T = jax.lax.fori_loop(0, sizes.key_tiles, add_keys, nothing)
+    out.read_BNTH[rows] = (read_TH / (sum_T * sizes.keep)[:, None]).astype(out.read_BNTH.dtype)
+    out.maximum_BNT[rows] = maximum_T
+    out.sum_BNT[rows] = sum_T
+
+
+# ---- backward --------------------------------------------------------------------------------------------------------
+
+
+class Saved(NamedTuple):
+    """Inputs of the backward kernels besides operands and vectors, padded: arrays outside, references inside."""
+
+    grad_BNTH: Any
+    mean_BNT: Any  # float32
+    maximum_BNT: Any  # float32
+    sum_BNT: Any  # float32
+
+
+class OfRows(NamedTuple):
+    """Gradients that the rows give."""
+
+    query_BNTH: Any
+    by_distance_BNTR: Any
+    other_BNT: Any
+
+
+class OfKeys(NamedTuple):
+    """Gradients that the keys give."""
+
+    key_BNKH: Any
+    value_BNKH: Any
+
+
+def backward(sizes: Sizes, operands: Operands, vectors: Vectors, saved: Saved, interpret: bool) -> Operands:
+    """Return the gradients of the operands."""
+    batch, heads = operands.query_BNTH.shape[:2]
+
+    def call(kernel: Any, tiles: int, name: str, shapes: Any) -> Any:
+        return pl.pallas_call(
+            functools.partial(kernel, sizes),
+            grid=(tiles, heads, batch),
+            in_specs=[blocks(operands), blocks(vectors), blocks(saved)],
+            out_specs=blocks(shapes),
+            out_shape=shapes,
+            compiler_params=compiler_params(sizes),
+            interpret=interpret,
+            name=name,
+        )(operands, vectors, saved)
+
+    def like(array: Any) -> Any:
+        return None if array is None else jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+    shapes_of_rows = OfRows(*map(like, (operands.query_BNTH, operands.by_distance_BNTR, operands.other_BNT)))
+    shapes_of_keys = OfKeys(*map(like, (operands.key_BNKH, operands.value_BNKH)))
+    query, by_distance, other = call(_of_rows, sizes.row_tiles, "fused_attention_backward", shapes_of_rows)
+    key, value = call(_of_keys, sizes.key_tiles, "fused_attention_backward_keys", shapes_of_keys)
+    return Operands(query, key, value, by_distance, other)
+
+
+def _of_rows(sizes: Sizes, refs: Operands, vectors: Vectors, saved: Saved, *outputs: Any) -> None:
+    grads, row = OfRows(*outputs), pl.program_id(0) * ROWS
+    rows = Tile(row, 0).rows
+    query_TH = refs.query_BNTH[rows]
+
+    def add_keys(number: Any, so_far: tuple[jnp.ndarray, ...]) -> tuple[jnp.ndarray, ...]:
+        query_grad_TH, other_T = so_far
+        tile = Tile(row, number * KEYS)
+        key_KH = refs.key_BNKH[tile.keys]
+        _, grad_TK = _probabilities_and_gradients(sizes, refs, vectors, saved, tile, query_TH, key_KH)
+        query_grad_TH += plgpu.dot(grad_TK.astype(key_KH.dtype), key_KH)
+        if grads.by_distance_BNTR is not None:
+            index = distance_index(sizes, vectors, tile)
+            grads.by_distance_BNTR[index] = grad_TK.astype(grads.by_distance_BNTR.dtype)
+        if grads.other_BNT is not None:
+            other_T += jnp.where(is_other_TK(vectors, tile), grad_TK, 0.0).sum(1)
+        return query_grad_TH, other_T
+
+    nothing = jnp.zeros(query_TH.shape, jnp.float32), jnp.zeros(ROWS, jnp.float32)
+    query_grad_TH, other_T = jax.lax.fori_loop(0, sizes.key_tiles, add_keys, nothing)
+    grads.query_BNTH[rows] = query_grad_TH.astype(grads.query_BNTH.dtype)
+    if grads.other_BNT is not None:
+        grads.other_BNT[rows] = other_T
+    if grads.by_distance_BNTR is not None:
+        _clear_other_distances(sizes, vectors, row, grads.by_distance_BNTR)
+
+
+def _of_keys(sizes: Sizes, refs: Operands, vectors: Vectors, saved: Saved, *outputs: Any) -> None:
+    grads, key = OfKeys(*outputs), pl.program_id(0) * KEYS
+    keys = Tile(0, key).keys
+    key_KH = refs.key_BNKH[keys]
+
+    def add_rows(number: Any, so_far: tuple[jnp.ndarray, ...]) -> tuple[jnp.ndarray, ...]:
+        key_grad_KH, value_grad_KH = so_far
+        tile = Tile(number * ROWS, key)
+        query_TH, out_TH = refs.query_BNTH[tile.rows], saved.grad_BNTH[tile.rows]
+        drop_TK, grad_TK = _probabilities_and_gradients(sizes, refs, vectors, saved, tile, query_TH, key_KH)
+        value_grad_KH += plgpu.dot(drop_TK.astype(out_TH.dtype), out_TH, trans_a=True)
+        key_grad_KH += plgpu.dot(grad_TK.astype(query_TH.dtype), query_TH, trans_a=True)
+        return key_grad_KH, value_grad_KH
+
+    nothing = jnp.zeros(key_KH.shape, jnp.float32), jnp.zeros(key_KH.shape, jnp.float32)
+    key_grad_KH, value_grad_KH = jax.lax.fori_loop(0, sizes.row_tiles, add_rows, nothing)
+    grads.key_BNKH[keys] = key_grad_KH.astype(grads.key_BNKH.dtype)
+    grads.value_BNKH[keys] = value_grad_KH.astype(grads.value_BNKH.dtype)
+
+
+def _probabilities_and_gradients(
+    sizes: Sizes,
+    refs: Operands,
+    vectors: Vectors,
+    saved: Saved,
+    tile: Tile,
+    query_TH: jnp.ndarray,
+    key_KH: jnp.ndarray,
+) -> tuple[jnp.ndarray, jnp.ndarray]:
+    """Return the probabilities of a tile after dropout, and the gradients of its scores."""
+    rows = tile.rows
+    score_TK = scores_TK(sizes, refs, vectors, query_TH, key_KH, tile)
+    probability_TK = jnp.exp(score_TK - saved.maximum_BNT[rows][:, None]) / saved.sum_BNT[rows][:, None]
+    wanted_TK = plgpu.dot(saved.grad_BNTH[rows], refs.value_BNKH[tile.keys], trans_b=True)
+    dropped, wanted_TK = (drop_TK(sizes, vectors, tile, x_TK / sizes.keep) for x_TK in (probability_TK, wanted_TK))
+    return dropped, probability_TK * (wanted_TK - saved.mean_BNT[rows][:, None])
+
+
+def _clear_other_distances(sizes: Sizes, vectors: Vectors, row: Any, by_distance_TR: Any) -> None:
+    """Write zeros at the distances before and after those of the keys."""
+
+    def clear(number: Any, nothing: None) -> None:
+        row_TK, column_TK = other_distance_index(sizes, vectors, Tile(row, number * KEYS))
+        by_distance_TR[row_TK, column_TK] = jnp.zeros(row_TK.shape, by_distance_TR.dtype)
+
+    jax.lax.fori_loop(0, sizes.distance_tiles, clear, None)
