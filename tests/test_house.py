@@ -45,7 +45,6 @@ NAMES_OF_OBJECTIVES = {
     "xlnet_jax/settings/config.py": "the default",
 }
 """Files outside of the objectives that may name one, and why"""
-RIDDLES = "Of|The same|What|Those|That|It|Its|How|As|By"
 
 
 @functools.cache
@@ -128,13 +127,3 @@ def test_contributing_draws_the_rooms_in_their_order():
     assert sorted(drawn) == sorted(FLOOR)
     assert [FLOOR[name] for name in drawn] == sorted(FLOOR.values())
     assert {path.parent.name for path in (ROOT / "xlnet_jax").glob("*/__init__.py")} <= {*FLOOR}
-
-
-def test_docstrings_open_with_a_verb_or_the_thing_they_describe():
-    riddles = [
-        f"{file.relative_to(ROOT)}: {opening}"
-        for folder in ("xlnet_jax", "data_pipelines", "benchmarks", "launch", "tests")
-        for file in sorted((ROOT / folder).rglob("*.py"))
-        for opening in re.findall(rf'^ *("""(?:{RIDDLES}) .*)', file.read_text(), re.MULTILINE)
-    ]
-    assert not riddles, "docstrings that open with a word that names nothing:\n" + "\n".join(riddles)

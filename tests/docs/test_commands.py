@@ -13,12 +13,14 @@ import xlnet_jax
 from data_pipelines import sources
 from data_pipelines.corpus import is_corpus
 from data_pipelines.tokenizer import Tokenizer
-from tests.docs.pages import PAGES, ROOT, commands_on
 from tests.xlnet_jax.random_models import random_params
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.settings.config import ModelConfig
 
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "launch/README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SHELL = re.compile(r"^ *```(?:bash|sh)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 FORM = r"\b(TASK|SOURCE|TARGET)\b"
 NOT_RUN = {
     r"^(make|pip|python -m venv) ": "installs, or runs the tests: .ci/run does it from a clean checkout",
@@ -38,6 +40,15 @@ SMALLER = {
 NETWORK = "--model.num-layers 1 --model.d-model 16 --model.num-heads 1 --model.d-head 16 --model.d-ff 16"
 VOCABULARY = 300
 TINY = ModelConfig(vocab_size=VOCABULARY, num_layers=1, d_model=16, num_heads=2, d_head=8, d_ff=16, mem_len=8)
+
+
+def commands_on(page):
+    """Return the commands of a page in order, each on one line, without its comment: every line of a block marked bash
+    or sh, and elsewhere in code lines behind `$ ` or that begin with `python -m`."""
+    text = page.read_text().replace("\\\n", " ")
+    lines = SHELL.sub(lambda block: re.sub(r"^(?=\s*[^\s#])", "$ ", block[1], flags=re.MULTILINE), text).splitlines()
+    commands = (re.fullmatch(r"\s*\$ (.+)|\s*(python -m .+)", line) for line in lines)
+    return [re.sub(r"\s+(#.*)?$|\s+(?=\s)", "", found[1] or found[2]) for found in commands if found]
 
 
 @pytest.fixture

@@ -78,9 +78,7 @@ def test_every_launcher_is_on_the_page() -> None:
     [
         ("launch/tpu_vm.sh", "say what to do: create, install, train, follow, resume, stop or delete"),
         ("launch/tpu_vm.sh create --type v6e-8", "--zone is missing: --help says what it is"),
-        ("launch/tpu_vm.sh create --zone", "--zone needs a value"),
         ("launch/tpu_vm.sh create --zone a --typ v6e-8", "unknown setting --typ: --help lists them all"),
-        ("launch/tpu_vm.sh create --zone a v6e-8", "v6e-8 is no setting"),
         ("launch/tpu_vm.sh create --zone a --type v6e-8 --slices 0", "--slices 0: give a whole number from 1 up"),
         ("launch/tpu_vm.sh create --zone a --type tpu7x-8", "later ones: GKE, launch/gke/"),
         ("launch/tpu_vm.sh train --zone a -- --workdir runs/mine", "give --workdir gs://BUCKET/RUN after --"),
@@ -93,7 +91,6 @@ def test_every_launcher_is_on_the_page() -> None:
         (f"launch/gke/jobset.sh create {POD.replace('4x8', '32')}", "--topology 32: give the chips of each side"),
         (f"launch/gke/jobset.sh create --chips-per-host 5 {POD}", "5 does not divide the 32 chips of 4x8"),
         ("launch/gke/jobset.sh delete --name My_Run", "--name My_Run: Kubernetes wants up to 40 of a-z, 0-9 and -"),
-        ("launch/gke/xpk.sh create --cluster a", "--image is missing: --help says what it is"),
         (
             "launch/slurm.sh --nodes 4 -- --workdir /shared/run",
             "4 is no option: give options of sbatch as --name=value",
@@ -111,20 +108,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(stand_ins: StandIns, line: str, m
     assert stand_ins.calls() == []
 
 
-def test_launchers_start_from_the_root_of_the_repository_only(stand_ins: StandIns) -> None:
-    said = stand_ins.run("../launch/slurm.sh --help", cwd=ROOT / "docs")
-    assert (said.returncode, said.stderr) == (2, "error: start this from the root of the repository\n")
-
-
 @pytest.mark.parametrize("script", sorted({word for line in LINES for word in line.split() if word.endswith(".sh")}))
-def test_help_names_every_setting_with_its_default(stand_ins: StandIns, script: str) -> None:
+def test_every_launcher_has_help(stand_ins: StandIns, script: str) -> None:
     text = stand_ins.run(f"{script} --help").stdout
     assert text.startswith(f"usage: {script}")
     assert "--dry-run" in text
-    source = (ROOT / script).read_text()
-    for names, flags in re.findall(r"settings \\?\s*'(.*?)' '?([a-z ]*)", source):
-        for setting in f"{names} {flags}".split():
-            assert f"--{setting} " in text.replace(",", " ")
-            default = re.search(rf"\b{setting.replace('-', '_')}=([\w-]+)", source.partition("usage() {")[0])
-            if default and default[1] != "false":
-                assert re.search(rf"--{setting} .*\b{default[1]}\)", text), f"--{setting} and its default {default[1]}"

@@ -71,52 +71,40 @@ def test_the_notebooks_run_from_top_to_bottom(request, tmp_path, monkeypatch):
     predicted = re.findall(r"^(\w+) \((\S+)%\), said to be", library, re.MULTILINE)
     exported = re.findall(r"^(\w+) \((\S+)%\) without xlnet_jax", library, re.MULTILINE)
     assert len(predicted) == 2
-    assert [label for label, _ in exported] == [label for label, _ in predicted]
-    percents = [[float(percent) for _, percent in pairs] for pairs in (exported, predicted)]
-    assert percents[0] == pytest.approx(percents[1], abs=0.11)  # they are rounded to 0.1
+    for (label, percent), (expected_label, expected) in zip(exported, predicted, strict=True):
+        assert label == expected_label
+        assert float(percent) == pytest.approx(float(expected), abs=0.11)  # they are rounded to 0.1
 
 
-@pytest.fixture
-def install(tmp_path, monkeypatch):
-    """A function that runs a notebook's first code cell where xlnet_jax is not installed, with a stand-in for pip.
+def test_the_first_cell_installs_from_the_repository_or_leaves_the_runtime_as_it_was(tmp_path, monkeypatch):
+    """Where xlnet_jax is not installed, with a stand-in for pip."""
+    (tmp_path / "pip.py").write_text(PIP)
+    for variable, value in {"CALLS": tmp_path / "calls", "PYTHONPATH": tmp_path, "TERM": "dumb"}.items():
+        monkeypatch.setenv(variable, str(value))
+    monkeypatch.delenv("XLNET_REPOSITORY", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
-    It returns pip's words, and the error of the cell. `fails`: the word with which pip ends in an error.
-    """
-
-    def run(name, fails, repository=None):
-        (tmp_path / "pip.py").write_text(PIP)
-        calls = tmp_path / "calls"
-        calls.unlink(missing_ok=True)
-        monkeypatch.setenv("CALLS", str(calls))
+    def install(name, fails=""):
+        """Return pip's words, and the error of the cell. fails: the word with which pip ends in an error."""
+        (tmp_path / "calls").write_text("")
         monkeypatch.setenv("FAILS", fails)
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        monkeypatch.setenv("TERM", "dumb")
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        if repository:
-            monkeypatch.setenv("XLNET_REPOSITORY", repository)
-        else:
-            monkeypatch.delenv("XLNET_REPOSITORY", raising=False)
         cell = code_cells(nbformat.read(COLAB / name, as_version=4))[0]
-        result = InteractiveShell().run_cell(cell.source)
-        return [line.split() for line in calls.read_text().splitlines()], result.error_in_exec
+        error = InteractiveShell().run_cell(cell.source).error_in_exec
+        return [line.split() for line in (tmp_path / "calls").read_text().splitlines()], str(error)
 
-    return run
-
-
-def test_the_first_cell_installs_from_the_repository_or_leaves_the_runtime_as_it_was(install):
     for name in NOTEBOOKS:
-        calls, error = install(name, fails="")
-        assert error is None
+        calls, error = install(name)
+        assert error == "None"
         assert [words[0] for words in calls] == ["wheel", "uninstall", "install"]
         assert " ".join(calls[0]).endswith(f"xlnet_jax[tpu,hub] @ git+{REPOSITORY}")
         assert calls[2][-4:-1] == ["--no-index", "--find-links", calls[0][3]]  # from what the first call has fetched
-        calls, error = install(name, fails="wheel", repository="https://example.org/fork@branch")
-        assert [words[0] for words in calls] == ["wheel"]
-        assert calls[0][-1] == "git+https://example.org/fork@branch"
-        assert "nothing was changed: xlnet_jax cannot be had from https://example.org/fork@branch" in str(error)
     calls, error = install(NOTEBOOKS[0], fails="install")
     assert len(calls) == 3
-    assert "delete runtime, then run all again" in str(error)
+    assert "delete runtime, then run all again" in error
+    monkeypatch.setenv("XLNET_REPOSITORY", "https://example.org/fork@branch")
+    ((first, *_, source),), error = install(NOTEBOOKS[0], fails="wheel")
+    assert (first, source) == ("wheel", "git+https://example.org/fork@branch")
+    assert "nothing was changed: xlnet_jax cannot be had from https://example.org/fork@branch" in error
 
 
 def test_links_into_colab_and_the_repository_lead_to_files():

@@ -7,9 +7,9 @@ import pytest
 
 from tests.launch.conftest import ROOT, StandIns, printed
 
-RESUME = "launch/tpu_vm.sh resume --zone us-east5-b --type v6e-256 --poll 7 -- --workdir gs://mine/run"
-
-
+VM = "launch/tpu_vm.sh"
+RESUME = f"{VM} resume --zone us-east5-b --type v6e-256 --poll 7 -- --workdir gs://mine/run"
+# Looks at the queued resource, one after another: its state, and those of the workers' units.
 ANSWERS = """
 case $* in
     *'resources list'*)
@@ -29,46 +29,61 @@ DEEDS = {
 }
 
 
-def see(stand_ins: StandIns, *looks: str) -> None:
-    """Set gcloud's answers, one check after another: states of the queued resource, and of the workers' units."""
+def resume(stand_ins: StandIns, looks: str, refused: str = "") -> tuple[int, str, str, str]:
+    """Return the exit code, the output, the error and the commands, without the checks. refused: a condition in bash
+    that gcloud must meet to succeed."""
+    parts = [look.partition(": ") for look in looks.split(" | ")]
     (stand_ins.folder / "look").write_text("0")
-    (stand_ins.folder / "states").write_text("".join(look.partition(": ")[0] + "\n" for look in looks))
-    (stand_ins.folder / "units").write_text("".join(look.partition(": ")[2] + "\n" for look in looks))
-    stand_ins.answer("gcloud", ANSWERS)
-
-
-def deeds(stand_ins: StandIns) -> list[str]:
-    """Return the commands that were run, in order, without the checks."""
+    (stand_ins.folder / "states").write_text("".join(f"{state}\n" for state, _, _ in parts))
+    (stand_ins.folder / "units").write_text("".join(f"{units}\n" for _, _, units in parts))
+    stand_ins.answer("gcloud", ANSWERS + (f"[[ {refused} ]]" if refused else ""))
+    said = stand_ins.run(RESUME)
     lines = [" ".join(call) for call in stand_ins.calls()]
-    return [deed for line in lines for deed, sign in DEEDS.items() if sign in line]
+    done = " ".join(deed for line in lines for deed, sign in DEEDS.items() if sign in line)
+    return said.returncode, said.stdout, said.stderr, done
 
 
 @pytest.mark.parametrize(
-    ("looks", "done"),
+    ("looks", "done", "refused", "line"),
     [
-        ("ACTIVE: xlnet exited 0", ""),
-        ("ACTIVE: xlnet running 0, xlnet running 0 | ACTIVE: xlnet exited 0, xlnet exited 0", "pause"),
+        ("ACTIVE: xlnet exited 0", "", "", ""),
+        ("ACTIVE: xlnet running 0, xlnet running 0 | ACTIVE: xlnet exited 0, xlnet exited 0", "pause", "", ""),
         (
             " | WAITING_FOR_RESOURCES | ACTIVE: xlnet dead 0 | ACTIVE: xlnet exited 0",
             "create pause pause install train pause",
+            "",
+            "",
         ),
-        ("SUSPENDING | SUSPENDED | ACTIVE: xlnet exited 0", "pause delete create pause"),
+        ("SUSPENDING | SUSPENDED | ACTIVE: xlnet exited 0", "pause delete create pause", "", ""),
         # One machine was replaced; all have stopped, with their state saved; one has.
-        ("ACTIVE: xlnet running 0, xlnet dead 0 | ACTIVE: xlnet exited 0", "install train pause"),
-        ("ACTIVE: xlnet failed 143 | ACTIVE: xlnet exited 0", "install train pause"),
-        ("ACTIVE: xlnet exited 0, xlnet failed 143 | ACTIVE: xlnet exited 0, xlnet exited 0", "install train pause"),
+        ("ACTIVE: xlnet running 0, xlnet dead 0 | ACTIVE: xlnet exited 0", "install train pause", "", ""),
+        ("ACTIVE: xlnet failed 143 | ACTIVE: xlnet exited 0", "install train pause", "", ""),
+        ("ACTIVE: xlnet exited 0, xlnet failed 143 | ACTIVE: xlnet exited 0", "install train pause", "", ""),
         # One is the first to end; systemd starts a worker again by itself.
-        ("ACTIVE: xlnet exited 0, xlnet running 0 | ACTIVE: xlnet exited 0, xlnet exited 0", "pause"),
-        ("ACTIVE: xlnet auto-restart 6 | ACTIVE: xlnet exited 0", "pause"),
-        ("ACTIVE: lost | broken | SUSPENDED | ACTIVE: xlnet exited 0", "pause pause delete create pause"),
+        ("ACTIVE: xlnet exited 0, xlnet running 0 | ACTIVE: xlnet exited 0, xlnet exited 0", "pause", "", ""),
+        ("ACTIVE: xlnet auto-restart 6 | ACTIVE: xlnet exited 0", "pause", "", ""),
+        ("ACTIVE: lost | broken | SUSPENDED | ACTIVE: xlnet exited 0", "pause pause delete create pause", "", ""),
+        # Google Cloud refuses a request, or preempts a worker that is being started.
+        (
+            "SUSPENDED |  | WAITING_FOR_RESOURCES | ACTIVE: xlnet exited 0",
+            "delete create pause create pause pause",
+            "$* != *'resources create'* || $(cat \"$HOME/look\") != 1",
+            "could not request the slices again: will try again\n",
+        ),
+        (
+            "ACTIVE: xlnet dead 0 | SUSPENDED | ACTIVE: xlnet exited 0",
+            "install pause delete create pause",
+            "$* != *'worker.sh install'*",
+            "lost a worker while starting: will try again\n",
+        ),
     ],
 )
-def test_resume_does_what_is_missing_until_the_run_is_done(stand_ins: StandIns, looks: str, done: str) -> None:
-    see(stand_ins, *looks.split(" | "))
-    said = stand_ins.run(RESUME)
-    assert said.returncode == 0, said.stderr
-    assert deeds(stand_ins) == done.split()
-    assert said.stdout.endswith("the run is done: launch/tpu_vm.sh delete gives the slices back\n")
+def test_resume_does_what_is_missing_until_the_run_is_done(
+    stand_ins: StandIns, looks: str, done: str, refused: str, line: str
+) -> None:
+    code, output, error, deeds = resume(stand_ins, looks, refused)
+    assert (code, error, deeds) == (0, line, done)
+    assert output.endswith("the run is done: launch/tpu_vm.sh delete gives the slices back\n")
 
 
 FAILED = "training failed: launch/tpu_vm.sh follow --worker all says why"
@@ -85,38 +100,9 @@ FAILED = "training failed: launch/tpu_vm.sh follow --worker all says why"
     ],
 )
 def test_resume_stops_where_trying_again_would_not_help(stand_ins: StandIns, looks: str, message: str) -> None:
-    see(stand_ins, *looks.split(" | "))
-    said = stand_ins.run(RESUME)
-    assert (said.returncode, said.stderr) == (2, f"error: {message}\n")
-    assert set(deeds(stand_ins)) <= {"pause"}
-
-
-@pytest.mark.parametrize(
-    ("looks", "refused", "line", "done"),
-    [
-        (
-            "SUSPENDED |  | WAITING_FOR_RESOURCES | ACTIVE: xlnet exited 0",
-            "$* != *'resources create'* || $(cat \"$HOME/look\") != 1",
-            "could not request the slices again: will try again\n",
-            "delete create pause create pause pause",
-        ),
-        (
-            "ACTIVE: xlnet dead 0 | SUSPENDED | ACTIVE: xlnet exited 0",
-            "$* != *'worker.sh install'*",
-            "lost a worker while starting: will try again\n",
-            "install pause delete create pause",
-        ),
-    ],
-)
-def test_resume_tries_again_where_google_cloud_refuses_or_preempts(
-    stand_ins: StandIns, looks: str, refused: str, line: str, done: str
-) -> None:
-    see(stand_ins, *looks.split(" | "))
-    gcloud = stand_ins.folder / "bin/gcloud"
-    gcloud.write_text(f"{gcloud.read_text()}[[ {refused} ]]\n")
-    said = stand_ins.run(RESUME)
-    assert (said.returncode, said.stderr) == (0, line)
-    assert deeds(stand_ins) == done.split()
+    code, _, error, deeds = resume(stand_ins, looks)
+    assert (code, error) == (2, f"error: {message}\n")
+    assert deeds in ("", "pause")
 
 
 def test_each_generation_gets_its_software(stand_ins: StandIns) -> None:
@@ -124,32 +110,30 @@ def test_each_generation_gets_its_software(stand_ins: StandIns) -> None:
     older = dict.fromkeys(("v2-8", "v3-1024", "v4-128"), "tpu-ubuntu2204-base")
     newer = {"v5litepod-16": "v2-alpha-tpuv5-lite", "v5p-128": "v2-alpha-tpuv5", "v6e-256": "v2-alpha-tpuv6e"}
     for kind, software in (older | newer).items():
-        (create,) = printed(stand_ins.run(f"launch/tpu_vm.sh create --zone a --type {kind} --dry-run").stdout)
+        (create,) = printed(stand_ins.run(f"{VM} create --zone a --type {kind} --dry-run").stdout)
         assert f"--runtime-version={software}" in create
 
 
 def test_one_slice_is_a_node_and_several_are_numbered_nodes(stand_ins: StandIns) -> None:
-    (create,) = printed(stand_ins.run("launch/tpu_vm.sh create --zone a --type v4-8 --name x --dry-run").stdout)
-    assert {"--node-id=x"} == {word for word in create if word.startswith("--node")}
-    (create,) = printed(
-        stand_ins.run("launch/tpu_vm.sh create --zone a --type v4-8 --slices 3 --name x --dry-run").stdout
-    )
-    assert {"--node-count=3", "--node-prefix=x"} == {word for word in create if word.startswith("--node")}
-    stops = printed(stand_ins.run("launch/tpu_vm.sh stop --zone a --slices 3 --name x --dry-run").stdout)
+    for slices, nodes in ((1, {"--node-id=x"}), (3, {"--node-count=3", "--node-prefix=x"})):
+        line = f"{VM} create --zone a --type v4-8 --slices {slices} --name x --dry-run"
+        (create,) = printed(stand_ins.run(line).stdout)
+        assert {word for word in create if word.startswith("--node")} == nodes
+    stops = printed(stand_ins.run(f"{VM} stop --zone a --slices 3 --name x --dry-run").stdout)
     assert [stop[stop.index("ssh") + 1] for stop in stops] == ["x-0", "x-1", "x-2"]
 
 
-def test_a_slice_that_fails_fails_the_action(stand_ins: StandIns) -> None:
-    stand_ins.answer("gcloud", "[[ $* != *xlnet-1* ]]")
-    assert stand_ins.run("launch/tpu_vm.sh stop --zone a --slices 3").returncode != 0
-    assert len(stand_ins.calls()) == 3
-
-
-def test_a_wheel_that_cannot_be_made_is_not_installed(stand_ins: StandIns) -> None:
-    """A wheel of an earlier commit is not installed in its place."""
-    stand_ins.answer("git", "exit 128")
-    assert stand_ins.run("launch/tpu_vm.sh install --zone a").returncode == 128
-    assert [call[0] for call in stand_ins.calls()] == ["git"]
+@pytest.mark.parametrize(
+    ("tool", "reply", "action", "calls"),
+    [("gcloud", "[[ $* != *xlnet-1* ]]", "stop", ["gcloud"] * 3), ("git", "exit 128", "install", ["git"])],
+)
+def test_an_action_fails_with_one_of_its_slices_or_without_its_wheel(
+    stand_ins: StandIns, tool: str, reply: str, action: str, calls: list[str]
+) -> None:
+    """A wheel of an earlier commit is not installed in place of one that cannot be made."""
+    stand_ins.answer(tool, reply)
+    assert stand_ins.run(f"{VM} {action} --zone a --slices 3").returncode != 0
+    assert [call[0] for call in stand_ins.calls()] == calls
 
 
 def on_worker(stand_ins: StandIns, line: str, state: str) -> str:
@@ -174,8 +158,11 @@ TRAIN = (
 
 
 def test_settings_reach_training_which_restarts_on_all_but_success_and_mistakes(stand_ins: StandIns) -> None:
-    on_worker(stand_ins, TRAIN, "dead")
-    (unit,) = (call for call in stand_ins.calls() if call[0] == "systemd-run")
+    """A worker that was done trains again, beside one that was not."""
+    on_worker(stand_ins, TRAIN, "exited")
+    calls = stand_ins.calls()
+    (unit,) = (call for call in calls if call[0] == "systemd-run")
+    assert calls.index(["systemctl", "stop", "xlnet"]) < calls.index(unit)
     # systemd reads $$ as a dollar sign.
     settings = ["--workdir", "gs://mine/run", "--corpus", 'gs://m/my "$$HOME" text', "--log.wandb", "it's", ""]
     assert unit[unit.index("--tpu") + 1 :] == settings
@@ -199,12 +186,6 @@ def test_a_worker_installs_the_wheel_that_was_copied_and_pinned_packages(stand_i
     assert "--require-hashes" in pip
     asked = (stand_ins.folder / pip[pip.index("--requirement") + 1]).read_text()
     assert re.fullmatch(r"uv==[0-9.]+ --hash=sha256:[0-9a-f]{64}\n", asked)
-
-
-def test_a_worker_that_was_done_trains_again_beside_one_that_was_not(stand_ins: StandIns) -> None:
-    on_worker(stand_ins, TRAIN, "exited")
-    calls = [call[:3] for call in stand_ins.calls() if call[0].startswith("systemd") or call[0] == "systemctl"]
-    assert calls.index(["systemctl", "stop", "xlnet"]) < calls.index(["systemd-run", "--unit=xlnet", calls[-1][2]])
 
 
 @pytest.mark.parametrize("line", [TRAIN, "launch/tpu_vm.sh install --zone a --dry-run"])
