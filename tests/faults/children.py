@@ -6,7 +6,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parents[2]
 FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
@@ -23,17 +22,16 @@ class Fault:
     count: int = 1
 
 
+SOUND = Fault()
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """End of a process."""
-
     code: int
     out: str
     error: str
     reached: int
     """number of calls that the fault's kind and glob matched"""
-    left: bool
-    """True where other processes of its group were there seconds after its end"""
 
     @property
     def is_one_line(self) -> bool:
@@ -41,7 +39,7 @@ class Outcome:
         return self.code in (1, 2, 143) and self.error.startswith("error: ") and self.error.count("\n") == 1
 
     def __str__(self) -> str:
-        return f"exit code {self.code}, left over: {self.left}: {self.error[-3000:] or self.out[-300:]}"
+        return f"exit code {self.code}: {self.error[-3000:] or self.out[-300:]}"
 
 
 class Children:
@@ -71,35 +69,25 @@ class Children:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._server.stdin
-        self._server.stdin.close()
-        self._server.wait(60)
+        self._server.communicate(timeout=60)
 
-    def run(self, command: list[str], folder: Path, fault: Fault | None = None) -> Outcome:
+    def run(self, command: list[str], folder: Path, fault: Fault = SOUND) -> Outcome:
         """Run a command, module and arguments, in a folder; write the calls below it to `log`."""
-        fault = fault or Fault()
         out, error = (self._folder / name for name in ("out", "error"))
         self._shared.write_bytes(bytes(16))
         self.log.write_text("")
-        environment = {
-            "FAULTS_FOLDER": str(folder),
-            "FAULTS_LOG": str(self.log),
-            "FAULTS_SHARED": str(self._shared),
-            "FAULTS_ACT": fault.act,
-            "FAULTS_KIND": fault.kind,
-            "FAULTS_GLOB": fault.glob,
-            "FAULTS_COUNT": str(fault.count),
-        }
-        answer = self._ask(
-            command=command, folder=str(folder), out=str(out), error=str(error), environment=environment
-        )  # fmt: skip
-        reached = int.from_bytes(self._shared.read_bytes()[:8], sys.byteorder)
-        texts = out.read_text(errors="replace"), error.read_text(errors="replace")
-        return Outcome(answer["code"], *texts, reached, answer["left"])
-
-    def _ask(self, **request: Any) -> dict[str, Any]:
+        request = {
+            "command": command, "folder": str(folder), "out": str(out), "error": str(error),
+            "environment": {
+                "FAULTS_FOLDER": str(folder), "FAULTS_LOG": str(self.log), "FAULTS_SHARED": str(self._shared),
+                "FAULTS_ACT": fault.act, "FAULTS_KIND": fault.kind, "FAULTS_GLOB": fault.glob,
+                "FAULTS_COUNT": str(fault.count),
+            },
+        }  # fmt: skip
         assert self._server.stdin
         assert self._server.stdout
         print(json.dumps(request), file=self._server.stdin, flush=True)
-        answer = self._server.stdout.readline()
-        return json.loads(answer)
+        code = int(self._server.stdout.readline())
+        reached = int.from_bytes(self._shared.read_bytes()[:8], sys.byteorder)
+        texts = out.read_text(errors="replace"), error.read_text(errors="replace")
+        return Outcome(code, *texts, reached)

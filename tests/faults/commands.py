@@ -16,13 +16,13 @@ from tests.xlnet_jax.training.tiny_run import TINY, records_of
 
 Result = Mapping[str, Any]
 TRAIN = (
-    *TINY, "--steps", "6", "--log.every-steps", "2", "--eval.every-steps", "3", "--eval.max-windows", "16",
-    "--checkpoint.every-steps", "2", "--checkpoint.keep", "1",
-)  # fmt: skip
+    f"{' '.join(TINY)} --steps 6 --log.every-steps 2 --eval.every-steps 3 --eval.max-windows 16 "
+    "--checkpoint.every-steps 2 --checkpoint.keep 1"
+)
 FINETUNE = (
     "--steps 4 --optimizer.warmup-steps 1 --optimizer.learning-rate 0.02 --data.batch-size 8 --data.seq-len 16 "
     "--data.buckets 16 --selection.every-steps 2 --checkpoint.every-steps 2 --checkpoint.keep 1"
-).split()
+)
 
 
 @dataclass(frozen=True)
@@ -30,25 +30,23 @@ class Command:
     """Command that runs in a folder of its own, with what it reads in another."""
 
     name: str
-    words: Callable[[Path], list[str]]
-    """module and arguments, from the folder of what it reads; it writes below the current folder"""
+    line: str
+    """module and arguments, with {given} for the folder of what it reads; it writes below the current folder"""
     result: Callable[[Path], Result]
     """what must be equal after any disturbance, from the folder that it ran in"""
 
+    def words(self, given: Path) -> list[str]:
+        return self.line.format(given=given).split()
+
 
 def make_inputs(folder: Path, children: Children) -> None:
-    """Write a text, the examples of a task, and a pretrained model."""
     with open(sources.embedded()[0]) as novels:
         (folder / "novel.txt").write_text("".join(itertools.islice(novels, 400)))
     rows = [f"{text}\t{label}" for label, text in enumerate(("a dreadful rain", "a lovely walk"))] * 8
     for name in ("train", "dev"):
         (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    outcome = children.run(_train(folder), folder)
+    outcome = children.run(COMMANDS["train"].words(folder), folder)
     assert outcome.code == 0, outcome
-
-
-def _train(given: Path) -> list[str]:
-    return ["xlnet_jax.train", *TRAIN, "--corpus", str(given / "novel.txt"), "--workdir", "run"]
 
 
 def _names(folder: Path) -> list[str]:
@@ -70,14 +68,6 @@ def _state(checkpoint: Path) -> dict[str, Any]:
     return {jax.tree_util.keystr(path): leaf.tobytes().hex() for path, leaf in leaves}
 
 
-def _finetune(given: Path) -> list[str]:
-    train, dev = str(given / "train.tsv"), str(given / "dev.tsv")
-    return [
-        "xlnet_jax.finetune", *FINETUNE, "--task", "sst-2", "--init", str(given / "run"), "--train", train, "--eval",
-        dev, "--predict", dev, "--workdir", "run",
-    ]  # fmt: skip
-
-
 def _run(folder: Path) -> Result:
     """Return the learned numbers, and a hash of every file that holds no time."""
     run = folder / "run"
@@ -93,15 +83,6 @@ def _run(folder: Path) -> Result:
     }
 
 
-def _prepare(given: Path) -> list[str]:
-    words = ("--source", str(given / "novel.txt"), "--tokenizer", str(given / "run" / "tokenizer"))
-    return ["data_pipelines.prepare", *words, "--block-len", "64", "--out", "corpus"]
-
-
-def _convert(given: Path) -> list[str]:
-    return ["xlnet_jax.convert", str(given / "run"), "hf", "--to", "hf"]
-
-
 def _files_alone(folder: Path) -> Result:
     return {"names": _names(folder), "files": _hashes(folder, "**/*")}
 
@@ -109,9 +90,19 @@ def _files_alone(folder: Path) -> Result:
 COMMANDS = {
     command.name: command
     for command in (
-        Command("train", _train, _run),
-        Command("finetune", _finetune, _run),
-        Command("prepare", _prepare, _files_alone),
-        Command("convert", _convert, _files_alone),
+        Command("train", f"xlnet_jax.train {TRAIN} --corpus {{given}}/novel.txt --workdir run", _run),
+        Command(
+            "finetune",
+            f"xlnet_jax.finetune {FINETUNE} --task sst-2 --init {{given}}/run --train {{given}}/train.tsv "
+            "--eval {given}/dev.tsv --predict {given}/dev.tsv --workdir run",
+            _run,
+        ),
+        Command(
+            "prepare",
+            "data_pipelines.prepare --source {given}/novel.txt --tokenizer {given}/run/tokenizer --block-len 64 "
+            "--out corpus",
+            _files_alone,
+        ),
+        Command("convert", "xlnet_jax.convert {given}/run hf --to hf", _files_alone),
     )
 }

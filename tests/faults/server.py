@@ -1,9 +1,9 @@
 """Import everything, then fork a child for each command that is asked for: a start takes no time.
 
-It has no jax backend and runs one command at a time. Requests and answers are lines of JSON on its standard streams.
+It has no jax backend and runs one command at a time. Requests are lines of JSON on its standard input; the answer
+to each is its exit code.
 """
 
-import contextlib
 import ctypes
 import gc
 import importlib
@@ -12,7 +12,6 @@ import os
 import runpy
 import signal
 import sys
-import time
 import warnings
 from typing import Any
 
@@ -21,8 +20,7 @@ PRELOADED = (
     "xlnet_jax.checkpoints.formats", "xlnet_jax.objectives.presets", "data_pipelines.prepare", "tensorstore",
     "matplotlib.pyplot", "tensorflow",
 )  # fmt: skip
-LONGEST = 600.0  # seconds of a run; after them it hangs, and is killed
-PATIENCE = 20.0  # seconds in which the workers of a process that has ended must end
+LONGEST = 600  # seconds of a run; after them it hangs, and is killed
 
 
 def serve() -> None:
@@ -41,12 +39,12 @@ def serve() -> None:
             answers.close()
             _become(request)
             return
-        print(json.dumps(_watch(child)), file=answers, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=answers, flush=True)
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Run a command in this process, as `python -m` does."""
     os.setpgid(0, 0)
+    signal.alarm(LONGEST)
     for stream, name in ((1, "out"), (2, "error")):
         os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -56,30 +54,6 @@ def _become(request: dict[str, Any]) -> None:
     module, *argv = request["command"]
     sys.argv = [module, *argv]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-def _watch(child: int) -> dict[str, Any]:
-    """Wait for a child, and kill its group when its time is over."""
-    began = time.monotonic()
-    while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return {"code": os.waitstatus_to_exitcode(status), "left": _left(child)}
-        if time.monotonic() - began > LONGEST:
-            os.killpg(child, signal.SIGKILL)
-        time.sleep(0.005)
-
-
-def _left(group: int) -> bool:
-    """Wait for the other processes of a group; kill those that do not end by themselves, and return True."""
-    end = time.monotonic() + PATIENCE
-    with contextlib.suppress(ProcessLookupError):
-        while time.monotonic() < end:
-            os.killpg(group, 0)
-            time.sleep(0.02)
-        os.killpg(group, signal.SIGKILL)
-        return True
-    return False
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ _ALIKE = {
 
 
 class Call(NamedTuple):
-    """Call that changes a file."""
-
     kind: str
     """name of a kind in shim.c"""
     path: str
@@ -42,7 +40,6 @@ class Call(NamedTuple):
 
 
 def missing_requirement() -> str | None:
-    """Return why the shim cannot be used here; None where it can."""
     if shutil.which("cc") is None:
         return "no C compiler (cc) to build tests/faults/shim.c with"
     if not Path("/proc/self/fd").is_dir():
@@ -51,14 +48,12 @@ def missing_requirement() -> str | None:
 
 
 def build(folder: Path) -> Path:
-    """Compile the shim; return the library to preload."""
     library = folder / "shim.so"
     subprocess.run(["cc", "-O1", "-Wall", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"], check=True)
     return library
 
 
 def read_calls(log: Path) -> Iterator[Call]:
-    """Yield the calls of a log, in their order."""
     for line in log.read_text().splitlines():
         kind, error, path, source = line.split("\t")
         yield Call(kind, path, int(error), source)

@@ -29,7 +29,6 @@ def children(scratch):
 
 @pytest.fixture(scope="module")
 def sound(scratch, children):
-    """Undisturbed runs by the name of their command."""
     given = scratch / "given"
     given.mkdir()
     make_inputs(given, children)
@@ -47,10 +46,10 @@ def sound(scratch, children):
         ("prepare", "I/O error", "write", ".corpus.partial/finished/.corpus-train.array_record-*-of-*.partial"),
     ],
 )
-def test_the_same_command_goes_on_after_a_fault(sound, scratch, children, command, name, kind, pattern):
+def test_the_same_command_goes_on_after_a_fault(sound, tmp_path, children, command, name, kind, pattern):
     run = sound[command]
     (point,) = (point for point in run.points if (point.kind, point.pattern) == (kind, pattern))
-    verdict = try_fault(run, point.fault(ACTS[name]), scratch / "trial", children)
+    verdict = try_fault(run, point.fault(ACTS[name]), tmp_path / "trial", children)
     assert verdict.kind == "same bits", verdict
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults.children import Children, Fault, Outcome
+from tests.faults.children import Children, Fault
 from tests.faults.commands import Command, Result
 from tests.faults.shim import Call, read_calls
 
@@ -24,14 +24,10 @@ ACTS = {
 
 
 class Point(NamedTuple):
-    """Kind of call at a kind of file."""
-
     kind: str
     pattern: str
-    glob: str
-    """of the path seen first"""
-    count: int
-    """number of calls that the glob matched in an undisturbed run"""
+    glob: str  # of the path seen first
+    count: int  # of the calls that the glob matched in an undisturbed run
 
     def fault(self, act: str) -> Fault | None:
         """Return the fault at this point; None where the act has no place there. The first call fails, or is killed
@@ -50,16 +46,15 @@ class SoundRun:
     given: Path
     result: Result
     calls: tuple[Call, ...]
-    points: tuple[Point, ...]
+
+    @property
+    def points(self) -> list[Point]:
+        return list(points_of(self.calls))
 
 
 class Verdict(NamedTuple):
-    """End of a disturbed run, and of the same command after it."""
-
-    kind: str
-    """"same bits", "one line" (it says what to do and ends), "not reached", or "WRONG" """
-    detail: str
-    """of what is wrong, or the line"""
+    kind: str  # "same bits", "one line" (it says what to do and ends), "not reached", or "WRONG"
+    detail: str = ""  # of what is wrong, or the line
 
 
 def run_undisturbed(command: Command, given: Path, scratch: Path, children: Children, times: int = 2) -> SoundRun:
@@ -73,12 +68,11 @@ def run_undisturbed(command: Command, given: Path, scratch: Path, children: Chil
         results.append(command.result(folder))
         made = tuple(read_calls(children.log))
         shutil.rmtree(folder)
-    assert not any(difference(results[0], other) for other in results), [difference(results[0], r) for r in results]
-    return SoundRun(command, given, results[0], made, tuple(points_of(made)))
+        assert not (differs := difference(results[0], results[-1])), differs
+    return SoundRun(command, given, results[0], made)
 
 
 def points_of(made: tuple[Call, ...]) -> Iterator[Point]:
-    """Yield the distinct points of the calls that succeeded."""
     first: dict[tuple[str, str], str] = {}
     for call in made:
         if not call.error:
@@ -87,54 +81,32 @@ def points_of(made: tuple[Call, ...]) -> Iterator[Point]:
         yield Point(kind, pattern, glob, sum(call.kind == kind and call.glob == glob for call in made))
 
 
-def try_fault(sound: SoundRun, fault: Fault, scratch: Path, children: Children) -> Verdict:
-    """Disturb a run in an empty folder below `scratch`, then run the same command again."""
-    folder = scratch / "here"
-    folder.mkdir(parents=True)
+def try_fault(sound: SoundRun, fault: Fault, folder: Path, children: Children) -> Verdict:
+    """Disturb a run in a new folder, then run the same command there again, without a fault."""
+    folder.mkdir()
     words = sound.command.words(sound.given)
     first = children.run(words, folder, fault)
-    verdict = judge_disturbed(first, fault) or judge_again(sound, folder, children)
-    if verdict.kind == "one line" and first.code == 0:
-        verdict = Verdict("WRONG", f"disturbed: exit code 0 without its result; again: {verdict.detail}")
-    if verdict.kind != "WRONG":
-        shutil.rmtree(scratch)
-    return verdict
-
-
-def judge_disturbed(ended: Outcome, fault: Fault) -> Verdict | None:
-    """Return a verdict where the disturbed run itself ended wrongly, or was not disturbed."""
-    if fault.kind and ended.reached < fault.count:
-        return Verdict("not reached" if ended.code == 0 else "WRONG", str(ended))
-    if ended.left:
-        return Verdict("WRONG", f"processes are left over: {ended}")
-    if fault.act.startswith("kill"):
-        return None if ended.code == -9 else Verdict("WRONG", f"not killed: {ended}")
-    if ended.code == 0 or ended.is_one_line:
-        return None
-    return Verdict("WRONG", f"disturbed: {ended}")
-
-
-def judge_again(sound: SoundRun, folder: Path, children: Children) -> Verdict:
-    """Run the command again, without a fault, and compare its result."""
-    again = children.run(sound.command.words(sound.given), folder)
+    ended_well = first.code == 0 or first.is_one_line
+    if fault.kind and first.reached < fault.count:
+        return Verdict("not reached" if first.code == 0 else "WRONG", str(first))
+    if not (first.code == -9 if fault.act.startswith("kill") else ended_well):
+        return Verdict("WRONG", f"disturbed: {first}")
+    again = children.run(words, folder)
     refused = again.is_one_line and again.code == 2  # as where a complete result is there already
     if again.code != 0 and not refused:
         return Verdict("WRONG", f"again: {again}")
-    if refused:
-        return Verdict("same bits" if _is_complete(sound, folder) else "one line", again.error)
-    differs = difference(sound.result, sound.command.result(folder))
-    return Verdict("WRONG", f"differs: {differs}") if differs else Verdict("same bits", "")
-
-
-def _is_complete(sound: SoundRun, folder: Path) -> bool:
     try:
-        return not difference(sound.result, sound.command.result(folder))
-    except (OSError, ValueError):  # there is no result
-        return False
+        differs = difference(sound.result, sound.command.result(folder))
+    except (OSError, ValueError) as error:
+        differs = f"no result: {error}"
+    if not differs:
+        return Verdict("same bits")
+    if refused and first.code != 0:
+        return Verdict("one line", again.error)
+    return Verdict("WRONG", f"differs: {differs}; again: {again}")
 
 
 def difference(ours: Result, theirs: Result) -> str:
-    """Return the parts of two results that differ, or an empty string."""
     return "; ".join(
         f"{name}: {str(ours[name])[:2000]} | {str(theirs[name])[:2000]}" for name in ours if ours[name] != theirs[name]
     )

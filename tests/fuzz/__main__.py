@@ -2,8 +2,10 @@
 
 import argparse
 import gc
+import multiprocessing
 import os
 import pkgutil
+import random
 import sys
 import tempfile
 import time
@@ -12,11 +14,10 @@ from importlib import import_module
 from pathlib import Path
 
 XLA = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"  # programs are tiny and run once
-UNIMPORTED = (".triton", ".gpu", "__main__")  # parts of names of modules that need what is not here
+UNIMPORTED = (".gpu", "__main__")  # parts of names of modules that need what is not here
 
 
 def main() -> int:
-    """Try examples until the time is over; return 1 where one is wrong."""
     parser = argparse.ArgumentParser("python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--examples", type=int, help="of each kind, in place of --minutes; 0 = the samples as they are")
@@ -39,44 +40,44 @@ def main() -> int:
 
 def _try(options: argparse.Namespace, work: Path) -> int:
     from tests.fuzz.inputs import KINDS
-    from tests.fuzz.trial import Outcome, Trials
+    from tests.fuzz.trial import Outcome, try_example
 
     import_everything()
-    make_samples(work / "samples", options.quick)
+    maker = multiprocessing.get_context("fork").Process(target=make_samples, args=(work / "samples", options.quick))
+    maker.start()
+    maker.join()
+    if maker.exitcode:
+        raise RuntimeError("the samples cannot be made")
     kinds = [kind for name, kind in KINDS.items() if options.only in name and (kind.quick or not options.quick)]
-    kinds = [kind for kind in kinds if all((work / "samples" / name).exists() for name in kind.samples.split())]
-    trials, end = Trials(work / "samples", work, options.seed), time.monotonic() + 60 * options.minutes
+    kinds = [kind for kind in kinds if all((work / "samples" / name).exists() for name in kind.samples)]
+    end = time.monotonic() + 60 * options.minutes
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
-    spent, failed = Counter[str](), Counter[tuple[str, str]]()
+    spent: dict[str, float] = defaultdict(float)  # seconds; examples with --examples
+    failed = set()
     while options.examples is not None or time.monotonic() < end:
-        # The next is of the kind that has taken the least time so far; with --examples, of each kind in turn.
-        cost = spent if options.examples is None else {name: len(found) for name, found in outcomes.items()}
-        kind = min(kinds, key=lambda kind: cost.get(kind.name, 0))
-        number = options.number + len(outcomes[kind.name])
-        if options.examples is not None and len(outcomes[kind.name]) >= max(options.examples, 1):
+        kind = min(kinds, key=lambda kind: spent[kind.name])
+        if options.examples is not None and spent[kind.name] >= max(options.examples, 1):
             break
-        outcome = trials.example(kind, number) if options.examples != 0 else trials.sound(kind)
+        number = options.number + len(outcomes[kind.name])
+        rng = None if options.examples == 0 else random.Random(f"{options.seed} {kind.name} {number}")
+        outcome = try_example(kind, work / "samples", work, rng)
         outcomes[kind.name].append(outcome)
-        spent[kind.name] += outcome.seconds  # type: ignore[assignment]
+        spent[kind.name] += outcome.seconds if options.examples is None else 1
         if options.examples == 0 and outcome.code:
             outcome.problems.append(f"exit code {outcome.code} for sound samples: {outcome.stderr.strip()[:300]}")
         for problem in outcome.problems:
-            if not failed[kind.name, problem]:
+            if (kind.name, problem) not in failed:
+                failed.add((kind.name, problem))
                 again = f"--only {kind.name!r} --seed {options.seed} --number {number} --examples 1"
-                print(
-                    f"FAILED {kind.name}: {problem}\n    {outcome.done}\n    python -m tests.fuzz {again}", flush=True
-                )
-            failed[kind.name, problem] += 1
+                print(f"FAILED {kind.name}: {problem}\n    {outcome.done}")
+                print(f"    python -m tests.fuzz {again}", flush=True)
     print("\n| kind | examples | done (0) | refused (2) | wrong |\n|---|---|---|---|---|")
     total = Counter[str]()
     for name, found in outcomes.items():
-        wrong = sum(bool(outcome.problems) for outcome in found)
-        codes = Counter(outcome.code for outcome in found if not outcome.problems)
-        total.update(examples=len(found), done=codes[0], refused=codes[2], wrong=wrong)
-        print(f"| {name} | {len(found)} | {codes[0]} | {codes[2]} | {wrong} |")
-    print(
-        f"| all, seed {options.seed} | {' | '.join(str(total[k]) for k in ('examples', 'done', 'refused', 'wrong'))} |"
-    )
+        ends = Counter("wrong" if outcome.problems else str(outcome.code) for outcome in found)
+        print(f"| {name} | {len(found)} | {ends['0']} | {ends['2']} | {ends['wrong']} |")
+        total += ends
+    print(f"| all, seed {options.seed} | {total.total()} | {total['0']} | {total['2']} | {total['wrong']} |")
     return int(total["wrong"] > 0)
 
 
@@ -99,23 +100,12 @@ def import_everything() -> None:
 
 
 def make_samples(folder: Path, quick: bool) -> None:
-    """Make the samples, in a process of its own."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            from tests.fuzz import samples
+    """Make the samples, on one core, so that no pool of processes starts."""
+    from tests.fuzz import samples
 
-            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # no pool of processes
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            samples.make(folder, quick)
-            code = 0
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(code)
-    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
-        raise RuntimeError("the samples cannot be made")
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    samples.make(folder, quick)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Kinds of input: the samples of each, which of their files are damaged, and the command that reads them."""
 
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,7 @@ class Kind:
 
     name: str
     command: str
-    """module and its words; in/ holds the samples, out/ is where to write"""
-    samples: str
-    """files and folders that the command needs, divided by spaces"""
+    """module and its words; in/ holds the samples that it names, out/ is where to write"""
     damaged: str = ""
     """files to damage, of which each example takes one: globs, divided by spaces; none = the command line"""
     form: str = "bytes"
@@ -31,9 +30,15 @@ class Kind:
         return self.command.split()[0]
 
     @property
+    def samples(self) -> list[str]:
+        return re.findall(r"(?<= in/)[\w.]+", self.command)
+
+    @property
     def quick(self) -> bool:
         """True where the command compiles nothing, and reads nothing of a run."""
-        return self.module.startswith("data_pipelines") or (self.module.endswith("convert") and self.samples != "tuned")
+        return self.module.startswith("data_pipelines") or (
+            self.module.endswith("convert") and "in/tuned" not in self.command
+        )
 
     def damage(self, folder: Path, rng: random.Random) -> tuple[list[str], str]:
         """Damage one file of the samples, or the command line. Return the command line, and what was done."""
@@ -47,95 +52,84 @@ class Kind:
 
 def _kinds() -> Iterator[Kind]:
     prepare = (
-        "data_pipelines.prepare --tokenizer in/tokenizer --out out/corpus --block-len 48 --validation-fraction 0.2"
+        "data_pipelines.prepare --tokenizer in/tokenizer --out out/corpus --block-len 48 --validation-fraction 0.2 "
+        "--source in/"
     )
     inspect = "data_pipelines.inspect in/corpus --data.seq-len 16 --out out/window.png"
-    encode = "data_pipelines.tokenizer encode"
+    encode = "data_pipelines.tokenizer encode --file in/few.txt in/"
     convert, to = "xlnet_jax.convert in/", "out/converted --to hf"
     predict = "xlnet_jax.finetune --workdir out/run --data.batch-size 2 --data.seq-len 16 --data.buckets 16 --init in/"
     resume = f"xlnet_jax.train {RUN} --corpus in/text.txt --workdir in/run"
     # ---- text ----
-    yield Kind("text", f"{prepare} --source in/text.txt", "tokenizer text.txt", "text.txt", "text")
-    yield Kind("gzip", f"{encode} in/tokenizer --file in/text.txt.gz", "tokenizer text.txt.gz", "text.txt.gz", "gz")
-    for end, form in (("jsonl", "json lines"), ("parquet", "bytes")):
-        yield Kind(f"text.{end}", f"{prepare} --source in/text.{end}", f"tokenizer text.{end}", f"text.{end}", form)
+    yield Kind("text", f"{prepare}text.txt", "text.txt", "text")
+    yield Kind("gzip", "data_pipelines.tokenizer encode in/tokenizer --file in/text.txt.gz", "text.txt.gz", "gz")
+    yield Kind("text.jsonl", f"{prepare}text.jsonl", "text.jsonl", "json lines")
+    yield Kind("text.parquet", f"{prepare}text.parquet", "text.parquet")
     # ---- tokenizers ----
-    show = "data_pipelines.tokenizer show in/tokenizer"
-    yield Kind("tokenizer_settings.json", show, "tokenizer", "tokenizer/tokenizer_settings.json", "json")
-    yield Kind(
-        "spiece.model", f"{encode} in/tokenizer --file in/few.txt", "tokenizer few.txt", "tokenizer/spiece.model"
-    )
-    yield Kind("tokenizer.json", f"{encode} in/fast --file in/few.txt", "fast few.txt", "fast/tokenizer.json", "json")
-    yield Kind("vocab.txt", f"{encode} in/bert --file in/few.txt", "bert few.txt", "bert/vocab.txt", "text")
+    settings = "tokenizer/tokenizer_settings.json"
+    yield Kind("tokenizer_settings.json", "data_pipelines.tokenizer show in/tokenizer", settings, "json")
+    yield Kind("spiece.model", f"{encode}tokenizer", "tokenizer/spiece.model")
+    yield Kind("tokenizer.json", f"{encode}fast", "fast/tokenizer.json", "json")
+    yield Kind("vocab.txt", f"{encode}bert", "bert/vocab.txt", "text")
     # ---- corpora ----
-    yield Kind("manifest.json", inspect, "corpus", "corpus/manifest.json", "json")
-    yield Kind("shard", inspect, "corpus", "corpus/*array_record*")
+    yield Kind("manifest.json", inspect, "corpus/manifest.json", "json")
+    yield Kind("shard", inspect, "corpus/*array_record*")
     evaluate = "xlnet_jax.evaluate in/native --data.batch-size 2 --data.seq-len 16 --text in/corpus"
-    yield Kind("unigram_counts.npy", evaluate, "native corpus", "corpus/unigram_counts.npy", "npy")
-    tfds = f"{prepare} --source in/tfds"
-    yield Kind("TFDS: JSON", tfds, "tokenizer tfds", "tfds/*.json", "json")
-    yield Kind("TFDS: shard", tfds, "tokenizer tfds", "tfds/*.tfrecord*")
+    yield Kind("unigram_counts.npy", evaluate, "corpus/unigram_counts.npy", "npy")
+    yield Kind("TFDS: JSON", f"{prepare}tfds", "tfds/*.json", "json")
+    yield Kind("TFDS: shard", f"{prepare}tfds", "tfds/*.tfrecord*")
     # ---- checkpoints ----
-    yield Kind("Hugging Face: JSON", f"{convert}hf {to}", "hf", "hf/*.json", "json")
-    yield Kind("model.safetensors", f"{convert}hf {to}", "hf", "hf/model.safetensors", "safetensors")
-    yield Kind("TF1: settings", f"{convert}tf1 {to}", "tf1", "tf1/xlnet_config.json", "json")
-    yield Kind("TF1: weights", f"{convert}tf1 {to}", "tf1", "tf1/*.index tf1/*.data-*")
-    yield Kind("native: JSON", f"{convert}native {to}", "native", "native/config/metadata native/*.json", "json")
-    yield Kind("native: arrays", f"{convert}native {to}", "native", "native/params/**/*")
-    yield Kind("results.json", f"{convert}tuned {to}", "tuned", "tuned/results.json", "json")
+    yield Kind("Hugging Face: JSON", f"{convert}hf {to}", "hf/*.json", "json")
+    yield Kind("model.safetensors", f"{convert}hf {to}", "hf/model.safetensors", "safetensors")
+    yield Kind("TF1: settings", f"{convert}tf1 {to}", "tf1/xlnet_config.json", "json")
+    yield Kind("TF1: weights", f"{convert}tf1 {to}", "tf1/*.index tf1/*.data-*")
+    yield Kind("native: JSON", f"{convert}native {to}", "native/config/metadata native/*.json", "json")
+    yield Kind("native: arrays", f"{convert}native {to}", "native/params/**/*")
+    yield Kind("results.json", f"{convert}tuned {to}", "tuned/results.json", "json")
     # ---- runs ----
-    run = {"samples": "run text.txt", "writes": "run"}
-    yield Kind("run: JSON", resume, damaged="run/config.json run/text.json", form="json", **run)
-    yield Kind("run: metrics.jsonl", resume, damaged="run/metrics.jsonl", form="json lines", **run)
-    yield Kind("run: checkpoint", resume, damaged="run/checkpoints/2/**/*", **run)
+    yield Kind("run: JSON", resume, "run/config.json run/text.json", "json", writes="run")
+    yield Kind("run: metrics.jsonl", resume, "run/metrics.jsonl", "json lines", writes="run")
+    yield Kind("run: checkpoint", resume, "run/checkpoints/2/**/*", writes="run")
     settings = f"{resume.replace('in/run', 'out/run')} --config in/settings.json"
-    yield Kind("settings of --config", settings, "settings.json text.txt", "settings.json", "json")
+    yield Kind("settings of --config", settings, "settings.json", "json")
     # ---- examples ----
-    for end, form in (("tsv", "text"), ("jsonl", "json lines")):
-        file = f"table.{end}"
-        yield Kind(
-            f"table.{end}", f"{predict}tuned --task classification --eval in/{file}", f"tuned {file}", file, form
-        )
+    for file, form in (("table.tsv", "text"), ("table.jsonl", "json lines")):
+        yield Kind(file, f"{predict}tuned --task classification --eval in/{file}", file, form)
     squad = f"{predict}answering --task squad2 --eval in/squad.json --qa.max-query-len 4"
-    yield Kind("questions", squad, "answering squad.json", "squad.json", "json")
+    yield Kind("questions", squad, "squad.json", "json")
     race = f"{predict}choosing --task race --choice.max-qa-len 8 --eval in/race.json"
-    yield Kind("choices", race, "choosing race.json", "race.json", "json")
-    entities = f"{predict}tagging --task ner --eval in/entities.conll"
-    yield Kind("entities", entities, "tagging entities.conll", "entities.conll", "text")
+    yield Kind("choices", race, "race.json", "json")
+    yield Kind("entities", f"{predict}tagging --task ner --eval in/entities.conll", "entities.conll", "text")
     ranking = (
         f"{predict}ranking --task ranking --ranking.queries in/queries.tsv --ranking.max-query-len 4 "
         "--eval in/qrels.txt --ranking.others 0 --ranking.candidates in/ranked.txt "
         "--ranking.documents in/documents.jsonl in/documents.tsv"
     )
-    files = "documents.tsv queries.tsv qrels.txt ranked.txt"
-    yield Kind("ranking", ranking, f"ranking documents.jsonl {files}", files, "text")
+    yield Kind("ranking", ranking, "documents.tsv queries.tsv qrels.txt ranked.txt", "text")
     # ---- texts ----
     generate = "xlnet_jax.generate in/native --prompt-file in/prompts.txt --max-new-tokens 2"
-    yield Kind("prompts", generate, "native prompts.txt", "prompts.txt", "text")
+    yield Kind("prompts", generate, "prompts.txt", "text")
     score = "xlnet_jax.score in/native --out out/scores.jsonl --max-len 24 --texts in/few.txt"
-    yield Kind("sentences", score, "native few.txt", "few.txt", "text")
-    embed = "xlnet_jax.embed in/native --out out/vectors.npy --seq-len 16 --text in/few.txt"
+    yield Kind("sentences", score, "few.txt", "text")
     # ---- command lines ----
-    vocabulary = "data_pipelines.tokenizer train --source in/text.txt --out out/tokenizer --vocab-size 50"
-    lines = {
-        "tokenizer": (vocabulary, "text.txt"),
-        "prepare": (f"{prepare} --source in/text.txt", "tokenizer text.txt"),
-        "inspect": (inspect, "corpus"),
-        "train": (f"xlnet_jax.train {RUN} --corpus in/text.txt --workdir out/run", "text.txt"),
-        "finetune": (f"{predict}tuned {TUNED} --predict in/table.tsv", "tuned table.tsv"),
-        "convert": (f"{convert}native {to}", "native"),
-        "evaluate": (f"{evaluate} --max-windows 2", "native corpus"),
-        "score": (score, "native few.txt"),
-        "embed": (embed, "native few.txt"),
-        "attention": ("xlnet_jax.attention in/native --text sea --out out/attention.html", "native"),
-        "factorize": ("xlnet_jax.factorize in/native --text sea --targets sea", "native"),
-        "generate": (generate, "native prompts.txt"),
-        "recl": ("xlnet_jax.recl in/run --longest 8 --tokens 20 --text in/text.txt", "run text.txt"),
-        "plan": (f"xlnet_jax.plan {RUN} --topology v5e-1", ""),
-        "compare": (f"xlnet_jax.compare {RUN} --budget 9 --corpus in/text.txt --workdir out/compared", "text.txt"),
-    }
-    for name, (command, samples) in lines.items():
-        yield Kind(f"{COMMAND_LINE}: {name}", command, samples)
+    for command in (
+        "data_pipelines.tokenizer train --source in/text.txt --out out/tokenizer --vocab-size 50",
+        f"{prepare}text.txt",
+        inspect,
+        f"xlnet_jax.train {RUN} --corpus in/text.txt --workdir out/run",
+        f"{predict}tuned {TUNED} --predict in/table.tsv",
+        f"{convert}native {to}",
+        f"{evaluate} --max-windows 2",
+        score,
+        "xlnet_jax.embed in/native --out out/vectors.npy --seq-len 16 --text in/few.txt",
+        "xlnet_jax.attention in/native --text sea --out out/attention.html",
+        "xlnet_jax.factorize in/native --text sea --targets sea",
+        generate,
+        "xlnet_jax.recl in/run --longest 8 --tokens 20 --text in/text.txt",
+        f"xlnet_jax.plan {RUN} --topology v5e-1",
+        f"xlnet_jax.compare {RUN} --budget 9 --corpus in/text.txt --workdir out/compared",
+    ):
+        yield Kind(f"{COMMAND_LINE}: {command.split()[0].rpartition('.')[2]}", command)
 
 
 KINDS = {kind.name: kind for kind in _kinds()}

@@ -2,11 +2,8 @@
 
 import contextlib
 import gzip
-import itertools
 import json
-import runpy
 import shutil
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,45 +24,60 @@ TUNED = (
 CONTEXT = "The sea was calm at last. Nobody knew why."
 OPTIONS = ["The sea", "Nobody", "She", "Him"]
 
+WORDS = SENTENCE.split()
+LINES = [" ".join((WORDS * 2)[i : i + 5]).capitalize() + "." for i in range(len(WORDS))] * 4
+TEXT = "".join(f"{line}\n" + "\n" * (i % 4 == 3) for i, line in enumerate(LINES))  # a blank line divides documents
+ROWS = [{"label": ("bad", "good")[i % 2], "text": line} for i, line in enumerate(LINES[:8])]
+ASKED = {
+    "id": "q1", "question": "Who knew?", "answers": [{"text": "Nobody", "answer_start": 26}], "is_impossible": False
+}  # fmt: skip
+RACE = {"id": "1", "article": CONTEXT, "questions": ["_ knew."], "options": [OPTIONS], "answers": ["B"]}
+
+
+def json_lines(records: list[dict[str, str]]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+TEXTS = {
+    "text.txt": TEXT,
+    "text.jsonl": json_lines([{"text": line} for line in LINES]),
+    "prompts.txt": "The sea\n\nShe ___ at him\n",
+    "few.txt": "The sea was calm.\nShe smiled at him.\n",
+    "table.tsv": "label\ttext\n" + "".join("\t".join(row.values()) + "\n" for row in ROWS),
+    "table.jsonl": json_lines(ROWS),
+    "squad.json": json.dumps({"data": [{"title": "t", "paragraphs": [{"context": CONTEXT, "qas": [ASKED]}]}]}),
+    "race.json": json.dumps(RACE),
+    "entities.conll": "The O\nsea B-LOC\nwas O\ncalm O\n\nnobody O\nknew O\nAnna B-PER\n",
+    "documents.jsonl": json_lines([{"_id": "1", "title": "The sea", "text": "was calm"}]),
+    "documents.tsv": "2\tNobody knew why.\n",
+    "queries.tsv": "7\tcalm sea\n8\tnobody\n",
+    "qrels.txt": "7 0 1 2\n7 0 2 0\n8 0 2 1\n",
+    "ranked.txt": "7 Q0 1 1 0.9 x\n7 Q0 2 2 0.4 x\n8 Q0 2 1 1e-3 x\n",
+}
+
 
 def make(folder: Path, quick: bool) -> None:
     """Write the samples into a new folder; those of runs, which take 20 seconds, only where `quick` is false. Needs a
     jax backend."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     folder.mkdir(parents=True)
-    _write_texts(folder)
+    for name, text in TEXTS.items():
+        (folder / name).write_text(text)
+    (folder / "text.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
+    pq.write_table(pa.Table.from_pylist([{"text": line} for line in LINES]), folder / "text.parquet")
     tokenizer = _write_tokenizers(folder)
     _write_corpora(folder, tokenizer)
-    _write_examples(folder)
     _write_checkpoints(folder, tokenizer)
     if not quick:
         _write_runs(folder)
 
 
-def lines() -> list[str]:
-    """Return some lines of text; a blank one divides two documents."""
-    words = SENTENCE.split()
-    of_five = [" ".join((words * 2)[i : i + 5]).capitalize() + "." for i in range(len(words))]
-    return list(itertools.chain.from_iterable([*of_five[i : i + 4], ""] for i in range(0, len(of_five), 4))) * 4
-
-
-def _write_texts(folder: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    text = "\n".join(lines()) + "\n"
-    (folder / "text.txt").write_text(text)
-    (folder / "text.txt.gz").write_bytes(gzip.compress(text.encode()))
-    records = [{"text": line, "id": f"n{i}"} for i, line in enumerate(filter(None, lines()))]
-    _write_lines(folder / "text.jsonl", records)
-    pq.write_table(pa.Table.from_pylist(records), folder / "text.parquet")
-    (folder / "prompts.txt").write_text("The sea\n\nShe ___ at him\n")
-    (folder / "few.txt").write_text("The sea was calm.\nShe smiled at him.\n")
-
-
 def _write_tokenizers(folder: Path) -> Any:
     from data_pipelines.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer.train(filter(None, lines()), VOCABULARY, "english")
+    tokenizer = Tokenizer.train(LINES, VOCABULARY, "english")
     tokenizer.save(folder / "tokenizer")
     letters = "abcdefghijklmnopqrstuvwxyz.,"
     special = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -89,32 +101,9 @@ def _write_corpora(folder: Path, tokenizer: Any) -> None:
 
     text = sources.find([str(folder / "text.txt")])
     prepare(text, None, tokenizer, folder / "corpus", block_len=BLOCK_LEN, validation_fraction=0.2)
-    rows = [{"text": line, "label": i % 2} for i, line in enumerate(filter(None, lines()))]
+    rows = [{"text": line, "label": i % 2} for i, line in enumerate(LINES)]
     features = {"text": lambda of: of.Text(), "label": lambda of: of.ClassLabel(names=["bad", "good"])}
     write_dataset(folder / "tfds", "news", {"train": rows}, **features)
-
-
-def _write_examples(folder: Path) -> None:
-    rows = [{"label": ("bad", "good")[i % 2], "text": line} for i, line in enumerate(filter(None, lines()[:9]))]
-    table = ["label\ttext", *("\t".join(row.values()) for row in rows)]
-    (folder / "table.tsv").write_text("\n".join(table) + "\n")
-    _write_lines(folder / "table.jsonl", rows)
-    answers = [{"text": "Nobody", "answer_start": 26}]
-    asked = [{"id": "q1", "question": "Who knew?", "answers": answers, "is_impossible": False}]
-    squad = {"data": [{"title": "t", "paragraphs": [{"context": CONTEXT, "qas": asked}]}]}
-    (folder / "squad.json").write_text(json.dumps(squad))
-    race = {"id": "1", "article": CONTEXT, "questions": ["_ knew."], "options": [OPTIONS], "answers": ["B"]}
-    (folder / "race.json").write_text(json.dumps(race))
-    (folder / "entities.conll").write_text("The O\nsea B-LOC\nwas O\ncalm O\n\nnobody O\nknew O\nAnna B-PER\n")
-    _write_lines(folder / "documents.jsonl", [{"_id": "1", "title": "The sea", "text": "was calm"}])
-    (folder / "documents.tsv").write_text("2\tNobody knew why.\n")
-    (folder / "queries.tsv").write_text("7\tcalm sea\n8\tnobody\n")
-    (folder / "qrels.txt").write_text("7 0 1 2\n7 0 2 0\n8 0 2 1\n")
-    (folder / "ranked.txt").write_text("7 Q0 1 1 0.9 x\n7 Q0 2 2 0.4 x\n8 Q0 2 1 1e-3 x\n")
-
-
-def _write_lines(file: Path, records: list[Any]) -> None:
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 def _write_checkpoints(folder: Path, tokenizer: Any) -> None:
@@ -138,21 +127,14 @@ def _write_checkpoints(folder: Path, tokenizer: Any) -> None:
 
 
 def _write_runs(folder: Path) -> None:
+    from xlnet_jax.__main__ import COMMANDS
+
     with contextlib.chdir(folder):  # a run keeps the names of its files
-        run_command("xlnet_jax.train", f"{RUN} --corpus text.txt --workdir run")
-        run_command("xlnet_jax.finetune", f"{TUNED} --init native --train table.tsv --eval table.tsv --workdir tuned")
+        assert COMMANDS["train"].main(f"{RUN} --corpus text.txt --workdir run".split()) == 0
+        tuning = f"{TUNED} --init native --train table.tsv --eval table.tsv --workdir tuned"
+        assert COMMANDS["finetune"].main(tuning.split()) == 0
     for run in ("run", "tuned"):
         for unread in ("compiled", "tensorboard"):
             shutil.rmtree(folder / run / unread, ignore_errors=True)
     settings = json.loads((folder / "run" / "config.json").read_text())
     (folder / "settings.json").write_text(json.dumps({"steps": 2, "data.batch-size": 2, "model": settings["model"]}))
-
-
-def run_command(module: str, words: str) -> None:
-    """Run a command in this process, as `python -m` does. Raises RuntimeError where it does not end with 0."""
-    sys.argv = [module, *words.split()]
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        if end.code:
-            raise RuntimeError(f"{module} ends with {end.code}") from None

@@ -1,9 +1,8 @@
 """Try examples, each in a forked child, and judge them.
 
 A command ends in time and in its memory, with exit code 0, or with 2 and one line; it opens, runs and writes nothing
-outside of what it was told.
-
-The parent has imported everything and has no jax backend, so that a fork is a fresh command at once.
+outside of what it was told. The parent has imported everything and has no jax backend, so that a fork is a fresh
+command at once.
 """
 
 import hashlib
@@ -16,7 +15,6 @@ import shutil
 import signal
 import sys
 import sysconfig
-import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -32,7 +30,6 @@ ROOT = Path(__file__).parents[2]
 SECONDS = 240  # after which a command does not end
 CPU_SECONDS = 60
 MORE_MEMORY = 6 << 30  # bytes of address space that a command may take besides what it begins with
-MORE_RESIDENT = 2 << 30  # bytes of memory that a command may use besides what it begins with
 NOTES = ("note: ", "in/")  # begin lines about what was read before
 READABLE = (
     str(ROOT), sys.prefix, sys.base_prefix, *filter(None, sys.path), *sysconfig.get_paths().values(), "/proc", "/sys",
@@ -41,67 +38,46 @@ READABLE = (
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "pty.spawn")
 CONNECTS = ("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto")
-Damage = Callable[[Path], tuple[list[str], str]]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """End of one example."""
-
     done: str
     code: int
-    seconds: float
-    problems: list[str]
-    """what is wrong with it; none = it is right"""
+    seconds: float  # of the CPU
+    problems: list[str]  # none = it is right
     stderr: str = field(repr=False)
 
 
-class Trials:
-    """Examples of one seed, over samples in a folder. `work` is a folder for the files of an example."""
-
-    def __init__(self, samples: Path, work: Path, seed: int):
-        self._samples, self._work, self._seed = samples, work, seed
-
-    def sound(self, kind: Kind) -> Outcome:
-        """Run the command of a kind on its samples as they are."""
-        return self._run(kind, lambda folder: (kind.command.split()[1:], "nothing"))
-
-    def example(self, kind: Kind, number: int) -> Outcome:
-        """Run an example; the same seed, kind and number make the same one."""
-        rng = random.Random(f"{self._seed} {kind.name} {number}")
-        return self._run(kind, lambda folder: kind.damage(folder, rng))
-
-    def _run(self, kind: Kind, damage: Damage) -> Outcome:
-        box = self._work / "box"
-        shutil.rmtree(box, ignore_errors=True)
-        _furnish(box, self._samples, kind.samples)
-        report, stderr = self._work / "report", self._work / "stderr"
-        begin = time.monotonic()
-        pid = os.fork()
-        if pid == 0:
-            _become(box, kind, damage, report, stderr)
-        status, usage, ended = _wait(pid)
-        lines = [json.loads(line) for line in report.read_text().splitlines()]
-        printed = stderr.read_text(errors="replace")
-        if not lines:
-            raise RuntimeError(f"the fuzzer itself failed at {kind.name}:\n{printed}")
-        code = os.waitstatus_to_exitcode(status)
-        problems = _problems(code, (usage.ru_maxrss << 10) - lines[0]["resident"], ended, printed)
-        problems += sorted({line["offence"].replace(str(box), "BOX") for line in lines[1:]})
-        before, after = lines[0]["before"], _digests(box, kind.writes)
-        problems += [f"changes {name}" for name in before if before[name] != after.get(name)]
-        return Outcome(lines[0]["done"], code, time.monotonic() - begin, problems, printed)
+def try_example(kind: Kind, samples: Path, work: Path, rng: random.Random | None) -> Outcome:
+    """Run the command of a kind on its samples, damaged by `rng`; None = as they are. work: folder of the example."""
+    box, report, stderr = (work / name for name in ("box", "report", "stderr"))
+    shutil.rmtree(box, ignore_errors=True)
+    _furnish(box, samples, kind.samples)
+    words, done = kind.damage(box / "in", rng) if rng else (kind.command.split()[1:], "nothing")
+    before = _digests(box, kind.writes)
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    pid = os.fork()
+    if pid == 0:
+        _become(box, kind, words, mapped + MORE_MEMORY, report, stderr)
+    _, status, usage = os.wait4(pid, 0)
+    code, printed = os.waitstatus_to_exitcode(status), stderr.read_text(errors="replace")
+    if code == 120:
+        raise RuntimeError(f"the fuzzer itself failed at {kind.name}:\n{printed}")
+    problems = _problems(code, printed)
+    problems += sorted({json.loads(line).replace(str(box), "BOX") for line in report.read_text().splitlines()})
+    after = _digests(box, kind.writes)
+    problems += [f"changes {name}" for name in before if before[name] != after.get(name)]
+    return Outcome(done, code, usage.ru_utime + usage.ru_stime, problems, printed)
 
 
-def _furnish(box: Path, samples: Path, names: str) -> None:
+def _furnish(box: Path, samples: Path, names: list[str]) -> None:
     """Make the current folder of an example: in/ with its samples, out/, a hostile module, and a secret beside it."""
     for folder in ("in", "out", "tmp"):
         (box / folder).mkdir(parents=True)
-    for name in names.split():
-        if (samples / name).is_dir():
-            shutil.copytree(samples / name, box / "in" / name)
-        else:
-            shutil.copy(samples / name, box / "in" / name)
+    for name in names:
+        copy = shutil.copytree if (samples / name).is_dir() else shutil.copy
+        copy(samples / name, box / "in" / name)
     (box / SECRET).write_text("the secret\n")
     (box / f"{EVIL}.py").write_text("open('ran', 'w')\nclass F: pass\n")
 
@@ -114,37 +90,28 @@ def _digests(box: Path, writes: str) -> dict[str, str]:
     return {n: hashlib.sha1(p.read_bytes()).hexdigest() for n, p in names.items() if not n.startswith(may_change)}
 
 
-def _become(box: Path, kind: Kind, damage: Damage, report: Path, stderr: Path) -> None:
-    """Damage the samples, run the command, and end this process with its exit code."""
+def _become(box: Path, kind: Kind, words: list[str], space: int, report: Path, stderr: Path) -> None:
+    """Run the command in this process, in so much address space, and end with its exit code."""
     code = 120  # of a fault of the fuzzer itself
     try:
         os.setsid()
         os.chdir(box)
-        lines = os.open(report, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        offences = os.open(report, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for number, file in ((0, "/dev/null"), (1, "/dev/null"), (2, stderr)):
             os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC * (number == 2)), number)
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - pytest has put others into their place
         sys.stderr = open(2, "w", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
-        words, done = damage(box / "in")
-
-        def tell(**what: Any) -> None:
-            os.write(lines, json.dumps(what).encode() + b"\n")
-
-        mapped, resident = (
-            int(n) * os.sysconf("SC_PAGE_SIZE") for n in Path("/proc/self/statm").read_text().split()[:2]
-        )
-        tell(done=done, before=_digests(box, kind.writes), resident=resident)
-        space = mapped + MORE_MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (space, space))
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.alarm(SECONDS)
+        for limit, most in (("AS", space), ("CPU", CPU_SECONDS), ("CORE", 0)):
+            resource.setrlimit(getattr(resource, f"RLIMIT_{limit}"), (most, most))
         os.environ["TMPDIR"] = str(box / "tmp")
         sys.path[:0] = [str(box)]  # the worst that a command could do
         sys.argv = [kind.module, *words]
         warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)  # the parent has imported it
         # A damaged command line may name another place to write to.
         writable = [box / "out", box / "tmp", box / "in" / (kind.writes or "-")] if kind.damaged else [box]
-        sys.addaudithook(_audit(box, tuple(map(str, writable)), lambda offence: tell(offence=offence)))
+        tell = lambda offence: os.write(offences, json.dumps(offence).encode() + b"\n")  # noqa: E731
+        sys.addaudithook(_audit(box, tuple(map(str, writable)), tell))
         code = 1  # from here on, an exception is the command's
         runpy.run_module(kind.module, run_name="__main__", alter_sys=True)
         code = 0
@@ -185,20 +152,8 @@ def _audit(box: Path, writable: tuple[str, ...], tell: Callable[[str], None]) ->
     return hook
 
 
-def _wait(pid: int) -> tuple[int, resource.struct_rusage, bool]:
-    """Wait for a child. Return its status, what it used, and False where it had to be killed: it does not end."""
-    begin = time.monotonic()
-    while True:
-        ended, status, usage = os.wait4(pid, os.WNOHANG)
-        if ended:
-            return status, usage, time.monotonic() - begin < SECONDS
-        if time.monotonic() - begin > SECONDS:
-            os.killpg(pid, signal.SIGKILL)
-        time.sleep(0.01)
-
-
-def _problems(code: int, more: int, ended: bool, printed: str) -> list[str]:
-    if not ended or code in (-signal.SIGXCPU, -signal.SIGKILL):
+def _problems(code: int, printed: str) -> list[str]:
+    if code in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGALRM):
         return ["does not end"]
     lines = [line for line in printed.splitlines() if line.strip() and not line.startswith(NOTES)]
     if code not in (0, 2):
@@ -208,6 +163,4 @@ def _problems(code: int, more: int, ended: bool, printed: str) -> list[str]:
         found.append(f"{len(lines)} lines where one is due: {' / '.join(lines)[:300]}")
     if (safe := printable(printed)) != printed:
         found.append(f"prints what a terminal obeys: {safe[:300]}")
-    if more > MORE_RESIDENT:
-        found.append(f"takes {more >> 20:,} MiB of memory")
     return found
