@@ -57,7 +57,7 @@ gpu-plans:  ## compile kernels and steps for GPUs that are not here; an environm
 	JAX_PLATFORMS=cpu .venv-gpu-plans/bin/python -m pytest tests/xlnet_jax/planning/test_fused_attention.py $(ARGS)
 
 slurm: $(STAMP)-test  ## start a Slurm of two nodes on this machine, preempt a run and let it go on; needs slurm-wlm
-	$(BIN)/python -m pytest tests/launch/test_slurm_real.py $(ARGS)
+	$(BIN)/python -m pytest tests/launch/test_slurm_real.py --long $(ARGS)
 
 faults: $(STAMP)-test  ## kill tiny runs, fill their disk, lose their power, at every call that writes; hours: ARGS="--every 10" takes a tenth
 	$(BIN)/python -m tests.faults $(ARGS)

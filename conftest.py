@@ -7,6 +7,8 @@ import shutil
 import tempfile
 from importlib.metadata import version
 
+import pytest
+
 # All must be set before jax is imported.
 # Programs are tiny and run a few times each: making them quick takes longer than they do.
 FLAGS = [
@@ -37,7 +39,16 @@ def pytest_addoption(parser):
         default=1,
         help="how often a run is killed (tests of recovery): the first time while it saves",
     )
-    parser.addoption("--notebooks", action="store_true", help="execute the notebooks of launch/colab, for two minutes")
+    parser.addoption(
+        "--long", action="store_true", help="run what takes minutes too, as .ci/run does: those marked `long`"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--long"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="takes minutes: --long runs it, as .ci/run does"))
 
 
 def pytest_collection_finish():

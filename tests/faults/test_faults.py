@@ -35,7 +35,7 @@ def sound(scratch, children):
     return {name: run_undisturbed(COMMANDS[name], given, scratch, children, times=1) for name in ("train", "prepare")}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "name", "kind", "pattern"),
     [
@@ -53,7 +53,7 @@ def test_the_same_command_goes_on_after_a_fault(sound, tmp_path, children, comma
     assert verdict.kind == "same bits", verdict
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_checkpoint_is_synced_before_an_older_one_is_deleted(sound):
     """A loss of power leaves one of the two."""
     calls = [(call.kind, call.path.replace(".orbax-checkpoint-tmp", "")) for call in sound["train"].calls]

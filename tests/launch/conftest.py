@@ -40,7 +40,6 @@ class StandIns:
         return {"PATH": str(self.folder / "bin"), "HOME": str(self.folder)}
 
     def run(self, line: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a command line as a shell would."""
         return subprocess.run(
             shlex.split(line),
             cwd=cwd,
@@ -64,7 +63,6 @@ def stand_ins(tmp_path: Path) -> StandIns:
 
 
 def printed(output: str) -> list[list[str]]:
-    """Return the words of the commands that a dry run printed."""
     commands, here_document = [], False
     for line in output.splitlines():
         if not here_document and not line.endswith("<<'EOF'"):

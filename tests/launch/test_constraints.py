@@ -17,7 +17,6 @@ MAC = {"sys_platform": "darwin", "platform_machine": "arm64", "platform_system":
 
 
 def requirements(text: str, machine: dict[str, str]) -> list[Requirement]:
-    """Return the requirements of these lines that a machine has."""
     found = [Requirement(line) for line in text.splitlines() if line and line[0] != "#"]
     return [requirement for requirement in found if not requirement.marker or requirement.marker.evaluate(machine)]
 

@@ -37,18 +37,15 @@ def code_cells(notebook):
 
 
 def shown(notebook):
-    """Return everything that is printed or displayed, without pictures."""
     outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
     texts = [output.get("text", "") for output in outputs]
     return "\n".join([*texts, *(str(v) for o in outputs for k, v in o.get("data", {}).items() if "image" not in k)])
 
 
-@pytest.mark.slow
-def test_the_notebooks_run_from_top_to_bottom(request, tmp_path, monkeypatch):
+@pytest.mark.long
+def test_the_notebooks_run_from_top_to_bottom(tmp_path, monkeypatch):
     """Execute all in one folder, on some pages of a novel. Check the output too: a failing cell raises, but a failing
     command only prints."""
-    if not request.config.getoption("--notebooks"):
-        pytest.skip("takes two minutes: --notebooks executes them, as .ci/run does")
     lines = Path(sources.embedded()[1]).read_text().splitlines(keepends=True)
     (tmp_path / "my.txt").write_text("".join(lines[:300]))
     for setting, value in SMALL.items():
