@@ -49,7 +49,6 @@ NAMES_OF_OBJECTIVES = {
 
 @functools.cache
 def trees() -> dict[str, ast.Module]:
-    """Return every module of the two packages by its path."""
     files = [*(ROOT / "xlnet_jax").rglob("*.py"), *(ROOT / "data_pipelines").rglob("*.py")]
     return {file.relative_to(ROOT).as_posix(): ast.parse(file.read_text()) for file in sorted(files)}
 

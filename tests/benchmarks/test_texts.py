@@ -1,8 +1,6 @@
 """Texts that studies make up or take apart."""
 
-import itertools
 import json
-import random
 
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ import pytest
 from benchmarks import dependent_targets, eight_tasks, long_recall
 from benchmarks.dependent_targets import Span, queries_of
 from benchmarks.long_recall import DISTANCES, KEYS, WINDOW, needle
-from benchmarks.twice import words_twice
 from data_pipelines.tokenizer import Tokenizer
 
 ROWS = [f"row {number}" for number in range(25)]
@@ -40,7 +37,6 @@ def test_names_numbers_and_collocations_are_found():
 
 
 def test_the_pieces_of_a_span_spell_its_words():
-    """Words bring their punctuation along."""
     tokenizer = Tokenizer.load("tiny")
     words = ['"Oh,', "yes;", "Mr.", "Tilney's", "(dear)", "sister,", "said", "she."] * 20
     asked = [Span("name", begin, begin + 2) for begin in range(len(words) - 1)]
@@ -52,15 +48,7 @@ def test_the_pieces_of_a_span_spell_its_words():
 
 
 def places_of(keys):
-    """Return the places of each key, in words."""
     return [2 * np.flatnonzero(keys == key) for key in range(KEYS)]
-
-
-def test_the_text_is_read_piece_by_piece(tmp_path, monkeypatch):
-    monkeypatch.setattr(long_recall, "DOCUMENTS", 2)
-    long_recall.write_text(tmp_path / "text.txt")
-    documents = (tmp_path / "text.txt").read_text().strip().split("\n\n")
-    assert [len(ids) for ids in Tokenizer.load("tiny").encode_lines(documents)] == [2 * long_recall.PAIRS] * 2
 
 
 def test_a_key_keeps_its_value_and_comes_again_at_distances_of_a_quarter_to_ten_windows():
@@ -90,21 +78,3 @@ def test_an_example_is_learned_or_set_aside(split):
     assert not found[0] & found[1]
     assert len(found[1]) == (1 if split is eight_tasks.split_articles else 2)
     assert ("head" in learned) == ("head" in aside) == (split is eight_tasks.split_table)
-
-
-def test_a_phrase_of_a_sentence_that_is_set_aside_is_not_learned():
-    sentence = "a long sentence whose many words all stand apart from those of others number {}"
-    rows = [f"{sentence.format(n)} \t1\n" for n in range(100, 141)] + ["of others number 140 \t0\n", "new \t1\n"]
-    learned, aside = eight_tasks.split_phrases("sentence\tlabel\n" + "".join(rows))
-    assert aside == "sentence\tlabel\n" + rows[0] + rows[40]
-    assert learned == "sentence\tlabel\n" + "".join(rows[1:40]) + rows[42]
-
-
-def test_words_of_the_text_are_said_twice_or_three_times():
-    known = ["".join(letters) for letters in itertools.product("abcdefghij", repeat=3)]
-    times = []
-    for document in words_twice(" ".join([*known, *known, "of", "once"]), 100, random.Random(2), at_least=2):
-        said = document.split("\n")
-        assert set(document.split()) <= {*known, "of", "once"}
-        times += [said.count(line) for line in dict.fromkeys(said)]
-    assert set(times) == {2, 3}

@@ -80,7 +80,6 @@ def files(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_command_is_one(page, tmp_path, monkeypatch):
-    """Settings exist and do not contradict each other."""
     monkeypatch.chdir(tmp_path)
     for name in ("SST-2/train", "SST-2/dev", "STS-B/train", "STS-B/dev"):  # `compare` looks for them
         Path(f"glue/{name}.tsv").parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +100,6 @@ def test_the_commands_of_the_readme_run(files):
 
 
 def run(command, number):
-    """Run a command of this project in this process; return its exit code."""
     module, *words = shlex.split(command.replace("tfds:c4/en", "my.txt"))[2:]
     name = module.rpartition(".")[2]
     words += shlex.split(SMALLER.get(name, ""))

@@ -13,8 +13,6 @@ from xlnet_jax.models.masks import HIGHEST, LOWEST
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Sizes of a call and the terms that it has."""
-
     batch: int = 2
     heads: int = 2
     width: int = 64

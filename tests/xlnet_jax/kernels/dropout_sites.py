@@ -15,8 +15,6 @@ LAYERS = SMALL.num_layers
 
 
 class Layer(nn.Module):
-    """Two sites of hidden dropout and two of attention."""
-
     @nn.compact
     def __call__(self, rows_BTD, example_B):
         batch, rows, width = rows_BTD.shape

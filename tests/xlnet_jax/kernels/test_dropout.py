@@ -21,7 +21,6 @@ UINT32 = 2**32 - 1
 
 
 def lowbias32(x):
-    """Hash an integer as Wellons published it, in Python's integers."""
     x ^= x >> 16
     x = x * 0x7FEB352D & UINT32
     x ^= x >> 15
