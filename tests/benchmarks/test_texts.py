@@ -2,12 +2,10 @@
 
 import json
 
-import numpy as np
 import pytest
 
-from benchmarks import dependent_targets, eight_tasks, long_recall
+from benchmarks import dependent_targets, eight_tasks
 from benchmarks.dependent_targets import Span, queries_of
-from benchmarks.long_recall import DISTANCES, KEYS, WINDOW, needle
 from data_pipelines.tokenizer import Tokenizer
 
 ROWS = [f"row {number}" for number in range(25)]
@@ -45,26 +43,6 @@ def test_the_pieces_of_a_span_spell_its_words():
     for span, query in found:
         spelled = "".join(tokenizer.pieces[piece] for piece in query.ids_L[query.positions_P])
         assert spelled.replace("▁", " ").split() == words[span.begin : span.end]
-
-
-def places_of(keys):
-    return [2 * np.flatnonzero(keys == key) for key in range(KEYS)]
-
-
-def test_a_key_keeps_its_value_and_comes_again_at_distances_of_a_quarter_to_ten_windows():
-    keys, values = long_recall.document(np.random.default_rng(0), 12_000)
-    assert all(len({*values[keys == key]}) == 1 for key in {*keys})
-    distances = np.concatenate([np.diff(places) for places in places_of(keys)])
-    for low, high in ((0.25, 0.75), (0.75, 1.5), (1.5, 3), (3, 6), (6, 10)):
-        assert ((distances >= low * WINDOW) & (distances < high * WINDOW)).sum() > 50
-
-
-def test_a_needle_is_told_once_and_asked_for_at_its_distance():
-    for distance in (int(windows * WINDOW) for windows in DISTANCES):
-        keys, values = needle(np.random.default_rng(1), distance, 640)
-        assert 2 * len(keys) == 640
-        assert [*places_of(keys)[keys[-1]]] == [640 - 2 - distance, 640 - 2]
-        assert values[-1 - distance // 2] == values[-1]
 
 
 @pytest.mark.parametrize("split", CONTENTS, ids=lambda split: split.__name__)
