@@ -1,4 +1,4 @@
-"""Fixtures of several test files: the original's numbers, data of others, a bucket, processes that start quickly."""
+"""Fixtures of several test files: the original's numbers, data of others, a bucket."""
 
 import dataclasses
 import os
@@ -12,28 +12,18 @@ from tests.bucket import Bucket, serving
 
 UNTRACED = (
     "workdir corpus validation preset text_field corpus_errors tokenizer init tfds_data_dir auto_fit trace_steps "
-    "distributed checkpoint eval log given train predict reinitialize narrow_start epochs seeds columns selection"
+    "distributed checkpoint eval log given train predict columns selection epochs seeds narrow_start reinitialize"
 ).split()
 """Settings of a run on which its train step and first state do not depend"""
 DATA_OF_OTHERS = Path(__file__).parents[2] / "shared"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def commands_without_torch():
-    """Hide PyTorch from the processes that tests start. The tests themselves compare with it."""
-    hidden = str(Path(__file__).parent / "hidden")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", hidden, prepend=os.pathsep)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def programs_traced_once():
-    """Let runs of this process share their programs and first states where their settings make equal ones:
-    most of the time of a tiny run is tracing, which no cache of compiled programs saves."""
+    """Let runs of this process share their programs and first states where their settings make equal ones: most of the
+    time of a tiny run is tracing, which no cache of compiled programs saves."""
     from xlnet_jax.kernels.mesh import interpretation
-    from xlnet_jax.settings.config import Config
-    from xlnet_jax.tasks.config import FinetuneConfig
+    from xlnet_jax.tasks.selection import Predictor
     from xlnet_jax.training import evaluation, pretrain, step
 
     programs: dict[str, Any] = {}
@@ -48,17 +38,24 @@ def programs_traced_once():
         return made[id(plan), what]
 
     make_program, make_eval_step, init_state = step.Program.of.__func__, step.make_eval_step, step.init_state
+    make_predictor = Predictor.__init__
 
     def program_of(cls, config, objective, devices=None):
-        if type(config) not in (Config, FinetuneConfig) or devices or interpretation():
+        if devices or interpretation():
             return make_program(cls, config, objective, devices)
-        key = repr([(name, value) for name, value in vars(config).items() if name not in UNTRACED])
+        has_dropout = config.model.dropout > 0 or config.model.attention_dropout > 0
+        untraced = UNTRACED if has_dropout else [*UNTRACED, "seed"]
+        key = repr([type(config), *(item for item in vars(config).items() if item[0] not in untraced)])
         if key not in programs:
             programs[key] = make_program(cls, config, objective)
         return dataclasses.replace(programs[key], config=config, objective=objective)
 
     def eval_step_of(objective, plan, mesh, count=1):
         return recall(plan, ("eval", count), lambda: make_eval_step(objective, plan, mesh, count))
+
+    def predictor_of(self, program):
+        make_predictor(self, program)
+        self._predict = recall(program.plan, "predict", lambda: self._predict)
 
     def first_state(seed, objective, tx, plan):
         state = recall(plan, ("state", seed), lambda: init_state(seed, objective, tx, plan))
@@ -68,6 +65,7 @@ def programs_traced_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step.Program, "of", classmethod(program_of))
         patch.setattr(step, "init_state", first_state)
+        patch.setattr(Predictor, "__init__", predictor_of)
         for module in (pretrain, evaluation):
             patch.setattr(module, "make_eval_step", eval_step_of)
         yield
@@ -84,7 +82,6 @@ def current_folder_searched_as_before():
 
 @pytest.fixture(scope="session")
 def reference() -> Path:
-    """Return the folder of numbers obtained by running the original code."""
     return Path(__file__).parent / "reference"
 
 
@@ -115,5 +112,4 @@ def cloud(tmp_path, monkeypatch):
 
 @pytest.fixture
 def bucket(cloud):
-    """Return the folder with the objects of gs://bucket."""
     return cloud.folder / "bucket"

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +19,6 @@ import jax
 from etils import epath
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from tensorboardX import SummaryWriter
 
 from xlnet_jax.costs import peak_flops
 from xlnet_jax.errors import InputError, first_line
@@ -28,6 +28,15 @@ from xlnet_jax.settings.files import to_dict
 from xlnet_jax.storage.files import Spool, in_bucket, write_durably
 from xlnet_jax.storage.reading import demand_regular, parse_json
 from xlnet_jax.storage.versions import with_version, without_version
+
+_TORCH = sys.modules.get("torch")
+sys.modules["torch"] = None  # type: ignore[assignment]
+try:  # tensorboardX imports PyTorch wherever it is installed, which takes three seconds and is not needed here
+    from tensorboardX import SummaryWriter
+finally:
+    del sys.modules["torch"]
+    if _TORCH is not None:
+        sys.modules["torch"] = _TORCH
 
 
 def demand_wandb(project: str) -> None:
