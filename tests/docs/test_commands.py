@@ -92,6 +92,7 @@ def test_every_command_is_one(page, tmp_path, monkeypatch):
                 COMMANDS[name].parse(words[3:])
 
 
+@pytest.mark.long
 def test_the_commands_of_the_readme_run(files):
     commands = commands_on(ROOT / "README.md")
     assert [pattern for pattern in NOT_RUN if not any(re.search(pattern, command) for command in commands)] == []

@@ -51,6 +51,7 @@ def test_index_reference_and_site_list_everything_once():
     assert SETTINGS["repo_url"] == package["metadata"]["url"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="the extra [docs] is not installed")
 def test_the_site_builds_without_a_warning(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"]
