@@ -96,15 +96,13 @@ class AttentionInputs(NamedTuple):
         return jnp.broadcast_to(row_T[None], (batch, rows)), jnp.broadcast_to(key_K[None], (batch, keys))
 
 
-NUMBERS = ("query_BNTH", "key_BNKH", "value_BNKH", "biases_3NH", "position_key_2NRH", "segment_key_2NH")
-"""Arguments of a call that have gradients."""
-
 Implementation: TypeAlias = Callable[[AttentionInputs], jnp.ndarray]
 
 
 def numbers_of(inputs: AttentionInputs) -> dict[str, Any]:
     """Return the arguments of a call that have gradients, by name, without those that are None."""
-    return {name: x for name in NUMBERS if (x := getattr(inputs, name)) is not None}
+    names = ("query_BNTH", "key_BNKH", "value_BNKH", "biases_3NH", "position_key_2NRH", "segment_key_2NH")
+    return {name: x for name in names if (x := getattr(inputs, name)) is not None}
 
 
 WIDEST = 128

@@ -35,12 +35,12 @@ from xlnet_jax.kernels.tpu.scores import (
     Scratch,
     Strip,
     Tile,
+    call_at,
     direction_of,
     drop_TK,
     for_each_strip,
     head_scratch,
     in_head_1H,
-    is_busy,
     multiply_queries,
     product,
     read_real_TH,
@@ -97,16 +97,10 @@ def _forward_kernel(
     # Columns have one lane of a register in use, so they are rows in memory, and turn on the chip.
     scratch.integers_T8[...] = refs.rows_B8T[0].T
 
-    @pl.when(content.number < sizes.content_tiles)
-    def content_rows() -> None:
-        _attend_tile(sizes, content, refs, read_BTH, scratch, weights)
+    def attend(tile: Tile) -> None:
+        _attend_tile(sizes, tile, refs, read_BTH, scratch, weights)
 
-    if sizes.query_tiles:
-
-        @pl.when(is_busy(query, refs))
-        def query_rows() -> None:
-            _attend_tile(sizes, query, refs, read_BTH, scratch, weights)
-
+    call_at(sizes, content, query, refs, attend)
     softmax_BST[0] = weights.softmax_TS[...].T
 
 
@@ -252,15 +246,10 @@ def _backward_kernel(sizes: Sizes, refs: Operands, saved: Saved, *others: Any) -
         if grads.position_2RH is not None:
             grads.position_2RH[...] = jnp.zeros_like(grads.position_2RH)
 
-    @pl.when(content.number < sizes.content_tiles)
-    def content_rows() -> None:
-        _differentiate_tile(sizes, content, refs, saved, grads, sums, scratch, work)
+    def differentiate(tile: Tile) -> None:
+        _differentiate_tile(sizes, tile, refs, saved, grads, sums, scratch, work)
 
-    if sizes.query_tiles:
-
-        @pl.when(is_busy(query, refs))
-        def query_rows() -> None:
-            _differentiate_tile(sizes, query, refs, saved, grads, sums, scratch, work)
+    call_at(sizes, content, query, refs, differentiate)
 
     @pl.when(content.number == sizes.tiles - 1)
     def write_sums() -> None:

@@ -3,6 +3,7 @@ their blocks on the chip. The grid is (group of heads, example, tile of rows), t
 values of a head stay on the chip for all rows of an example, position keys for the whole batch.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -36,7 +37,8 @@ class Operands(NamedTuple):
 
 
 def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:
-    """Return the sizes of a call. Without query rows all rows are content."""
+    """Return the sizes of a call. Without query rows all rows are content. A window too long for the chip is padded to
+    whole blocks."""
     _, num_heads, num_rows, head_width = inputs.query_BNTH.shape
     relations, has_positions = inputs.relations, inputs.position_key_2NRH is not None
     sizes = Sizes(
@@ -53,7 +55,10 @@ def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:
         dropout_rate=0.0 if inputs.dropout is None else inputs.dropout.rate,
         generation=generation,
     )
-    return sizes if sizes.fits else sizes.divide_into_blocks()
+    if sizes.fits:
+        return sizes
+    row_block = min(generation.row_block, sizes.padded_places)
+    return replace(sizes, row_block=row_block, key_block=generation.key_block)
 
 
 def operands_of(inputs: AttentionInputs, sizes: Sizes) -> Operands:

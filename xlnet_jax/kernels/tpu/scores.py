@@ -44,11 +44,14 @@ def tiles_here(sizes: Sizes) -> tuple[Tile, Tile]:
     return content, Tile(True, sizes.query_rows, number - sizes.content_tiles, example, group)
 
 
-def is_busy(query: Tile, refs: Operands) -> jnp.ndarray:
-    """Return whether this step computes a tile of query rows."""
-    if refs.busy_BQ is None:
-        return query.number >= 0
-    return (query.number >= 0) & (refs.busy_BQ[query.example, jnp.maximum(query.number, 0)] != 0)
+def call_at(sizes: Sizes, content: Tile, query: Tile, refs: Operands, compute: Callable[[Tile], None]) -> None:
+    """Call `compute` for the tile of content rows, or of query rows, that this step computes."""
+    pl.when(content.number < sizes.content_tiles)(lambda: compute(content))
+    if sizes.query_tiles:
+        is_busy = query.number >= 0
+        if refs.busy_BQ is not None:
+            is_busy &= refs.busy_BQ[query.example, jnp.maximum(query.number, 0)] != 0
+        pl.when(is_busy)(lambda: compute(query))
 
 
 class Scratch(NamedTuple):

@@ -7,7 +7,7 @@ Inside the kernel the dimension letters count what is in a tile: T its rows, K t
 H the lanes of a group of heads.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -110,11 +110,6 @@ class Sizes:
     def fits(self) -> bool:
         """True where keys and position keys fit on the chip together."""
         return self.padded_keys + self.padded_distances <= self.generation.reach
-
-    def divide_into_blocks(self) -> "Sizes":
-        """Return the sizes of a window that does not fit: padded to whole blocks."""
-        row_block = min(self.generation.row_block, self.padded_places)
-        return replace(self, row_block=row_block, key_block=self.generation.key_block)
 
     @property
     def group(self) -> int:
