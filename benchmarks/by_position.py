@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.studies import keep_table
 from xlnet_jax import load
-from xlnet_jax.checkpoints.run import Run
+from xlnet_jax.checkpoints.native import Run
 from xlnet_jax.dims import Batch
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.objectives.language_model import cross_entropy_BP, empty_memory, inputs_of

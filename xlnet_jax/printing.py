@@ -37,7 +37,8 @@ def printable(text: str) -> str:
 
 
 def without_secrets(value: T) -> T:
-    """Return a text without what may give access in its URLs, or a list or tuple of such values; all else as it is.
+    """Return a text without what may give access in its URLs, or a list, tuple or dictionary of such values; all else
+    as it is.
 
     A web address (https://) loses user, password, query and fragment; any other URL a password with its user, and a
     query with a name like token or signature.
@@ -46,6 +47,8 @@ def without_secrets(value: T) -> T:
         return _URLS.sub(_public, value) if "://" in value else value  # type: ignore[return-value]
     if isinstance(value, list | tuple):
         return type(value)(map(without_secrets, value))
+    if isinstance(value, dict):
+        return {name: without_secrets(each) for name, each in value.items()}  # type: ignore[return-value]
     return value
 
 

@@ -63,10 +63,10 @@ def batch_spec(fields: Mapping[str, Field], data: DataConfig) -> dict[str, Field
     return {name: field for name, field in spec.items() if name not in ("perm_rank", "target_positions")} | DENSE
 
 
-def shape_of(field: Field, rows: int, data: DataConfig) -> tuple[int, ...]:
-    """Return the sizes of an array in a batch of so many rows."""
+def shapes_of(fields: Mapping[str, Field], rows: int, data: DataConfig) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of the arrays of a batch of so many rows, by name."""
     sizes = {"B": rows, "L": data.seq_len, "P": data.num_slots}
-    return tuple(sizes[letter] for letter in field.shape)
+    return {name: tuple(sizes[letter] for letter in field.shape) for name, field in fields.items()}
 
 
 Draw = Callable[[Purpose, int], np.ndarray]

@@ -27,10 +27,8 @@ from data_pipelines.tokenizer import Settings, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import progress, tell, without_secrets
 from xlnet_jax.settings import parser
-from xlnet_jax.settings.bounds import at_least, between, check_bounds
 from xlnet_jax.settings.config import DataConfig
-from xlnet_jax.settings.fields import setting
-from xlnet_jax.settings.parser import with_plain_paths
+from xlnet_jax.settings.fields import at_least, between, check_bounds, setting, with_plain_paths
 from xlnet_jax.storage.files import demand_place, drop_leftovers, resumable_folder
 
 # Keys of Manifest.made_from, and the words of the error for a corpus that differs in them.

@@ -21,9 +21,7 @@ from data_pipelines.tokenizer.settings import TokenLevel
 from data_pipelines.tokenizer.training import SAMPLE_BYTES, sample
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_until_unread
-from xlnet_jax.settings.bounds import at_least, check_bounds
-from xlnet_jax.settings.fields import setting
-from xlnet_jax.settings.parser import with_plain_paths
+from xlnet_jax.settings.fields import at_least, check_bounds, setting, with_plain_paths
 from xlnet_jax.storage.files import demand_place
 
 MEGABYTE = 10**6

@@ -34,7 +34,7 @@ from data_pipelines.tokenizer.settings import (
 )
 from data_pipelines.tokenizer.training import SAMPLE_BYTES, sample, train_model
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.files import list_of_texts
+from xlnet_jax.settings.fields import list_of_texts
 from xlnet_jax.storage import hub
 from xlnet_jax.storage.files import complete_folder
 from xlnet_jax.storage.reading import read_document, read_json

@@ -10,8 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from data_pipelines.tokenizer.normalization import Normalization, normalize
-from xlnet_jax.storage.reading import naming_damage
-from xlnet_jax.storage.versions import with_version, without_version
+from xlnet_jax.storage.reading import naming_damage, with_version, without_version
 
 TokenLevel = Literal["piece", "word", "character", "byte"]
 

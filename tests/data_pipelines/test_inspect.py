@@ -20,8 +20,8 @@ from xlnet_jax.objectives.inspect import InspectSettings, inspect_window
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.plots import window as plot
 from xlnet_jax.settings.config import Config, EvalConfig, ModelConfig
-from xlnet_jax.settings.files import to_dict
-from xlnet_jax.storage.versions import with_version
+from xlnet_jax.settings.fields import to_dict
+from xlnet_jax.storage.reading import with_version
 from xlnet_jax.training.evaluation import held_out_batches
 
 PLACES = np.arange(DATA.seq_len)

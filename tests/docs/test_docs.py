@@ -22,10 +22,9 @@ from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.objectives import presets
 from xlnet_jax.objectives.presets import base, demo
 from xlnet_jax.settings.config import Config, ModelConfig
-from xlnet_jax.settings.fields import flatten
-from xlnet_jax.settings.files import to_dict
+from xlnet_jax.settings.fields import flatten, to_dict
 from xlnet_jax.storage.hub import SHORT_NAMES
-from xlnet_jax.storage.versions import with_version
+from xlnet_jax.storage.reading import with_version
 from xlnet_jax.tasks.config import FinetuneConfig
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -1,4 +1,4 @@
-"""Checkpoints of every format: is_checkpoint by their files, loaded as one `Pretrained`, and saved in any format.
+"""Checkpoints of every format: recognised by their files, loaded as one `Pretrained`, and saved in any format.
 
 A new format is a module in interop/, with its table of weights and functions that read and write its files, and one
 entry in `_FORMATS`.
@@ -9,7 +9,7 @@ import difflib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -35,34 +35,16 @@ from xlnet_jax.storage.files import (
 Format = Literal["native", "tf1", "hf"]
 Activation = Literal["gelu", "gelu_erf", "relu"]
 
-
-class _Format(NamedTuple):
-    files: str  # by which a folder of this format is known, for messages
-    is_checkpoint: Callable[[Path], bool]
-    read: Callable[[Path], Pretrained | Found]
-    write: Callable[[Pretrained, Path], list[str]]
-
-
-_FORMATS: dict[Format, _Format] = {
-    "native": _Format(
-        "params/ or checkpoints/ of this project", native.is_checkpoint, native.read_newest, native.write
-    ),
-    "tf1": _Format("*.index of TensorFlow 1", tf1.is_checkpoint, tf1.read, tf1.write),
-    "hf": _Format(
-        f"{hf_files.SAFETENSORS} or {hf_files.TORCH} of Hugging Face",
-        hf_files.is_checkpoint,
-        hf_files.read,
-        hf_files.write,
-    ),
-}
-"""In the order in which they are looked for."""
+_FORMATS: dict[Format, Any] = {"native": native, "tf1": tf1, "hf": hf_files}
+"""Modules by the names of their formats, in the order in which these are looked for. Each has `is_checkpoint`, `read`,
+`write`, and FILES, by which a folder of the format is known."""
 
 
 def locate(path: str | Path) -> Path:
     """Return the folder or prefix of a checkpoint on this machine; a model of the Hugging Face Hub is fetched.
 
-    A str that is not a path on this machine may be a model's name (storage/hub.py); a Path is
-    always a path. Raises InputError where a model cannot be fetched, and for a path in a bucket.
+    A str that is not a path on this machine may be a model's name (storage/hub.py); a Path is always a
+    path. Raises InputError where a model cannot be fetched, and for a path in a bucket.
     """
     demand_weights_on_disk(path)
     if hub.is_bundled(path):
@@ -82,7 +64,7 @@ def recognise(source: Path) -> Format:
         if form.is_checkpoint(source):
             return name
     if source.is_dir():
-        raise InputError(f"no checkpoint in {source}: looked for {', '.join(form.files for form in _FORMATS.values())}")
+        raise InputError(f"no checkpoint in {source}: looked for {', '.join(form.FILES for form in _FORMATS.values())}")
     beside = [str(folder) for folder in source.parent.glob("*/")] if source.parent.is_dir() else []
     near = difflib.get_close_matches(str(source), beside, 1)
     raise InputError(
@@ -103,7 +85,7 @@ def load(path: str | Path, *, partial: bool = False, activation: Activation | No
     other, or hold what this project does not have.
     """
     source = locate(path)
-    loaded = _FORMATS[recognise(source)].read(source)
+    loaded: Pretrained | Found = _FORMATS[recognise(source)].read(source)
     if isinstance(loaded, Found):
         loaded = assemble(loaded, str(source), partial)
     if activation:
@@ -148,7 +130,7 @@ def save(
     with disk_errors_as_os_error(target.parent), complete_folder(target) as made:
         partial = Path(made)
         demand_space(partial, sum(a.nbytes for a in jax.tree.leaves(pretrained.params)))
-        notes = _FORMATS[to].write(pretrained, partial)
+        notes: list[str] = _FORMATS[to].write(pretrained, partial)
         add(partial, notes)
         return notes
 

@@ -1,11 +1,12 @@
 """Checkpoints of this project: those of training (training/checkpoint.py), and those of conversion, which hold no
-optimizer.
+optimizer; and the pretraining run that a checkpoint belongs to.
 
 params/ by Orbax · config/metadata, JSON with the version of the format, `model` and `objective` · tokenizer/ ·
 checksums.json · thresholds.json, tuned on the evaluation of a finetuning run
 """
 
 import dataclasses
+import logging
 import math
 import warnings
 from pathlib import Path
@@ -16,15 +17,15 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
+from data_pipelines.corpus import Corpus, is_corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, check_params, check_tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import LABEL_THRESHOLD, NULL_THRESHOLD, Thresholds, read_thresholds
 from xlnet_jax.objectives.registry import objective_named
-from xlnet_jax.settings.config import HeadConfig, ModelConfig
-from xlnet_jax.settings.files import from_dict, over
+from xlnet_jax.settings.config import Config, HeadConfig, ModelConfig
+from xlnet_jax.settings.fields import from_dict, over
 from xlnet_jax.settings.rules import validate_network
-from xlnet_jax.storage.quiet import keep_orbax_quiet
 from xlnet_jax.storage.reading import (
     Count,
     demand_fitting,
@@ -34,13 +35,15 @@ from xlnet_jax.storage.reading import (
     naming_damage,
     read_json,
     read_versioned,
+    with_version,
     write_checksums,
     write_versioned,
 )
-from xlnet_jax.storage.versions import with_version
 
-keep_orbax_quiet()
+# Orbax logs all its work, and the errors that it raises as well. What others write to absl's log stays.
+logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
 
+FILES = "params/ or checkpoints/ of this project"
 _DENSEST = 1000  # numbers in a byte: arrays of zeros are compressed
 PARAMS, CONFIG, TOKENIZER, RESULTS = "params", Path("config") / "metadata", "tokenizer", "results.json"
 THRESHOLDS = "thresholds.json"
@@ -94,16 +97,10 @@ def is_checkpoint(source: Path) -> bool:
     return find(source) is not None
 
 
-def read_newest(source: Path) -> Pretrained:
-    """Read the checkpoint that `find` finds; errors as `read`."""
-    return read(find(source) or source)
-
-
-def read(folder: Path) -> Pretrained:
-    """Read the checkpoint in this folder; arrays stay on the host.
-
-    Raises InputError on files that are damaged or contradict each other.
-    """
+def read(source: Path) -> Pretrained:
+    """Read the checkpoint that `find` finds; arrays stay on the host. Raises InputError on files that are damaged or
+    contradict each other."""
+    folder = find(source) or source
     demand_regular_files(folder)
     if damage := find_damage(folder, {PARAMS, CONFIG.parts[0], TOKENIZER}):
         raise InputError(f"{folder} is damaged: {damage}")
@@ -195,3 +192,33 @@ def _most_numbers(leaf: Any) -> int:
     """Return how many numbers the reader of an array takes memory for: a whole chunk, where that is larger."""
     chunks = (leaf.storage.chunk_shape, leaf.storage.write_shape) if leaf.storage else ()
     return max(math.prod(shape or ()) for shape in (leaf.shape, *chunks))
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Pretraining run that a checkpoint belongs to."""
+
+    folder: Path
+    config: Config
+
+    @classmethod
+    def of(cls, checkpoint: str | Path) -> "Run | None":
+        """Return the run of a checkpoint; None for a converted one or one of another project."""
+        source = Path(checkpoint)
+        found = find(source) if source.is_dir() else None
+        settings = read_settings(found) if found else {}
+        return cls(found.parent.parent, from_dict(Config, settings)) if found and "preset" in settings else None
+
+    def corpus(self) -> Corpus | None:
+        """Return the text that the run learned from, with its held-out part; None where it is gone."""
+        beside = self.folder / "corpus"
+        there = next((name for name in (beside, *(self.config.corpus or ())) if is_corpus(name)), None)
+        return Corpus(there) if there else None
+
+
+def trained_mem_len(pretrained: Pretrained, run: Run | None) -> int:
+    """Return the positions of memory that the weights were trained with; the paper's where the checkpoint does not say,
+    as most of Hugging Face's, and its positions have room for memory."""
+    if pretrained.model.positions != "relative":
+        return 0
+    return pretrained.model.mem_len if run else pretrained.model.mem_len or ModelConfig().mem_len

@@ -11,10 +11,8 @@ from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import presets
 from xlnet_jax.settings import parser
-from xlnet_jax.settings.bounds import above, at_least
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.fields import operational, setting
-from xlnet_jax.settings.files import identity_difference
+from xlnet_jax.settings.fields import above, at_least, identity_difference, operational, setting
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, validate_finetuning
 from xlnet_jax.training import machine

@@ -15,8 +15,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.inference.factorize import find_words
 from xlnet_jax.plots.attention import AttentionWeights, attention_page, draw_attention_png
 from xlnet_jax.settings.config import ModelConfig
-from xlnet_jax.settings.fields import CheckpointArgument
-from xlnet_jax.settings.files import list_of_texts
+from xlnet_jax.settings.fields import CheckpointArgument, list_of_texts
 from xlnet_jax.storage.files import demand_new_file, write_durably
 
 if TYPE_CHECKING:

@@ -21,11 +21,15 @@ from data_pipelines.tokenizer import CLS, PAD, SEP
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import progress
-from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.config import ModelConfig
-from xlnet_jax.settings.fields import CheckpointArgument, setting
-from xlnet_jax.settings.files import list_of_texts
-from xlnet_jax.settings.parser import with_plain_paths
+from xlnet_jax.settings.fields import (
+    CheckpointArgument,
+    at_least,
+    check_bounds,
+    list_of_texts,
+    setting,
+    with_plain_paths,
+)
 from xlnet_jax.storage.files import complete_file, demand_new_file
 
 if TYPE_CHECKING:
@@ -91,8 +95,8 @@ def embed_files(settings: EmbedSettings) -> tuple[int, int]:
     demand_new_file(settings.out, settings.overwrite)
     from data_pipelines.sources import read_texts
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
+    from xlnet_jax.checkpoints.native import Run, trained_mem_len
     from xlnet_jax.checkpoints.pretrained import on_device
-    from xlnet_jax.checkpoints.run import Run, trained_mem_len
 
     found = settings.find(settings.text)
     run = Run.of(settings.checkpoint)

@@ -13,8 +13,7 @@ import numpy as np
 
 from data_pipelines.tokenizer import SPACE, Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.fields import CheckpointArgument
-from xlnet_jax.settings.files import list_of_texts
+from xlnet_jax.settings.fields import CheckpointArgument, list_of_texts
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained

@@ -14,9 +14,15 @@ import numpy as np
 
 from data_pipelines.tokenizer import EOD, EOP, PAD, SPACE, SPECIAL_PIECES, Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.bounds import ANY_TEXT, at_least, between, check_bounds
-from xlnet_jax.settings.fields import CheckpointArgument, setting
-from xlnet_jax.settings.files import list_of_texts
+from xlnet_jax.settings.fields import (
+    ANY_TEXT,
+    CheckpointArgument,
+    at_least,
+    between,
+    check_bounds,
+    list_of_texts,
+    setting,
+)
 from xlnet_jax.settings.parser import with_keywords
 from xlnet_jax.storage.reading import naming_damage, read_document
 

@@ -24,9 +24,7 @@ import tyro
 from data_pipelines.sources import TextSourceSettings
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import Console, progress
-from xlnet_jax.settings.bounds import at_least, between, check_bounds
-from xlnet_jax.settings.fields import setting
-from xlnet_jax.settings.parser import with_plain_paths
+from xlnet_jax.settings.fields import at_least, between, check_bounds, setting, with_plain_paths
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -90,8 +88,8 @@ def recl(settings: ReclSettings) -> EffectiveContext:
     if len(settings.lengths) < 2:
         raise InputError(f"`longest` {settings.longest} must be at least twice `step` {settings.step}")
     from data_pipelines import sources
+    from xlnet_jax.checkpoints.native import Run
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
-    from xlnet_jax.checkpoints.run import Run
     from xlnet_jax.inference.log_probs import by_window
 
     models = _models(settings.checkpoints, settings.tokenizer)

@@ -24,10 +24,15 @@ import numpy as np
 from data_pipelines.sources import TextSourceSettings
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_until_unread, progress
-from xlnet_jax.settings.bounds import ANY_TEXT, at_least, check_bounds
-from xlnet_jax.settings.fields import CheckpointArgument, setting
-from xlnet_jax.settings.files import list_of_texts
-from xlnet_jax.settings.parser import with_plain_paths
+from xlnet_jax.settings.fields import (
+    ANY_TEXT,
+    CheckpointArgument,
+    at_least,
+    check_bounds,
+    list_of_texts,
+    setting,
+    with_plain_paths,
+)
 from xlnet_jax.storage.files import complete_file, demand_new_file
 
 if TYPE_CHECKING:
@@ -134,8 +139,8 @@ def score_files(settings: ScoreSettings) -> Totals:
     from data_pipelines.sources import TextRecord, read_texts
     from data_pipelines.tokenizer import UNK
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
+    from xlnet_jax.checkpoints.native import Run
     from xlnet_jax.checkpoints.pretrained import on_device, vocabulary_tokenizer
-    from xlnet_jax.checkpoints.run import Run
 
     run = Run.of(settings.checkpoint)
     pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)

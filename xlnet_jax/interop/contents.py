@@ -19,7 +19,7 @@ from xlnet_jax.models.heads import build_encoder, build_model
 from xlnet_jax.models.inputs import Inputs, text_inputs
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
-from xlnet_jax.settings.files import list_of_texts
+from xlnet_jax.settings.fields import list_of_texts
 
 NULL_THRESHOLD, LABEL_THRESHOLD = "qa.null_threshold", "multilabel.threshold"
 Thresholds = Mapping[str, float | None]

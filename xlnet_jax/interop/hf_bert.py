@@ -27,7 +27,7 @@ from xlnet_jax.interop.hf_settings import (
     tagging_head,
     threshold_settings,
 )
-from xlnet_jax.interop.weights import Layout, Weight
+from xlnet_jax.interop.weights import Layout, Weight, stack
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 MODEL_TYPES = ("bert", "roberta", "albert", "electra")
@@ -155,8 +155,7 @@ def _body(config: ModelConfig) -> Iterator[Weight]:
         yield from dense("bert.embeddings_project", "backbone/embedding_projection")
     for number in range(1 if config.share_layers else config.num_layers):
         part = () if config.share_layers else (number,)
-        for weight in _layer(config, f"bert.encoder.layer.{number}"):
-            yield dataclasses.replace(weight, path=f"backbone/layers/{weight.path}", part=part)
+        yield from stack(_layer(config, f"bert.encoder.layer.{number}"), part)
 
 
 def _layer(config: ModelConfig, prefix: str) -> Iterator[Weight]:

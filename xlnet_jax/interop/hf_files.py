@@ -37,6 +37,7 @@ from xlnet_jax.storage.reading import demand_fitting, demand_regular, demand_sto
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
+FILES = f"{SAFETENSORS} or {TORCH} of Hugging Face"
 INDEX = ".index.json"
 _WEIGHTS = (SAFETENSORS, SAFETENSORS + INDEX, TORCH, TORCH + INDEX)  # the first that is there is read
 

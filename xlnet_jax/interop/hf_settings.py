@@ -15,7 +15,7 @@ from xlnet_jax.interop.contents import (
 )
 from xlnet_jax.interop.weights import SAME, TRANSPOSED, Weight
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
-from xlnet_jax.storage.versions import with_version, without_version
+from xlnet_jax.storage.reading import with_version, without_version
 
 SPAN_SCOPE, TAG_SCOPE = "qa_outputs", "classifier"  # last layers of the simple question answering, and of tagging
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}  # ours -> theirs

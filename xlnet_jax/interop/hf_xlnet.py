@@ -24,23 +24,11 @@ from xlnet_jax.interop.hf_settings import (
     tagging_head,
     threshold_settings,
 )
-from xlnet_jax.interop.weights import SAME, TRANSPOSED, TWO_LEADING_ONES, Layout, Weight, refuse_beyond_xlnet
+from xlnet_jax.interop.weights import TRANSPOSED, TWO_LEADING_ONES, Weight, refuse_beyond_xlnet, stack
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 BODY = "transformer"
 
-_LAYER: dict[str, tuple[str, Layout]] = {  # our path in a layer -> name under layer.<i>, layout
-    **{f"attention/{x}": (f"rel_attn.{x}", SAME) for x in "qkvor"},
-    "attention/segment_embedding": ("rel_attn.seg_embed", SAME),
-    "attention/norm/LayerNorm_0/scale": ("rel_attn.layer_norm.weight", SAME),
-    "attention/norm/LayerNorm_0/bias": ("rel_attn.layer_norm.bias", SAME),
-    "feed_forward/inner/kernel": ("ff.layer_1.weight", TRANSPOSED),
-    "feed_forward/inner/bias": ("ff.layer_1.bias", SAME),
-    "feed_forward/outer/kernel": ("ff.layer_2.weight", TRANSPOSED),
-    "feed_forward/outer/bias": ("ff.layer_2.bias", SAME),
-    "feed_forward/norm/LayerNorm_0/scale": ("ff.layer_norm.weight", SAME),
-    "feed_forward/norm/LayerNorm_0/bias": ("ff.layer_norm.bias", SAME),
-}
 _BIASES = ("r_w_bias", "r_r_bias", "r_s_bias")
 _NO_ACTIVATION = "linear"
 _SETTINGS: dict[str, tuple[str, Any]] = {  # ours -> theirs, and its default
@@ -84,13 +72,22 @@ def _body(config: ModelConfig) -> Iterator[Weight]:
     yield Weight(f"{BODY}.mask_emb", "backbone/mask_embedding", (), TWO_LEADING_ONES, required=False)
     for layer in range(config.num_layers):
         prefix = f"{BODY}.layer.{layer}"
-        for ours, (theirs, layout) in _LAYER.items():
-            yield Weight(f"{prefix}.{theirs}", f"backbone/layers/{ours}", (layer,), layout)
+        yield from stack(_layer(prefix), (layer,))
         for number, name in enumerate(_BIASES):
             if config.untie_r:
                 yield Weight(f"{prefix}.rel_attn.{name}", "backbone/layers/attention/biases", (layer, number))
             else:
                 yield Weight(f"{prefix}.rel_attn.{name}", "backbone/biases", (number,))
+
+
+def _layer(prefix: str) -> Iterator[Weight]:
+    for name in "qkvor":
+        yield Weight(f"{prefix}.rel_attn.{name}", f"attention/{name}")
+    yield Weight(f"{prefix}.rel_attn.seg_embed", "attention/segment_embedding")
+    yield from norm(f"{prefix}.rel_attn.layer_norm", "attention/norm")
+    yield from dense(f"{prefix}.ff.layer_1", "feed_forward/inner")
+    yield from dense(f"{prefix}.ff.layer_2", "feed_forward/outer")
+    yield from norm(f"{prefix}.ff.layer_norm", "feed_forward/norm")
 
 
 def _top(head: HeadConfig | None) -> Iterator[Weight]:

@@ -14,11 +14,12 @@ import numpy as np
 from data_pipelines.tokenizer import MODEL_FILE, SETTINGS_FILE, Settings, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import Found, Pretrained, demand_layers, describe_thresholds
-from xlnet_jax.interop.weights import TWO_LEADING_ONES, Weight, left_behind, refuse_beyond_xlnet, to_theirs
+from xlnet_jax.interop.weights import TWO_LEADING_ONES, Weight, left_behind, refuse_beyond_xlnet, stack, to_theirs
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.storage.quiet import tensorflow
 from xlnet_jax.storage.reading import demand_fitting, demand_regular, naming_damage, read_json
 
+FILES = "*.index of TensorFlow 1"
 CONFIG, RELEASE = "xlnet_config.json", "xlnet_model.ckpt"
 CONFIGS = (CONFIG, "config.json")  # of a release, and of what the original's training writes
 # Of the optimizer, not of the network: Adam's slots under their two names, and its counters.
@@ -27,34 +28,7 @@ BODY = "model/transformer"
 SUMMARY = "model/sequnece_summary"  # as the original spells it
 RACE_SCOPE = "logits/dense"
 
-_LAYER = {  # our path in a layer -> name under layer_<i>
-    "attention/q": "rel_attn/q/kernel",
-    "attention/k": "rel_attn/k/kernel",
-    "attention/v": "rel_attn/v/kernel",
-    "attention/r": "rel_attn/r/kernel",
-    "attention/o": "rel_attn/o/kernel",
-    "attention/norm/LayerNorm_0/scale": "rel_attn/LayerNorm/gamma",
-    "attention/norm/LayerNorm_0/bias": "rel_attn/LayerNorm/beta",
-    "feed_forward/inner/kernel": "ff/layer_1/kernel",
-    "feed_forward/inner/bias": "ff/layer_1/bias",
-    "feed_forward/outer/kernel": "ff/layer_2/kernel",
-    "feed_forward/outer/bias": "ff/layer_2/bias",
-    "feed_forward/norm/LayerNorm_0/scale": "ff/LayerNorm/gamma",
-    "feed_forward/norm/LayerNorm_0/bias": "ff/LayerNorm/beta",
-}
 _BIASES = ("r_w_bias", "r_r_bias", "r_s_bias")
-_POOL = {
-    "summary/attention/query": "summary_bias",
-    **{f"summary/attention/{x}": f"abs_attn/{x}/kernel" for x in "qkvo"},
-    "summary/attention/norm/LayerNorm_0/scale": "abs_attn/LayerNorm/gamma",
-    "summary/attention/norm/LayerNorm_0/bias": "abs_attn/LayerNorm/beta",
-}
-_SPAN = {  # layer -> our path
-    "start_logits/dense": "start",
-    "end_logits/dense_0": "end_inner",
-    "end_logits/dense_1": "end_outer",
-    "answer_class/dense_0": "answer_inner",
-}
 
 
 def weights(config: ModelConfig, head: HeadConfig | None) -> Iterator[Weight]:
@@ -73,23 +47,35 @@ def _body(config: ModelConfig) -> Iterator[Weight]:
         else:
             yield Weight(f"{BODY}/{name}", "backbone/biases", (number,))
     yield Weight(f"{BODY}/seg_embed", "backbone/layers/attention/segment_embedding")
-    for layer in range(config.num_layers):
-        for ours, theirs in _LAYER.items():
-            yield Weight(f"{BODY}/layer_{layer}/{theirs}", f"backbone/layers/{ours}", (layer,))
+    for number in range(config.num_layers):
+        yield from stack(_layer(f"{BODY}/layer_{number}"), (number,))
+
+
+def _layer(prefix: str) -> Iterator[Weight]:
+    for name in "qkvro":
+        yield Weight(f"{prefix}/rel_attn/{name}/kernel", f"attention/{name}")
+    yield from _norm(f"{prefix}/rel_attn/LayerNorm", "attention/norm")
+    yield from _dense(f"{prefix}/ff/layer_1", "feed_forward/inner")
+    yield from _dense(f"{prefix}/ff/layer_2", "feed_forward/outer")
+    yield from _norm(f"{prefix}/ff/LayerNorm", "feed_forward/norm")
 
 
 def _top(head: HeadConfig | None) -> Iterator[Weight]:
     if head is None:
         yield Weight("model/lm_loss/bias", "output_bias")
     elif head.task == "question_answering":
-        for theirs, ours in _SPAN.items():
-            yield from _dense(theirs, ours)
-        yield Weight("end_logits/LayerNorm/gamma", "end_norm/LayerNorm_0/scale")
-        yield Weight("end_logits/LayerNorm/beta", "end_norm/LayerNorm_0/bias")
+        yield from _dense("start_logits/dense", "start")
+        yield from _dense("end_logits/dense_0", "end_inner")
+        yield from _norm("end_logits/LayerNorm", "end_norm")
+        yield from _dense("end_logits/dense_1", "end_outer")
+        yield from _dense("answer_class/dense_0", "answer_inner")
         yield Weight("answer_class/dense_1/kernel", "answer_outer/kernel")
     else:
         if head.summary == "attn":
-            yield from (Weight(f"{SUMMARY}/{theirs}", ours) for ours, theirs in _POOL.items())
+            yield Weight(f"{SUMMARY}/summary_bias", "summary/attention/query")
+            for name in "qkvo":
+                yield Weight(f"{SUMMARY}/abs_attn/{name}/kernel", f"summary/attention/{name}")
+            yield from _norm(f"{SUMMARY}/abs_attn/LayerNorm", "summary/attention/norm")
         if head.use_projection:
             yield from _dense(f"{SUMMARY}/summary", "summary/projection")
         # The original's name for a task without one is TASK_task.
@@ -98,7 +84,13 @@ def _top(head: HeadConfig | None) -> Iterator[Weight]:
 
 
 def _dense(theirs: str, ours: str) -> Iterator[Weight]:
-    yield from (Weight(f"{theirs}/{x}", f"{ours}/{x}") for x in ("kernel", "bias"))
+    yield Weight(f"{theirs}/kernel", f"{ours}/kernel")
+    yield Weight(f"{theirs}/bias", f"{ours}/bias")
+
+
+def _norm(theirs: str, ours: str) -> Iterator[Weight]:
+    yield Weight(f"{theirs}/gamma", f"{ours}/LayerNorm_0/scale")
+    yield Weight(f"{theirs}/beta", f"{ours}/LayerNorm_0/bias")
 
 
 def _head_of(variables: Mapping[str, np.ndarray]) -> HeadConfig | None:

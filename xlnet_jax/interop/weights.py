@@ -1,8 +1,8 @@
 """Parameters under the names and in the layouts of other formats. A format is a table of `Weight`."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -42,6 +42,12 @@ class Weight:
     part: tuple[int | slice, ...] = ()  # of the axes that ours stacks: layers, the three biases
     layout: Layout = SAME
     required: bool = True  # False: a checkpoint without it is whole all the same
+
+
+def stack(weights: Iterable[Weight], part: tuple[int, ...]) -> Iterator[Weight]:
+    """Yield the weights of one layer as a part of the arrays that hold all layers."""
+    for weight in weights:
+        yield replace(weight, path=f"backbone/layers/{weight.path}", part=part)
 
 
 @dataclass

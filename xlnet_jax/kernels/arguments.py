@@ -125,9 +125,8 @@ MASKED = -1e30
 rows that see no key exist."""
 
 
-def einsum_float32(equation: str, a: jnp.ndarray, b: jnp.ndarray) -> jnp.ndarray:
-    """Return an einsum that accumulates and returns float32, whatever the type of its operands."""
-    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
+einsum_float32 = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+"""einsum that accumulates and returns float32, whatever the type of its operands"""
 
 
 def round_up(size: int, multiple: int) -> int:

@@ -29,12 +29,13 @@ PositionScores: TypeAlias = Callable[[jnp.ndarray, AttentionInputs], jnp.ndarray
 def shift_scores_BNTK(query_BNTH: jnp.ndarray, inputs: AttentionInputs) -> jnp.ndarray:
     """Return BD of a window (`PositionScores`): products by distance, shifted to the keys."""
     key_BNRH, num_keys = direct_keys_BNRH(inputs), inputs.key_BNKH.shape[2]
-    content = query_BNTH.shape[2] - inputs.relations.num_targets
+    targets = inputs.relations.num_targets
+    content = query_BNTH.shape[2] - targets
     scores = []
     if content:
         by_distance_BNLR = einsum_float32("BNTH,BNRH->BNTR", query_BNTH[:, :, :content], key_BNRH)
         scores.append(shift_content_BNLK(by_distance_BNLR, num_keys))
-    if inputs.relations.num_targets:
+    if targets:
         by_distance_BNPR = einsum_float32("BNTH,BNRH->BNTR", query_BNTH[:, :, content:], key_BNRH)
         scores.append(shift_query_BNPK(by_distance_BNPR, inputs.relations.query_position_BP, num_keys))
     with jax.named_scope("relative_shift"):

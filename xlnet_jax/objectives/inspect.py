@@ -17,11 +17,17 @@ from xlnet_jax.errors import InputError, flags_for
 from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.registry import batch_source, validate
 from xlnet_jax.printing import Console, printing_colours, printing_until_unread
-from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.config import Config, DataConfig
-from xlnet_jax.settings.fields import Given, give, given_in, setting
-from xlnet_jax.settings.files import from_dict
-from xlnet_jax.settings.parser import with_plain_paths
+from xlnet_jax.settings.fields import (
+    Given,
+    at_least,
+    check_bounds,
+    from_dict,
+    give,
+    given_in,
+    setting,
+    with_plain_paths,
+)
 from xlnet_jax.storage.files import demand_new_file
 from xlnet_jax.storage.reading import read_versioned
 

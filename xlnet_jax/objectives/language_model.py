@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from data_pipelines.objectives import batch_spec, shape_of
+from data_pipelines.objectives import batch_spec, shapes_of
 from xlnet_jax.models.heads import PairHead, build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs, dense_inputs
 from xlnet_jax.models.masks import memory_in_use_BM
@@ -113,7 +113,7 @@ class LanguageModel:
         """Return the parameters, from one row: they do not depend on the batch."""
         c, m, filling = self.config.data, self.config.model, objective_named(self.config.objective).filling
         spec = batch_spec(filling.fields, replace(c, emit="compact"))
-        row = {name: jnp.zeros(shape_of(field, 1, c), field.dtype) for name, field in spec.items()}
+        row = {name: jnp.zeros(shape, spec[name].dtype) for name, shape in shapes_of(spec, 1, c).items()}
         mems = jnp.zeros((m.num_layers, 1, m.mem_len, m.d_model), m.dtype)
         inputs, at_BP = inputs_of(row, self.config)
         model = cast(Any, build_model(m, None))

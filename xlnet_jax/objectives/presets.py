@@ -22,6 +22,7 @@ from xlnet_jax.settings.config import (
     ModelConfig,
     OptimizerConfig,
 )
+from xlnet_jax.settings.fields import with_values
 from xlnet_jax.settings.parser import CommandLine, names_of, with_keywords
 
 C = TypeVar("C", bound=Config)
@@ -295,8 +296,8 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
     line = CommandLine.of(argv)
     start, origin = (kind(**vars(_start(each))) for each in (line, line.of_file_alone))
     config = parser.parse(kind, line, prog, about, start, origin)
-    if line.file and line.file.is_of_a_run:
-        start, _ = line.file.over(start, origin)
+    if line.is_of_a_run:
+        start = with_values(start, line.file_values(start, origin))
     if "data.seq-len" in line.chosen:
         config = following(config, start, line.chosen)
     validate(config)

@@ -11,9 +11,8 @@ from xlnet_jax.objectives import presets
 from xlnet_jax.objectives.registry import validate
 from xlnet_jax.planning.topologies import ENVIRONMENT, find_topology
 from xlnet_jax.printing import Console
-from xlnet_jax.settings.bounds import above, at_least, between
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.fields import operational
+from xlnet_jax.settings.fields import above, at_least, between, operational
 
 DOES_NOT_FIT = 1
 REDIRECTED_WIDTH = 132

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from xlnet_jax.settings.bounds import ANY_TEXT, above, at_least, between
-from xlnet_jax.settings.fields import Bound, Given, marked, operational, setting
+from xlnet_jax.settings.fields import ANY_TEXT, Bound, Given, above, at_least, between, marked, operational, setting
 
 
 def _is_host_and_port(address: str) -> bool:

@@ -1,7 +1,11 @@
-"""Fields of settings: a default, the bounds of its values, and marks that say what the setting decides.
+"""Fields of settings: a default, the bounds of its values, and marks that say what the setting decides; and settings as
+plain data, to and from dictionaries.
 
-A field with neither is written as in any dataclass. Lists of settings by their marks are derived with `marked`, so that
-a new field is listed where it is written, and nowhere else.
+    num_layers: int = setting(24, at_least(1), "weights")        -> model.num-layers 0 must be at least 1
+
+A field with neither bounds nor marks is written as in any dataclass. Every value must have the field's type, whole
+numbers must fit the 32 bits that they have on a device, other numbers must be finite, and text must not be empty unless
+the default is. Relations between several settings are rules: settings/rules.py.
 """
 
 import ast
@@ -9,11 +13,16 @@ import dataclasses
 import difflib
 import inspect
 import itertools
+import math
+import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast, get_type_hints
+from numbers import Integral, Real
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import tyro
 
+from xlnet_jax.errors import InputError, shown
 from xlnet_jax.printing import without_secrets
 
 T = TypeVar("T")
@@ -27,6 +36,9 @@ read. blocks: decides into which tokens and blocks that text is cut. common: sho
 and checkpoints, and not shown by --help-all either."""
 
 
+# ---- bounds ----------------------------------------------------------------------------------------------------------
+
+
 class Bound(NamedTuple):
     """Values that a setting may have; `text` completes the sentence "NAME VALUE ..."."""
 
@@ -36,6 +48,94 @@ class Bound(NamedTuple):
     def or_value(self, value: Any, meaning: str) -> "Bound":
         """Return a bound that allows this value as well."""
         return Bound(lambda given: given == value or self.holds(given), f"{self.text}, or {value} for {meaning}")
+
+
+FINITE = Bound(math.isfinite, "must be a finite number")
+COUNTABLE = Bound(lambda value: abs(value) < 2**31, "must be below 2^31")
+NOT_EMPTY = Bound(lambda value: value != "", "is empty: leave it out, or name something")
+ANY_TEXT = Bound(lambda value: True, "")
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "None"}
+
+
+def at_least(lowest: float, note: str = "") -> Bound:
+    """Return the bound of numbers from `lowest` on. note: the meaning of that value, for the message."""
+    return Bound(lambda value: value >= lowest, f"must be at least {lowest}" + (f" ({note})" if note else ""))
+
+
+def above(lowest: float, hint: str = "") -> Bound:
+    """Return the bound of numbers greater than `lowest`. hint: what to do, for the message."""
+    return Bound(lambda value: value > lowest, f"must be above {lowest}" + (f": {hint}" if hint else ""))
+
+
+def between(low: float, high: float, ends: Literal["[]", "[)", "(]", "()"] = "[]") -> Bound:
+    """Return the bound of an interval; a square bracket includes its end, a round one excludes it."""
+
+    def holds(value: float) -> bool:
+        return low <= value <= high and (value != low or ends[0] == "[") and (value != high or ends[1] == "]")
+
+    return Bound(holds, f"must be in {ends[0]}{low}, {high}{ends[1]}")
+
+
+def check_bounds(config: Any) -> None:
+    """Raise InputError with the first setting of a dataclass, or of those inside it, that is out of its bounds."""
+    for broken in out_of_bounds(config):
+        raise InputError(broken)
+
+
+def out_of_bounds(config: Any, prefix: str = "") -> Iterator[str]:
+    """Yield a line for each setting of a dataclass, or of those inside it, that is out of its bounds.
+
+    A setting at the top is named as an argument (`batch_size`), others by their dotted names (model.num-layers).
+    prefix: the dotted name of `config` itself, with a dot at its end.
+    """
+    for setting in flatten(config, prefix):
+        name = setting.name if "." in setting.name else f"`{setting.python_name}`"
+        if setting.value != "" and not has_type(setting.value, setting.hint):
+            yield f"{name} {setting.value!r} must be {describe_type(setting.hint)}"
+        elif broken := _find_broken(setting.value, setting.field):
+            yield f"{name} {broken}"
+
+
+def _find_broken(value: Any, field: dataclasses.Field[Any]) -> str | None:
+    """Return the first bound that a value of the right type breaks, in words."""
+    bounds = field.metadata.get("bounds", ())
+    for element in value if isinstance(value, tuple) else (value,):
+        implied: list[Bound] = []
+        if isinstance(element, str):
+            implied = [NOT_EMPTY] if field.default != "" and ANY_TEXT not in bounds else []
+        elif isinstance(element, Real):
+            implied = [COUNTABLE if isinstance(element, Integral) else FINITE]
+        for bound in (*implied, *bounds):
+            if element is not None and not bound.holds(element):
+                return f"{element} {bound.text}".lstrip()
+    return None
+
+
+def has_type(value: Any, hint: Any) -> bool:
+    """Say whether a value has the type of a setting; True and False are no numbers."""
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(has_type(value, option) for option in get_args(hint))
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(has_type(element, get_args(hint)[0]) for element in value)
+    if isinstance(value, bool) or hint is bool:
+        return isinstance(value, bool) and hint is bool
+    return isinstance(value, {int: Integral, float: Real}.get(hint, hint))
+
+
+def describe_type(hint: Any) -> str:
+    """Return the type of a setting in words."""
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(get_args(hint))}"
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(describe_type(option) for option in get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"a list, each {describe_type(get_args(hint)[0])}"
+    return _WORDS.get(hint, hint.__name__)
+
+
+# ---- fields ----------------------------------------------------------------------------------------------------------
 
 
 class Setting(NamedTuple):
@@ -68,6 +168,11 @@ def operational(default: Any, *says: Bound | Mark) -> Any:
     return setting(default, *says, "operational")
 
 
+def is_marked(field: dataclasses.Field[Any], *marks: Mark) -> bool:
+    """Return True if a field has one of these marks."""
+    return not field.metadata.get("marks", frozenset()).isdisjoint(marks)
+
+
 def marked(kind: type, *marks: Mark) -> tuple[str, ...]:
     """Return the names of the fields of a dataclass that have one of these marks."""
     return tuple(f.name for f in dataclasses.fields(kind) if is_marked(f, *marks))
@@ -90,14 +195,15 @@ def flatten(config: Any, prefix: str = "") -> list[Setting]:
     return settings
 
 
-def with_values(config: T, values: Mapping[str, Any]) -> T:
-    """Return settings with these values, by dotted names in Python's spelling, as `data.batch_size`."""
-    inner: dict[str, dict[str, Any]] = {}
-    for name, value in values.items():
-        first, _, rest = name.partition(".")
-        inner.setdefault(first, {})[rest] = value
-    changed = {name: v[""] if "" in v else with_values(getattr(config, name), v) for name, v in inner.items()}
-    return dataclasses.replace(cast(Any, config), **changed)
+def docstrings_of(kind: type) -> dict[str, str]:
+    """Return the docstring below each field of a dataclass, inherited ones included."""
+    found: dict[str, str] = {}
+    for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
+        (definition,) = ast.parse(inspect.getsource(base)).body
+        for field, below in itertools.pairwise(cast(ast.ClassDef, definition).body):
+            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+                found[ast.unparse(field.target)] = " ".join(ast.literal_eval(below.value).split())
+    return found
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -109,12 +215,25 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return near[0] if near else None
 
 
+# ---- settings that differ, and those that were given -----------------------------------------------------------------
+
+
 def differences(ours: Any, theirs: Any) -> Iterator[tuple[Setting, Any]]:
     """Yield (our setting, their value) wherever two trees of one kind differ. URLs are the same where only what gives
     access differs."""
     for our, their in zip(flatten(ours), flatten(theirs), strict=True):
         if our.value != their.value and without_secrets(our.value) != without_secrets(their.value):
             yield our, their.value
+
+
+def identity_difference(ours: Any, theirs: Any) -> list[str]:
+    """Return 'name: their value there, our value here' for each identity setting in which two trainings differ."""
+    own_schedule = ours.optimizer.decay_steps is not None  # otherwise the schedule ends with the run
+    return [
+        f"{setting.name}: {old!r} there, {setting.value!r} here"
+        for setting, old in differences(ours, theirs)
+        if not (setting.has("operational") or (own_schedule and setting.name == "steps"))
+    ]
 
 
 def given_in(config: Any, start: Any) -> frozenset[str]:
@@ -133,17 +252,110 @@ def give(start: T, settings: T, given: Collection[str], prefix: str = "") -> T:
     return dataclasses.replace(cast(Any, start), **{name: getattr(settings, name) for name in names})
 
 
-def docstrings_of(kind: type) -> dict[str, str]:
-    """Return the docstring below each field of a dataclass, inherited ones included."""
-    found: dict[str, str] = {}
-    for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
-        (definition,) = ast.parse(inspect.getsource(base)).body
-        for field, below in itertools.pairwise(cast(ast.ClassDef, definition).body):
-            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
-                found[ast.unparse(field.target)] = " ".join(ast.literal_eval(below.value).split())
+# ---- plain data ------------------------------------------------------------------------------------------------------
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Return the settings as nested plain types, URLs without what may give access: the content of config.json."""
+
+    def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in items if name != "given"}
+
+    return without_secrets(dataclasses.asdict(config, dict_factory=plain))
+
+
+def from_dict(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Return settings of this kind from the dictionaries of `to_dict`; missing keys take their defaults. Raises
+    InputError as `over`."""
+    return over(kind(), values, "config.")
+
+
+def over(default: T, values: Mapping[str, Any], where: str) -> T:
+    """Return settings with the values of nested dictionaries in place of their own. where: what errors put before
+    names.
+
+    Raises InputError, with the name, on unknown settings and on values of another type.
+    """
+    return with_values(default, read_values(default, dict(dotted(values)), where))
+
+
+def with_values(config: T, values: Mapping[str, Any]) -> T:
+    """Return settings with these values, by dotted names in Python's spelling, as `data.batch_size`."""
+    inner: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        inner.setdefault(first, {})[rest] = value
+    changed = {name: v[""] if "" in v else with_values(getattr(config, name), v) for name, v in inner.items()}
+    return dataclasses.replace(cast(Any, config), **changed)
+
+
+def with_plain_paths(settings: T) -> T:
+    """Return settings with text in place of paths, as they are compared and stored."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(plain, value))
+        return str(value) if isinstance(value, PurePath) else value
+
+    return with_values(settings, {setting.python_name: plain(setting.value) for setting in flatten(settings)})
+
+
+def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested dictionaries, and of sections as dataclasses, by their dotted names in Python's
+    spelling."""
+    for key, value in values.items():
+        name = prefix + key.replace("-", "_")
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{name}.")
+        elif dataclasses.is_dataclass(value):
+            yield from ((setting.python_name, setting.value) for setting in flatten(value, f"{name}."))
+        else:
+            yield name, value
+
+
+def read_values(settings: Any, values: Mapping[str, Any], where: str, quote: str = "") -> dict[str, Any]:
+    """Return values, by dotted names, with the types that they have in these settings. where, quote: what errors put
+    before a name, and around it. Raises InputError as `over`."""
+    hints, read = {setting.python_name: setting.hint for setting in flatten(settings)}, {}
+    for name, value in values.items():
+        shown_name = f"{where}{quote}{name}{quote}"
+        if name not in hints:
+            near, is_section = nearest(name, hints), any(known.startswith(f"{name}.") for known in hints)
+            hint = f"did you mean {near}?" if near else "docs/settings.md lists them all"
+            hint = "a section takes a dictionary" if is_section else hint
+            raise InputError(f"{shown_name} is no setting: {hint}")
+        read[name] = _convert(value, hints[name])
+        if not has_type(read[name], hints[name]):
+            wanted = describe_type(hints[name])
+            words = wanted if quote else wanted.replace("None", "null")  # as Python or JSON calls it
+            raise InputError(f"{shown_name} {shown(value)}: give {words}")
+    return read
+
+
+def _convert(value: Any, hint: Any) -> Any:
+    """Return a value of JSON or of Python in the form of a setting: a list, or one value, as a tuple, a whole number as
+    a number, a path as text."""
+    several = next((option for option in (hint, *get_args(hint)) if get_origin(option) is tuple), None)
+    if several and value is not None:
+        values = value if isinstance(value, list | tuple) else [value]
+        return tuple(_convert(each, get_args(several)[0]) for each in values)
+    options = get_args(hint) or (hint,)
+    if type(value) is int and float in options and int not in options:
+        return float(value)
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def list_of_texts(texts: str | Iterable[str], name: str = "texts") -> list[str]:
+    """Return texts as a list; a single one is a list of one. name: of the argument, for errors.
+
+    Raises InputError where anything among them is no text.
+    """
+    if isinstance(texts, str):
+        return [texts]
+    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable) or hasattr(texts, "columns"):
+        raise InputError(f"`{name}` is a list of texts, and not {shown(texts)}")
+    found = list(texts)
+    for number, text in enumerate(found):
+        if not isinstance(text, str):
+            raise InputError(f"`{name}`: number {number}, from 0, is no text, but {shown(text)}")
     return found
-
-
-def is_marked(field: dataclasses.Field[Any], *marks: Mark) -> bool:
-    """Return True if a field has one of these marks."""
-    return not field.metadata.get("marks", frozenset()).isdisjoint(marks)

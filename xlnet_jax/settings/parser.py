@@ -10,20 +10,29 @@ import difflib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import PurePath
-from typing import Annotated, Any, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 import tyro
 from etils import epath
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_colours
-from xlnet_jax.settings.bounds import check_bounds
 from xlnet_jax.settings.config import ModelConfig
-from xlnet_jax.settings.fields import T, docstrings_of, fields_of, flatten, is_marked, marked, nearest, with_values
-from xlnet_jax.settings.files import dotted, read_values
-from xlnet_jax.storage.reading import read_json
-from xlnet_jax.storage.versions import KEY, without_version
+from xlnet_jax.settings.fields import (
+    T,
+    check_bounds,
+    docstrings_of,
+    dotted,
+    fields_of,
+    flatten,
+    is_marked,
+    marked,
+    nearest,
+    read_values,
+    with_plain_paths,
+    with_values,
+)
+from xlnet_jax.storage.reading import FORMAT_VERSION, read_json, without_version
 
 REPLACED = {
     "steps": {"epochs"},
@@ -37,51 +46,37 @@ FLAG = "--config"
 HELP = f"{FLAG} FILE: settings from a JSON file, such as config.json of a run; flags replace them"
 
 
-class ConfigFile(NamedTuple):
-    """Settings that a file gives, by their dotted names in Python's spelling."""
-
-    path: str
-    values: dict[str, Any]
-
-    @property
-    def is_of_a_run(self) -> bool:
-        """True where the file names most settings of the network, as a run writes them, and not a few chosen ones."""
-        named = sum(name.startswith("model.") for name in self.values)
-        return 2 * named > len(dataclasses.fields(ModelConfig))
-
-    def over(self, start: T, origin: T | None = None) -> tuple[T, frozenset[str]]:
-        """Return settings with those of the file in place of their own, and the dotted names of those.
-
-        origin: settings that a run's file itself started from, by its preset, objective or task; where `start` is of
-        another name, only what differs from `origin` is taken over. Raises InputError on an unknown name, with the
-        nearest, and on a value of another type.
-        """
-        values = read_values(start, self.values, f"{self.path}: ")
-        if origin is not None and origin != start and self.is_of_a_run:
-            usual = {setting.python_name: setting.value for setting in flatten(origin)}
-            values = {name: value for name, value in values.items() if value != usual[name]}
-        return with_values(start, values), frozenset(name.replace("_", "-") for name in values)
-
-
 class CommandLine(list[str]):
-    """Words of a command line without --config, and the settings of its file, which is read once."""
+    """Words of a command line without --config, and the settings of its file, which is read once.
 
-    def __init__(self, words: Iterable[str], file: ConfigFile | None):
+    path: of the file; "" = none. values: its settings, by their dotted names in Python's spelling.
+    """
+
+    def __init__(self, words: Iterable[str], path: str = "", values: Mapping[str, Any] | None = None):
         super().__init__(words)
-        self.file = file
+        self.path, self.values = path, values or {}
 
     @classmethod
     def of(cls, argv: Sequence[str]) -> "CommandLine":
         """Return a command line with the file that it names last. Raises InputError where the file cannot be read."""
         if isinstance(argv, cls):
             return argv
-        path, words = _split(argv)
-        line = cls(words, None)
-        if path is not None:
-            values = _read(path)
+        path, words = "", []
+        rest = iter(argv)
+        for word in rest:
+            flag, equals, value = word.partition("=")
+            if flag != FLAG:
+                words.append(word)
+                continue
+            path = value if equals else next(rest, "")
+            if not path or path.startswith("--"):
+                raise InputError(f"{FLAG} names no file")
+        line = cls(words, path)
+        if path:
+            values = dict(dotted(read_json(epath.Path(path).expanduser())))
+            values = without_version("run", values, path) if FORMAT_VERSION in values else values
             replaced = {name for flag in line.flags for name in REPLACED.get(flag, ())}
-            kept = {name: value for name, value in values.items() if name.replace("_", "-") not in replaced}
-            line.file = ConfigFile(path, kept)
+            line.values = {name: value for name, value in values.items() if name.replace("_", "-") not in replaced}
         return line
 
     @property
@@ -92,35 +87,34 @@ class CommandLine(list[str]):
         return frozenset(name.removeprefix("no-").replace(".no-", ".") for name in names)
 
     @property
+    def is_of_a_run(self) -> bool:
+        """True where the file names most settings of the network, as a run writes them, and not a few chosen ones."""
+        named = sum(name.startswith("model.") for name in self.values)
+        return 2 * named > len(dataclasses.fields(ModelConfig))
+
+    @property
     def chosen(self) -> frozenset[str]:
         """Dotted names of the settings that somebody chose for this command, by a flag or in a file written by hand.
         The file of a run gives every setting, and chooses none."""
-        values = self.file.values if self.file and not self.file.is_of_a_run else ()
-        return self.flags.union(name.replace("_", "-") for name in values)
+        return self.flags if self.is_of_a_run else self.flags | names_of(self.values)
 
     @property
     def of_file_alone(self) -> "CommandLine":
         """The command line that names the file only."""
-        return CommandLine((), self.file)
+        return CommandLine((), self.path, self.values)
 
+    def file_values(self, start: Any, origin: Any = None) -> dict[str, Any]:
+        """Return the settings of the file, by dotted names, with the types that they have in `start`.
 
-def _split(argv: Sequence[str]) -> tuple[str | None, list[str]]:
-    path, others, words = None, [], iter(argv)
-    for word in words:
-        if word == FLAG:
-            path = next(words, "")
-        elif word.startswith(f"{FLAG}="):
-            path = word.partition("=")[2]
-        else:
-            others.append(word)
-        if path is not None and (not path or path.startswith("--")):
-            raise InputError(f"{FLAG} names no file")
-    return path, others
-
-
-def _read(path: str) -> dict[str, Any]:
-    values = dict(dotted(read_json(epath.Path(path).expanduser())))
-    return without_version("run", values, path) if KEY in values else values
+        origin: settings that a run's file itself started from, by its preset, objective or task; where `start` is of
+        another name, only what differs from `origin` is taken over. Raises InputError on an unknown name, with the
+        nearest, and on a value of another type.
+        """
+        values = read_values(start, self.values, f"{self.path}: ")
+        if origin is not None and origin != start and self.is_of_a_run:
+            usual = {setting.python_name: setting.value for setting in flatten(origin)}
+            values = {name: value for name, value in values.items() if value != usual[name]}
+        return values
 
 
 def with_keywords(start: T, given: Mapping[str, Any]) -> T:
@@ -138,21 +132,10 @@ def with_keywords(start: T, given: Mapping[str, Any]) -> T:
     return changed
 
 
-def with_plain_paths(settings: T) -> T:
-    """Return settings with text in place of paths, as they are compared and stored."""
-    return with_values(settings, {s.python_name: _plain(s.value) for s in flatten(settings)})
-
-
 def names_of(given: Mapping[str, Any]) -> frozenset[str]:
     """Return the dotted names of the settings that keywords give, spelled as flags are; a whole section gives all of
     its own."""
     return frozenset(name.replace("_", "-") for name, _ in dotted(given))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(map(_plain, value))
-    return str(value) if isinstance(value, PurePath) else value
 
 
 HELP_ALL = "--help-all"
@@ -170,18 +153,19 @@ def parse(
     words and the file of --config give. Raises InputError on a mistake; prints and exits on --help.
 
     default: settings to start from; None = the defaults of `kind`. origin: settings that a run's file of --config
-    started from (`ConfigFile.over`).
+    started from (`CommandLine.file_values`).
     """
     mistakes = io.StringIO()
     line = CommandLine.of(argv)
     if not {"-h", "--help", HELP_ALL}.isdisjoint(line) and dataclasses.is_dataclass(kind) and marked(kind, "common"):
         _show_help(kind() if default is None else default, prog, description, shows_all=HELP_ALL in line)
     if HELP_ALL in line:
-        line = CommandLine(["--help"], line.file)
+        line = CommandLine(["--help"], line.path, line.values)
     given = line.flags
-    if line.file:
-        default, of_file = line.file.over(_undecided(kind, line) if default is None else default, origin)
-        given |= of_file
+    if line.path:
+        default = _undecided(kind, line) if default is None else default
+        values = line.file_values(default, origin)
+        default, given = with_values(default, values), given | names_of(values)
     words = _gathered(line, kind)
     description = f"{description}\n\n{HELP}"
     start: dict[str, Any] = {} if default is None else {"default": default}
@@ -244,8 +228,8 @@ def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callabl
     """
     line, setting = CommandLine.of(argv), flag.removeprefix("--").replace("-", "_")
     name, given = otherwise, flag
-    if line.file and setting in line.file.values:
-        name, given = str(line.file.values[setting]), f"{line.file.path}: {setting}"
+    if setting in line.values:
+        name, given = str(line.values[setting]), f"{line.path}: {setting}"
     for i, word in enumerate(line):
         if word == flag and i + 1 < len(line):
             name, given = line[i + 1], flag

@@ -6,7 +6,6 @@ from itertools import chain
 
 from xlnet_jax.dims import CLS_SEGMENT, WINDOW_SPECIALS
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.bounds import out_of_bounds
 from xlnet_jax.settings.config import (
     DataConfig,
     DistributedConfig,
@@ -15,6 +14,7 @@ from xlnet_jax.settings.config import (
     OptimizerConfig,
     RunConfig,
 )
+from xlnet_jax.settings.fields import out_of_bounds
 
 
 def validate_network(model: ModelConfig, head: HeadConfig | None, where: str) -> None:

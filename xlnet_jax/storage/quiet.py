@@ -1,9 +1,6 @@
-"""Keep libraries quiet. TensorFlow is imported when it is first used, silent and without the accelerators: every use in
-the project is `tf = tensorflow()` inside a function. Orbax's log reports all its work and the errors that it raises
-as well; what others write to absl's log, which Orbax uses, stays.
-"""
+"""TensorFlow, imported when it is first used, silent and without the accelerators: every use in the project is
+`tf = tensorflow()` inside a function."""
 
-import logging
 import os
 from functools import cache
 from typing import Any
@@ -23,8 +20,3 @@ def tensorflow() -> Any:
 
     tf.config.set_visible_devices([], "GPU")
     return tf
-
-
-def keep_orbax_quiet() -> None:
-    """Drop the messages of Orbax from absl's log."""
-    logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)

@@ -1,7 +1,11 @@
 """Read files that may be damaged, or made by a stranger: regular files of a fitting size, JSON of a known form and
 version, arrays whose header fits their file, names that stay inside their folder, and the size and CRC-32 of every
 file of a checkpoint. Every InputError names the file and what is wrong in it. All JSON and all arrays of NumPy are
-decoded here, but for the file of --config (settings/parser.py), which keeps names that stand twice.
+decoded here.
+
+A JSON file of this project has the version of its format under `format_version`, and metrics.jsonl in its first record.
+From the first release on, a format changes only together with its number here. docs/trust.md lists the files of each
+format.
 """
 
 import contextlib
@@ -12,15 +16,18 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, Literal, get_args
 
 import msgspec
 import numpy as np
 from etils import epath
 
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import InputError, shown
 from xlnet_jax.storage.files import in_bucket, write_durably
-from xlnet_jax.storage.versions import Format, with_version, without_version
+
+FORMAT_VERSION = "format_version"
+Format = Literal["checkpoint", "run", "metrics", "results", "thresholds", "comparison", "corpus", "tokenizer", "export"]
+VERSIONS: dict[Format, int] = dict.fromkeys(get_args(Format), 1)
 
 DOCUMENT = 256 << 20
 """Largest size of a file that is read as one text, such as JSON or a vocabulary: bytes"""
@@ -100,6 +107,26 @@ def parse_json(content: bytes | str, where: str, form: Any = dict[str, Any], rem
         value = json.loads(content)
         msgspec.json.encode(value)  # refuses half a surrogate pair, and numbers of more than 64 bits
         return msgspec.convert(value, form)
+
+
+def with_version(name: Format, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a file of this format with its version, which comes first."""
+    return {FORMAT_VERSION: VERSIONS[name], **content}
+
+
+def without_version(name: Format, content: Any, where: str, remedy: str = "") -> dict[str, Any]:
+    """Return the content of a file of this format without its version.
+
+    where: name of the file in messages. remedy: what to do about a file of another version. Raises InputError where the
+    content is not a dictionary, or has no version or another one.
+    """
+    reads = f"this xlnet_jax reads version {VERSIONS[name]} of {name} files"
+    end = remedy and f"; {remedy}"
+    if not isinstance(content, Mapping) or FORMAT_VERSION not in content:
+        raise InputError(f"{where} has no {FORMAT_VERSION}: {reads}{end}")
+    if (found := content[FORMAT_VERSION]) != VERSIONS[name] or isinstance(found, bool):
+        raise InputError(f"{where} has {FORMAT_VERSION} {shown(found)}: {reads}{end}")
+    return {key: value for key, value in content.items() if key != FORMAT_VERSION}
 
 
 def read_versioned(file: epath.PathLike, name: Format, form: Any = dict[str, Any], remedy: str = "") -> Any:

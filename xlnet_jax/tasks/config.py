@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 import tyro
 
-from xlnet_jax.settings.bounds import above, at_least, between
 from xlnet_jax.settings.config import (
     BatchConfig,
     CheckpointConfig,
@@ -15,7 +14,7 @@ from xlnet_jax.settings.config import (
     OptimizerConfig,
     RunConfig,
 )
-from xlnet_jax.settings.fields import operational, setting
+from xlnet_jax.settings.fields import above, at_least, between, operational, setting
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,7 @@ from typing import Annotated, Literal
 import tyro
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.bounds import at_least, check_bounds
-from xlnet_jax.settings.fields import setting
-from xlnet_jax.settings.parser import with_plain_paths
+from xlnet_jax.settings.fields import at_least, check_bounds, setting, with_plain_paths
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import NULL_THRESHOLD
 from xlnet_jax.models.heads import build_model
-from xlnet_jax.settings.files import from_dict
+from xlnet_jax.settings.fields import from_dict
 
 if TYPE_CHECKING:
     from xlnet_jax.tasks.config import FinetuneConfig

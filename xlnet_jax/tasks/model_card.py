@@ -15,8 +15,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.objectives.presets import defaults_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.fields import differences
-from xlnet_jax.settings.files import from_dict
+from xlnet_jax.settings.fields import differences, from_dict
 from xlnet_jax.storage import hub
 from xlnet_jax.storage.reading import read_json, read_versioned
 from xlnet_jax.tasks.config import FinetuneConfig

@@ -22,7 +22,7 @@ from etils import epath
 from xlnet_jax.checkpoints import native
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import RunConfig
-from xlnet_jax.settings.files import from_dict, identity_difference, to_dict
+from xlnet_jax.settings.fields import from_dict, identity_difference, to_dict
 from xlnet_jax.storage.files import (
     absolute,
     demand_space,
@@ -32,14 +32,10 @@ from xlnet_jax.storage.files import (
     sync,
     sync_tree,
 )
-from xlnet_jax.storage.quiet import keep_orbax_quiet
-from xlnet_jax.storage.reading import find_damage, read_json, write_checksums
-from xlnet_jax.storage.versions import with_version
+from xlnet_jax.storage.reading import find_damage, read_json, with_version, write_checksums
 from xlnet_jax.training import sharding
 from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.step import Guard, TrainState, empty_mems_ZBMD
-
-keep_orbax_quiet()
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ from data_pipelines.sources import TextSourceSettings
 from data_pipelines.windows import resized, steps_per_block
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_until_unread, progress
-from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, MeshConfig
-from xlnet_jax.settings.fields import CheckpointArgument, Given, give, given_in, setting
+from xlnet_jax.settings.fields import CheckpointArgument, Given, at_least, check_bounds, give, given_in, setting
 from xlnet_jax.settings.parser import with_keywords
 from xlnet_jax.storage.files import complete_file, demand_new_file
 
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from data_pipelines.corpus import Corpus, Manifest
+    from xlnet_jax.checkpoints.native import Run
     from xlnet_jax.checkpoints.pretrained import Pretrained
-    from xlnet_jax.checkpoints.run import Run
     from xlnet_jax.training.evaluation import Measured
 
 BATCH_SIZE = 8  # rows, for a checkpoint that no run of ours wrote
@@ -101,8 +100,8 @@ def evaluate(
     asked = with_keywords(start, settings)
     asked.check()
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
+    from xlnet_jax.checkpoints.native import Run
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
-    from xlnet_jax.checkpoints.run import Run
     from xlnet_jax.training.evaluation import measure_loss
     from xlnet_jax.training.resolve import demand_memory
 
@@ -137,7 +136,7 @@ def _config(settings: EvaluateSettings, pretrained: Pretrained, run: Run | None)
     The original's windows are twice as long as the part that becomes memory (512 and 256); so are those of a checkpoint
     that tells nothing but that part, as Hugging Face's `reuse_len` does.
     """
-    from xlnet_jax.checkpoints.run import trained_mem_len
+    from xlnet_jax.checkpoints.native import trained_mem_len
     from xlnet_jax.objectives.presets import with_objective
 
     objective = settings.objective or (run.config.objective if run else pretrained.objective)

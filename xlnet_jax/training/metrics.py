@@ -24,10 +24,9 @@ from xlnet_jax.costs import peak_flops
 from xlnet_jax.errors import InputError, first_line
 from xlnet_jax.objectives.registry import step_flops
 from xlnet_jax.settings.config import Config, RunConfig
-from xlnet_jax.settings.files import to_dict
+from xlnet_jax.settings.fields import to_dict
 from xlnet_jax.storage.files import Spool, in_bucket, write_durably
-from xlnet_jax.storage.reading import demand_regular, parse_json
-from xlnet_jax.storage.versions import with_version, without_version
+from xlnet_jax.storage.reading import demand_regular, parse_json, with_version, without_version
 
 _TORCH = sys.modules.get("torch")
 sys.modules["torch"] = None  # type: ignore[assignment]

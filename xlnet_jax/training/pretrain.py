@@ -20,8 +20,7 @@ from xlnet_jax.objectives.registry import batch_source, objective_named
 from xlnet_jax.plots.curves import draw_curves
 from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import Config, DistributedConfig
-from xlnet_jax.settings.fields import marked, with_values
-from xlnet_jax.settings.parser import with_plain_paths
+from xlnet_jax.settings.fields import marked, with_plain_paths, with_values
 from xlnet_jax.storage.files import name_on_disk
 from xlnet_jax.training.attention import check_attention, last_windows
 from xlnet_jax.training.checkpoint import Checkpoints

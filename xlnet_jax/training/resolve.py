@@ -17,8 +17,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import PRESETS, defaults_of
 from xlnet_jax.objectives.registry import validate
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.fields import with_values
-from xlnet_jax.settings.files import from_dict, to_dict
+from xlnet_jax.settings.fields import from_dict, to_dict, with_values
 from xlnet_jax.storage.files import drop_leftovers
 from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import choose_attention

@@ -16,7 +16,7 @@ import optax
 from flax import struct
 from jax.sharding import Mesh
 
-from data_pipelines.objectives import batch_spec, shape_of
+from data_pipelines.objectives import batch_spec, shapes_of
 from xlnet_jax.dims import Batch
 from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, Objective, Scored, objective_of
@@ -327,8 +327,8 @@ def batch_of_windows(config: Config, mesh: Mesh) -> AbstractBatch:
     data, over_batch = config.data, sharding.over_batch(mesh)
     spec = batch_spec(objective_named(config.objective).filling.fields, data)
     return {
-        name: jax.ShapeDtypeStruct(shape_of(field, data.batch_size, data), jnp.dtype(field.dtype), sharding=over_batch)
-        for name, field in spec.items()
+        name: jax.ShapeDtypeStruct(shape, jnp.dtype(spec[name].dtype), sharding=over_batch)
+        for name, shape in shapes_of(spec, data.batch_size, data).items()
     }
 
 

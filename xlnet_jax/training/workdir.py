@@ -24,8 +24,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config, RunConfig
-from xlnet_jax.settings.fields import differences
-from xlnet_jax.settings.files import from_dict, identity_difference, to_dict
+from xlnet_jax.settings.fields import differences, from_dict, identity_difference, to_dict
 from xlnet_jax.storage.files import demand_bucket_library, in_bucket
 from xlnet_jax.storage.lock import BucketLock, DiskLock
 from xlnet_jax.storage.reading import read_versioned, write_versioned

@@ -38,7 +38,6 @@ def change(file, **changes):
     [
         ({"objective": "pln"}, r"metadata: objective pln: there is plm, .*: did you mean plm\?"),
         ({"data": {"reuse_len": -1}}, r"at \$\.data\.reuse_len"),
-        ({"model": None}, r"at \$\.model"),
         ({"format_version": 2}, "metadata has format_version 2: this xlnet_jax reads version 1 of checkpoint files"),
     ],
 )
@@ -57,16 +56,9 @@ def test_results_choose_the_checkpoint(tmp_path):
     assert native.find(tmp_path) == tmp_path / "checkpoints" / "1"
 
 
-@pytest.mark.parametrize(
-    ("results", "message"),
-    [
-        ({"checkpoint": "../other"}, "which is no file of"),
-        ({"checkpoint": ["checkpoints/1"]}, "is damaged: Expected"),
-    ],
-)
-def test_damaged_results_are_refused(tmp_path, results, message):
-    (tmp_path / "results.json").write_text(json.dumps({"format_version": 1} | results))
-    with pytest.raises(InputError, match=message):
+def test_results_that_lead_out_of_the_folder_are_refused(tmp_path):
+    (tmp_path / "results.json").write_text(json.dumps({"format_version": 1, "checkpoint": "../other"}))
+    with pytest.raises(InputError, match="which is no file of"):
         native.find(tmp_path)
 
 

@@ -27,10 +27,10 @@ def tiny():
 
 
 def test_it_is_small_enough_to_come_along(tiny):
-    assert sum(weight.size for weight in jax.tree.leaves(tiny.params)) < 7_000_000
+    size = sum(weight.size for weight in jax.tree.leaves(tiny.params))
+    assert size < 7_000_000
+    assert f"{size:,} parameters" in CARD
     assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 16e6
-    assert f"{sum(weight.size for weight in jax.tree.leaves(tiny.params)):,} parameters" in CARD
-    assert "license: apache-2.0" in CARD
 
 
 def test_its_loss_on_a_novel_that_it_has_not_seen_is_that_of_its_card():
@@ -43,20 +43,12 @@ def test_its_loss_on_a_novel_that_it_has_not_seen_is_that_of_its_card():
     assert loss < unigram - 1.8
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("She opened the letter and read it with tears in her eyes.", "eyes"),
-        ("The carriage stopped at the door of the house.", "door"),
-    ],
-)
-def test_it_fills_gaps_with_words_that_fit(text, word, tiny):
-    (gap,) = xlnet_jax.fill_in(tiny, text, [word], likeliest=3)
-    assert word in [piece.strip("▁") for piece, _ in gap.likeliest]
+def test_it_fills_gaps_with_words_that_fit(tiny):
+    (gap,) = xlnet_jax.fill_in(tiny, "The carriage stopped at the door of the house.", ["door"], likeliest=3)
+    assert "door" in [piece.strip("▁") for piece, _ in gap.likeliest]
 
 
-def test_it_looks_words_up(tiny):
-    """Words in a random order that are said again are likelier than they were the first time."""
+def test_words_in_a_random_order_are_likelier_where_they_are_said_again(tiny):
     words = "garden sorrow captain ribbon parliament candle thirty Sunday whisper orchard"
     (ids,) = tiny.tokenizer.encode_lines([f"{words} {words}"])
     at = np.arange(len(ids))

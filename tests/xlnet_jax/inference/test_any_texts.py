@@ -5,7 +5,7 @@ import pytest
 
 import xlnet_jax
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.files import list_of_texts
+from xlnet_jax.settings.fields import list_of_texts
 
 TEXTS = ["She opened the letter.", "He was gone", "Rain fell on the old house by the sea", "The naïve café"]
 

@@ -62,12 +62,12 @@ def written(tmp_path_factory):
     """Writes a folder with this tokenizer, and returns it with the notes. Each is written once."""
 
     @functools.cache
-    def written(tokenizer, config=SMALL):
+    def write(tokenizer, config=SMALL):
         folder = tmp_path_factory.mktemp("hf") / "hf"
         model = random_model(dataclasses.replace(config, vocab_size=tokenizer.vocab_size), tokenizer=tokenizer)
         return folder, xlnet_jax.save(model, folder, "hf")
 
-    return written
+    return write
 
 
 def compared(tokenizer, theirs, lines):

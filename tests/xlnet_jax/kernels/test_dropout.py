@@ -12,7 +12,7 @@ from tests.xlnet_jax.kernels.dropout_sites import HEADS, LAYERS, RATE, ROWS, WID
 from xlnet_jax.kernels import dropout
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.language_model import BatchDropout, apply
-from xlnet_jax.storage.versions import VERSIONS
+from xlnet_jax.storage.reading import VERSIONS
 
 EXAMPLES = 8
 DEVIATIONS = 5.5

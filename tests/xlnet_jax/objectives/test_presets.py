@@ -12,7 +12,7 @@ from tests.xlnet_jax.tiny_text import batches_of
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import long, parse_config, with_objective
 from xlnet_jax.objectives.registry import validate
-from xlnet_jax.settings.files import to_dict
+from xlnet_jax.settings.fields import to_dict
 
 
 def parsed(*words):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipelines.objectives import DENSE, DOCUMENTS, HELD_OUT, PAIRS, ROWS, batch_spec, shape_of
+from data_pipelines.objectives import DENSE, DOCUMENTS, HELD_OUT, PAIRS, ROWS, batch_spec, shapes_of
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.errors import InputError
@@ -32,7 +32,8 @@ def test_batches_have_the_arrays_that_the_objective_names(record):
         spec = batch_spec(record.filling.fields, data)
         for batch in (source.batch_at(5), next(source.iterate(5, 6))):
             found = {name: (array.shape, array.dtype) for name, array in batch.items()}
-            expected = {name: (shape_of(f, data.batch_size, data), np.dtype(f.dtype)) for name, f in spec.items()}
+            shapes = shapes_of(spec, data.batch_size, data)
+            expected = {name: (shape, np.dtype(spec[name].dtype)) for name, shape in shapes.items()}
             assert found == expected
 
 

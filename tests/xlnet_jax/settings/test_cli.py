@@ -21,9 +21,7 @@ from xlnet_jax.inference.embed import EmbedSettings
 from xlnet_jax.objectives import presets
 from xlnet_jax.objectives.presets import PRESETS, demo, large
 from xlnet_jax.settings import parser
-from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.fields import flatten
-from xlnet_jax.settings.files import to_dict
+from xlnet_jax.settings.fields import to_dict
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.training import machine
 
@@ -35,16 +33,13 @@ def parse(*argv):
 def test_settings_are_reached_by_their_dotted_names():
     config = parse("--optimizer.learning-rate", "3e-4", "--data.emit", "dense", "--steps", "5", "--steps", "7", "--tpu")
     assert (config.optimizer.learning_rate, config.data.emit, config.steps, config.tpu) == (3e-4, "dense", 7, True)
+    data = parse("--data.num-predict", "None", "--data.weights", "0.7", "0.2", "0.1", "--data.span-unit", "word").data
+    assert (data.num_predict, data.weights, data.span_unit) == (None, (0.7, 0.2, 0.1), "word")
 
 
 @pytest.mark.parametrize("argv", [["--corpus", "a", "b"], ["--corpus", "a", "--seed", "1", "--corpus=b"]])
 def test_several_texts_are_named_together_or_one_by_one(argv):
     assert parse(*argv).corpus == ("a", "b")
-
-
-def test_a_setting_can_be_none_or_several_numbers():
-    data = parse("--data.num-predict", "None", "--data.weights", "0.7", "0.2", "0.1", "--data.span-unit", "word").data
-    assert (data.num_predict, data.weights, data.span_unit) == (None, (0.7, 0.2, 0.1), "word")
 
 
 @pytest.mark.parametrize(
@@ -56,8 +51,6 @@ def test_a_setting_can_be_none_or_several_numbers():
         (["--objective", "mml"], "--objective mml: there is plm, mlm, clm, rtd, prefix: did you mean mlm?"),
         (["--preset", "huge"], "--preset huge: there is demo, small, base, long, large, large_v1"),
         (["--steps", "many"], "--steps: invalid literal for int() with base 10: 'many'"),
-        (["--steps"], "Missing value for argument '--steps'"),
-        (["--data.emit", "sparse"], "sparse"),
         (["--data.perm-size", "48"], "data.perm-size 48 must divide both parts of the window"),
     ],
 )
@@ -95,7 +88,7 @@ def test_settings_are_read_from_a_file_over_its_preset_and_flags_replace_them(wr
     assert (flags.preset, flags.data, flags.model) == ("demo", replace(demo().data, batch_size=5), demo().model)
 
 
-@pytest.mark.parametrize("preset", ["large", "bert-base", "vanilla"])
+@pytest.mark.parametrize("preset", ["large", "vanilla"])
 def test_the_file_of_a_run_starts_the_run_anew(written, preset):
     run = replace(PRESETS[preset](), corpus=("a", "b"), steps=12)
     assert parse(*written(run)) == run
@@ -109,9 +102,8 @@ def test_only_what_a_run_changed_is_taken_over_to_another_objective_or_preset(wr
     assert parse(*written(parse(*changes)), *other) == parse(*other, *changes)
 
 
-@pytest.mark.parametrize("task", ["sst-2", "squad"])
-def test_the_file_of_a_finetuning_run_starts_the_run_anew(written, task):
-    run = replace(DEFAULTS[task](), init="runs/mine", train=("a.tsv",), seeds=(2, 3), seed=3, objective="mlm")
+def test_the_file_of_a_finetuning_run_starts_the_run_anew(written):
+    run = replace(DEFAULTS["squad"](), init="runs/mine", train=("a.tsv",), seeds=(2, 3), seed=3, objective="mlm")
     finetune = command.COMMANDS["finetune"].parse
     assert finetune(written(run)) == run
     assert finetune([*written(run), "--epochs", "2"]) == replace(run, epochs=2.0)
@@ -128,22 +120,25 @@ def test_a_file_gives_what_a_command_demands_and_flags_replace_that_too(written)
         parser.parse(EmbedSettings, written('{"checkpoint": "runs/mine", "text": "a"}'), "", "")
 
 
+UNREAD = {
+    '{"data.mask_share": 0.5}': "data.mask-share changes nothing: --objective plm replaces no piece; leave it out",
+    '{"objective": "clm", "data.targets": "words"}': "data.targets changes nothing: --objective clm predicts every",
+    '{"objective": "mlm", "data.span-max": 3}': "data.span-max changes nothing: it is of spans, and data.targets pie",
+    '{"model.max-positions": 64}': "model.max-positions changes nothing: it is of learned positions, and model.pos",
+}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ('{"model": {"num_leyers": 3}}', "run.json: model.num_leyers is no setting: did you mean model.num_layers?"),
-        ('{"learning-rate": 3}', "run.json: learning_rate is no setting: did you mean optimizer.learning_rate?"),
         ('{"qqqqqq": 3}', "run.json: qqqqqq is no setting: docs/settings.md lists them all"),
         ('{"steps": "many"}', 'run.json: steps "many": give a whole number'),
         ('{"optimizer.decay_steps": 1.5}', "run.json: optimizer.decay_steps 1.5: give a whole number or null"),
-        ('{"data": {"weights": ["a"]}}', 'run.json: data.weights ["a"]: give a list, each a number'),
-        ('{"model": {"norm": "mid"}}', 'run.json: model.norm "mid": give one of post, pre'),
         ('{"preset": "huge"}', "run.json: preset huge: there is demo"),
         ('{"steps": 0}', "`steps` 0 must be at least 1"),
-        ('{"data": {"mask_share": 0.5}}', "data.mask-share changes nothing: --objective plm replaces no piece"),
         ('{"steps": 3', "run.json is damaged: "),
-        ("[1]", "run.json is damaged: Expected object, got array"),
-        ('{"a":' * 960 + "1" + "}" * 960, "run.json"),
+        *UNREAD.items(),
     ],
 )
 def test_a_mistake_in_a_file_is_one_line_that_names_it(written, content, message):
@@ -155,31 +150,21 @@ def test_a_mistake_in_a_file_is_one_line_that_names_it(written, content, message
 
 @pytest.mark.parametrize(
     ("argv", "message"),
-    [
-        (["--config", "no.json"], "no.json is missing"),
-        (["--config", "."], ". is a folder and no file"),
-        (["--config"], "--config names no file"),
-        (["--config", "--steps", "3"], "--config names no file"),
-    ],
+    [(["--config", "no.json"], "no.json is missing"), (["--config", "--steps", "3"], "--config names no file")],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch, argv, message):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError) as mistake:
+    with pytest.raises(InputError, match=f"^{message}$"):
         parse(*argv)
-    assert str(mistake.value) == message
 
 
-@pytest.mark.parametrize(
-    ("objective", "name", "value", "why"),
-    [
-        ("clm", "data.targets", "words", "--objective clm predicts every piece"),
-        ("mlm", "data.span-max", 3, "it is of spans, and data.targets pieces has none"),
-        ("mlm", "model.max-positions", 64, "it is of learned positions, and model.positions is relative"),
-    ],
-)
-def test_a_setting_that_would_change_nothing_is_not_passed_over(written, objective, name, value, why):
-    with pytest.raises(InputError, match=f"{name} changes nothing: {why}; leave it out"):
-        parse(*written(json.dumps({"objective": objective, name: value})))
+def raising(error):
+    """A command that ends in an error."""
+
+    def main(_):
+        raise error
+
+    return main
 
 
 @pytest.mark.parametrize(
@@ -189,76 +174,17 @@ def test_a_setting_that_would_change_nothing_is_not_passed_over(written, objecti
         (RuntimeError("HTTP 401\n\t reading gs://b/x"), 2, "error: HTTP 401 reading gs://b/x: check the name, the"),
         (RuntimeError("HTTP 503 writing gs://b/x"), 1, "error: HTTP 503 writing gs://b/x: check the name, the network"),
         (KeyboardInterrupt(), 130, "stopped at once; the same command goes on"),
+        (UnicodeEncodeError("utf-8", "\udce9", 0, 1, "surrogate"), 2, "error: a name or a text in the command line is"),
         (MemoryError(), 2, "error: out of memory (MemoryError): give smaller batches"),
-        (OSError(errno.ENOMEM, "Cannot allocate"), 2, "error: out of memory ([Errno 12] Cannot allocate): "),
-        (
-            JaxRuntimeError("RESOURCE_EXHAUSTED: Out.\n  a dump"),
-            2,
-            "error: out of memory (RESOURCE_EXHAUSTED: Out): give",
-        ),
     ],
 )
 def test_what_a_user_can_mend_and_a_network_ends_in_one_line(capsys, error, code, line):
-    def main(_):
-        raise error
-
     with pytest.raises(SystemExit) as stop:
-        command.run(main)
+        command.run(raising(error))
     assert stop.value.code == code
     written = capsys.readouterr().err
     assert written.startswith(line)
     assert written.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "line"),
-    [
-        ("OSError(28, 'No space left on device', 'runs/x')", 2, "cannot write runs/x: No space left on device; what"),
-        ("OSError(5, 'Input/output error', 'runs/x')", CRASH, "the disk of runs/x fails: Input/output error; what was"),
-    ],
-)
-def test_a_disk_that_fails_ends_in_one_line_and_nothing_after_it(error, code, line):
-    """Launchers start the command again where the disk itself fails."""
-    script = f"""
-import atexit
-from xlnet_jax import __main__ as command
-atexit.register(lambda: print("noise", file=__import__("sys").stderr))
-def main(_): raise {error}
-command.run(main)"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == code
-    assert done.stderr.startswith(f"error: {line}")
-    assert done.stderr.count("\n") == 1
-
-
-def test_an_answer_to_a_closed_loop_is_no_news_and_other_errors_of_threads_are(capsys, monkeypatch):
-    """TensorStore answers in threads of its own after a save has failed, which prints a trace for each answer."""
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    with pytest.raises(SystemExit):
-        command.run(lambda _: 0)
-
-    class Raising:
-        def __init__(self, words):
-            self.words = words
-
-        def __del__(self):
-            raise RuntimeError(self.words)
-
-    Raising("Event loop is closed")
-    Raising("a bug")
-    err = capsys.readouterr().err
-    assert "RuntimeError: a bug" in err
-    assert "loop is closed" not in err
-
-
-def test_memory_that_really_runs_out_ends_in_one_line_that_says_what_to_lower():
-    script = """
-import jax
-from xlnet_jax import __main__ as command
-command.run(lambda _: float(jax.numpy.ones(2**44).sum()))"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert re.fullmatch(r"error: out of memory \(.*\): give smaller batches .*\n", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -270,38 +196,57 @@ command.run(lambda _: float(jax.numpy.ones(2**44).sum()))"""
     ],
 )
 def test_other_errors_keep_their_trace(error):
-    def main(_):
-        raise error
-
     with pytest.raises(type(error)) as raised:
-        command.run(main)
+        command.run(raising(error))
     assert raised.value is error
 
 
-def test_help_all_lists_all_but_what_presets_decide(capsys):
-    with pytest.raises(SystemExit) as stop:
-        parse("--help-all")
-    assert stop.value.code == 0
-    text = capsys.readouterr().out
-    shown = re.findall(r"^\W+ --([\w.-]+)", text, re.MULTILINE)
-    left_out = {setting.name for setting in flatten(Config())} - set(shown)
-    assert {"model.norm", "optimizer.eps"} <= left_out
-    assert parse("--model.norm", "pre", "--optimizer.eps", "1e-8").model.norm == "pre"
-    assert len(shown) <= 80 + 1  # --help
-    assert "--config FILE" in text
+def ended(does):
+    """Run a command in a process of its own that prints "noise" at its exit, and return how it ended."""
+    script = f"""
+import atexit, sys
+from xlnet_jax import __main__ as command
+def main(_): {does}
+atexit.register(lambda: print("noise", file=sys.stderr))
+command.run(main)"""
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
 
 
-def test_help_shows_the_settings_that_people_use_with_an_example_and_the_text_first(capsys):
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        ("OSError(28, 'No space left on device', 'runs/x')", 2, "cannot write runs/x: No space left on device; what"),
+        ("OSError(5, 'Input/output error', 'runs/x')", CRASH, "the disk of runs/x fails: Input/output error; what was"),
+    ],
+)
+def test_a_disk_that_fails_ends_in_one_line_and_nothing_after_it(error, code, line):
+    done = ended(f"raise {error}")
+    assert done.returncode == code  # launchers start the command again where the disk itself fails
+    assert done.stderr.startswith(f"error: {line}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_memory_that_really_runs_out_ends_in_one_line_that_says_what_to_lower():
+    done = ended("import jax; jax.numpy.ones(2**44).sum().block_until_ready()")
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: out of memory \(.*\): give smaller batches .*\nnoise\n", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(("words", "most"), [(["--help-all"], 80 + 1), (["--preset", "large", "--help"], 25 + 1)])
+def test_help_shows_the_settings_that_people_use_and_help_all_all_but_what_presets_decide(capsys, words, most):
     with pytest.raises(SystemExit) as stop:
-        parse("--preset", "large", "--help")
+        parse(*words)
     assert stop.value.code == 0
     text = capsys.readouterr().out
     shown = re.findall(r"^\W+ --([\w.-]+)", text, re.MULTILINE)
     assert shown[0] == "corpus"
-    assert len(shown) <= 26
-    assert "--help-all lists the others" in text
-    assert "(default: 8192)" in text  # of the preset
+    assert most / 2 < len(shown) <= most
+    assert "model.norm" not in shown
+    assert "--config FILE" in text
     assert text.index("train --corpus my.txt") < text.index("--corpus [")
+    if "--help" in words:
+        assert "--help-all lists the others" in text
+        assert "(default: 8192)" in text  # of the preset
 
 
 def test_demanding_a_tpu_where_there_is_none_is_refused(monkeypatch):
@@ -361,7 +306,6 @@ def test_importing_the_trainer_loads_no_tensorflow_and_asks_for_no_device():
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's tunables are Linux's")
 @pytest.mark.parametrize("given", [None, "glibc.malloc.perturb=0"])
 def test_the_command_starts_anew_with_huge_pages_and_keeps_its_arguments(given):
-    """GLIBC_TUNABLES that a user has set stay."""
     script = """
 import os, sys
 from xlnet_jax.training import machine

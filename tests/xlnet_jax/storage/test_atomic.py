@@ -33,16 +33,6 @@ def names(folder):
 
 
 @contextlib.contextmanager
-def open_folder(path):
-    """Yield a descriptor of a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
 def failing(making):
     """Yield what `making` yields, and end its body in an error."""
     with contextlib.suppress(RuntimeError), making as made:
@@ -66,10 +56,11 @@ def test_what_a_killed_process_left_beside_a_complete_folder_is_dropped(tmp_path
     left = tmp_path / ".f.partial"
     (left / "work").mkdir(parents=True)
     (left / "work" / "encoded").write_text("")
-    with open_folder(left) as making:
-        assert lock_descriptor(making)
-        drop_leftovers(out)  # another process still cleans up
-        assert left.exists()
+    making = os.open(left, os.O_RDONLY)
+    assert lock_descriptor(making)
+    drop_leftovers(out)  # another process still cleans up
+    assert left.exists()
+    os.close(making)
     drop_leftovers(out)
     assert names(tmp_path) == ["f"]
 
@@ -88,15 +79,6 @@ def test_what_libraries_say_of_a_disk_is_an_os_error(words, code):
     with pytest.raises(OSError, match=re.escape(os.strerror(code))) as raised, disk_errors_as_os_error("runs/x"):
         raise RuntimeError(words)
     assert (raised.value.errno, raised.value.filename) == (code, "runs/x")
-
-
-def test_writers_of_one_file_do_not_meet(home):
-    with complete_file(home / "a", writer="1") as first, complete_file(home / "a", writer="2") as second:
-        first.write_bytes(b"same")
-        second.write_bytes(b"same")
-        assert first != second
-    assert (home / "a").read_bytes() == b"same"
-    assert names(home) == ["a"]
 
 
 def test_a_complete_folder_starts_empty_and_is_all_or_nothing(home):
@@ -121,10 +103,9 @@ def test_a_resumable_folder_goes_on_with_what_it_had(home):
     assert names(home / "f") == ["a", "manifest.json"]
 
 
-@pytest.mark.parametrize("kind", [complete_folder, resumable_folder])
-def test_a_second_maker_of_one_folder_is_refused_and_harms_nothing(tmp_path, kind):
+def test_a_second_maker_of_one_folder_is_refused_and_harms_nothing(tmp_path):
     with complete_folder(tmp_path / "f") as folder:
         (folder / "a").write_text("")
-        with pytest.raises(InputError, match="another process is making it"), kind(tmp_path / "f"):
+        with pytest.raises(InputError, match="another process is making it"), resumable_folder(tmp_path / "f"):
             raise AssertionError
     assert names(tmp_path / "f") == ["a"]

@@ -19,12 +19,12 @@ TRAIN = (
 """A run that starts itself again, starts processes that import it anew and prepare the texts, and draws curves"""
 
 
-def environment() -> dict[str, str]:
-    """Return the environment of a user who has installed this checkout."""
+def run(words: list[str], folder: Path) -> subprocess.CompletedProcess:
+    """Run a program as a user who has installed this checkout."""
     variables = os.environ | {"PYTHONPATH": str(ROOT)}
     for name in ("PYTHONSAFEPATH", "GLIBC_TUNABLES"):
         variables.pop(name, None)
-    return variables
+    return subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True)
 
 
 def plant(folder: Path, names: set[str]) -> Path:
@@ -44,25 +44,17 @@ def plant(folder: Path, names: set[str]) -> Path:
     return ran
 
 
-def every_name() -> set[str]:
-    """Return the names of all modules of Python, of all that is installed, and of this project."""
-    return {name for name in {*sys.stdlib_module_names, *packages_distributions(), *OURS} if name.isidentifier()}
-
-
 def loaded_by_python_itself(folder: Path) -> set[str]:
     """Return the modules that `python -m` loads before a module that is asked for."""
-    folder.mkdir()
     (folder / "asked_for.py").write_text("import sys\nprint(*sys.modules)")
-    asked = [sys.executable, "-m", "asked_for"]
-    printed = subprocess.run(asked, cwd=folder, env=environment(), capture_output=True, text=True, check=True)
+    printed = run([sys.executable, "-m", "asked_for"], folder)
     return {name.partition(".")[0] for name in printed.stdout.split()}
 
 
 def console_program(folder: Path) -> Path:
     """Write the program that pip makes for the entry point of setup.cfg."""
-    folder.mkdir()
     program = folder / "xlnet-jax"
-    program.write_text(  # as pip writes it
+    program.write_text(
         f"#!{sys.executable}\nimport sys\nfrom xlnet_jax.__main__ import console\n"
         "if __name__ == '__main__':\n    sys.exit(console())\n"
     )
@@ -72,19 +64,19 @@ def console_program(folder: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("start", "command"),
-    [("the console program", TRAIN), ("-P -m xlnet_jax", "convert tiny out"), ("-m xlnet_jax", "convert tiny out")],
+    [("the console program", TRAIN), ("-m xlnet_jax", "convert tiny out")],
 )
 def test_a_command_imports_nothing_from_the_current_folder(tmp_path, start, command):
     """Python itself, by -m alone, searches it for the named package and for the modules by which it finds a package."""
-    names, program = every_name(), [sys.executable, *start.split()]
+    names = {*sys.stdlib_module_names, *packages_distributions(), *OURS}
+    names, program = set(filter(str.isidentifier, names)), [sys.executable, *start.split()]
     if start.startswith("-m"):
-        names -= loaded_by_python_itself(tmp_path / "empty") | set(OURS)
-    elif not start.startswith("-P"):
-        program = [str(console_program(tmp_path / "bin"))]
+        names -= loaded_by_python_itself(tmp_path) | set(OURS)
+    else:
+        program = [str(console_program(tmp_path))]
     assert {"queue", "typing", "numpy", "tyro"} <= names
     ran = plant(tmp_path / "here", names)
-    words = [*program, *command.split()]
-    ended = subprocess.run(words, cwd=tmp_path / "here", env=environment(), capture_output=True, text=True)
+    ended = run([*program, *command.split()], tmp_path / "here")
     assert ended.returncode == 0, ended.stderr
     assert not ran.exists(), ran.read_text()
 
@@ -92,5 +84,5 @@ def test_a_command_imports_nothing_from_the_current_folder(tmp_path, start, comm
 def test_a_program_that_imports_the_package_keeps_its_folder(tmp_path):
     (tmp_path / "mine.py").write_text("print('imported')")
     program = "import xlnet_jax, data_pipelines, mine"
-    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True)
-    assert ended.stdout == b"imported\n", ended.stderr.decode()
+    ended = run([sys.executable, "-c", program], tmp_path)
+    assert ended.stdout == "imported\n", ended.stderr

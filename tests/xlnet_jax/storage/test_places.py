@@ -1,4 +1,4 @@
-"""A scheme:// that names no place, and variables that cannot be read, end in one line."""
+"""A scheme:// that names no place, and a variable that cannot be read, end in one line."""
 
 import os
 import subprocess
@@ -11,36 +11,29 @@ from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import demand_new_file, demand_place
 
-WORDS = (
-    "train --workdir {}",
-    "train --config {}",
-    "prepare --source a.txt --tokenizer tiny --out {}",
-    "convert {} out",
-    "inspect {}",
-    "tokenizer show {}",
-)
 
-
-@pytest.mark.parametrize("scheme", ["foo", "s3", ""])
-def test_a_scheme_that_is_no_place_is_refused_wherever_a_path_is_made(scheme):
-    for part in (f"{scheme}://x", f"{scheme}://x/y"):
-        with pytest.raises(InputError, match=r"names no place for this: files lie on a disk or in a bucket"):
-            epath.Path(part)
-    assert str(epath.Path("gs://bucket/x")) == "gs://bucket/x"
-
-
-@pytest.mark.parametrize("out", ["foo:/x/y", "gs:/x", "s3x:/y"])
+@pytest.mark.parametrize("out", ["foo:/x/y", "gs:/x"])
 def test_a_url_that_has_lost_a_slash_is_not_made_a_folder(out):
     for demand in (demand_place, demand_new_file):
         with pytest.raises(InputError, match="results are written to a disk"):
             demand(epath.Path(out))
 
 
-@pytest.mark.parametrize("words", WORDS)
-def test_a_command_ends_in_one_line_and_makes_nothing(tmp_path, monkeypatch, words):
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train --workdir s3x://b/x",
+        "train --config s3x://b/x",
+        "prepare --source a.txt --tokenizer tiny --out s3x://b/x",
+        "convert s3x://b/x out",
+        "inspect s3x://b/x",
+        "tokenizer show s3x://b/x",
+    ],
+)
+def test_a_scheme_that_is_no_place_ends_a_command_in_one_line_and_makes_nothing(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("A line.\n")
-    command, *words = words.format("s3x://b/x").split()
+    command, *words = words.split()
     with pytest.raises(InputError) as refused:
         COMMANDS[command].main(words)
     assert "\n" not in str(refused.value)

@@ -11,8 +11,8 @@ from tests.xlnet_jax.random_models import BERT, HEADS, random_model
 from xlnet_jax.checkpoints.native import CONFIG
 from xlnet_jax.interop import hf_files
 from xlnet_jax.objectives.presets import demo
-from xlnet_jax.settings.files import to_dict
-from xlnet_jax.storage.versions import with_version
+from xlnet_jax.settings.fields import to_dict
+from xlnet_jax.storage.reading import with_version
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.model_card import FILE, write_card
 

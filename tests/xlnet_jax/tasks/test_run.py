@@ -17,7 +17,7 @@ import xlnet_jax
 from tests.xlnet_jax.training.run.test_hosts import Two
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.interop.weights import flatten
-from xlnet_jax.settings.files import identity_difference
+from xlnet_jax.settings.fields import identity_difference
 from xlnet_jax.tasks.classification.task import TextTask
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig, TaskDataConfig
 from xlnet_jax.tasks.defaults import DEFAULTS

@@ -13,9 +13,8 @@ from xlnet_jax import InputError
 from xlnet_jax.checkpoints.native import CONFIG
 from xlnet_jax.interop.contents import LABEL_THRESHOLD, NULL_THRESHOLD
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.settings.files import to_dict
-from xlnet_jax.storage.reading import write_checksums
-from xlnet_jax.storage.versions import with_version
+from xlnet_jax.settings.fields import to_dict
+from xlnet_jax.storage.reading import with_version, write_checksums
 from xlnet_jax.tasks.config import MultilabelConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.question_answering.task import Answers, Candidate

@@ -14,7 +14,7 @@ from data_pipelines.tokenizer import EOD, SEP, UNK
 from data_pipelines.windows import resized, steps_per_block
 from tests.xlnet_jax.training.tiny_run import records_of
 from xlnet_jax import EvaluateSettings, InputError
-from xlnet_jax.checkpoints.run import Run, trained_mem_len
+from xlnet_jax.checkpoints.native import Run, trained_mem_len
 from xlnet_jax.training.evaluation import frequencies_V, held_out_batches, unigram_line
 
 evaluate = import_module("xlnet_jax.evaluate")

@@ -15,7 +15,7 @@ from data_pipelines.tokenizer.pieces import PieceTables
 from tests.xlnet_jax.training.test_evaluation import measured
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import InputError, train
-from xlnet_jax.checkpoints.run import Run
+from xlnet_jax.checkpoints.native import Run
 from xlnet_jax.inference import log_probs
 from xlnet_jax.inference.factorize import fill_in
 from xlnet_jax.interop.weights import flatten

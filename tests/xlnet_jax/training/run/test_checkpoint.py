@@ -12,7 +12,7 @@ import pytest
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at, changed, program_of, steps_of
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import CheckpointConfig, MeshConfig
-from xlnet_jax.settings.files import to_dict
+from xlnet_jax.settings.fields import to_dict
 from xlnet_jax.training import checkpoint, sharding
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.hosts import Process

@@ -1,7 +1,7 @@
-"""Operations counted by hand, held to the matrix products that jax traces."""
+"""Operations counted by hand, held to the matrix products that jax traces; and chips by the names of their devices."""
 
-import dataclasses
 import math
+from dataclasses import replace
 
 import jax
 import jax.extend
@@ -10,13 +10,13 @@ import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.comparison.contenders import CONTENDERS
+from xlnet_jax.costs import CHIPS, chip_of, peak_flops
 from xlnet_jax.objectives.language_model import BatchDropout, objective_of
 from xlnet_jax.objectives.presets import large
 from xlnet_jax.objectives.registry import multiply_adds, recomputed_flops, step_flops
+from xlnet_jax.settings.fields import with_values
 from xlnet_jax.training.sharding import make_mesh, unboxed
 from xlnet_jax.training.step import batch_of_windows
-
-COUNTED = multiply_adds(CONFIG)
 
 
 def signs_of(config):
@@ -55,22 +55,16 @@ def traced_in(config, transformation):
     return traced(jax.make_jaxpr(transformation(loss))(params, batch, objective.mems).jaxpr)
 
 
-def electra_of_narrow_embeddings(config):
-    electra = CONTENDERS["electra"](config)
-    return dataclasses.replace(electra, model=dataclasses.replace(electra.model, embedding_width=6))
+NARROW = {
+    "albert": with_values(CONTENDERS["bert"](CONFIG), {"model.embedding_width": 6, "model.share_layers": True}),
+    "narrow": with_values(CONTENDERS["electra"](CONFIG), {"model.embedding_width": 6}),
+}
+CONFIGS = {name: contender(CONFIG) for name, contender in CONTENDERS.items()} | NARROW
 
 
-def albert(config):
-    bert = CONTENDERS["bert"](config)
-    return dataclasses.replace(bert, model=dataclasses.replace(bert.model, embedding_width=6, share_layers=True))
-
-
-@pytest.mark.parametrize(
-    "contender", [*CONTENDERS.values(), albert, electra_of_narrow_embeddings], ids=[*CONTENDERS, "albert", "narrow"]
-)
-def test_both_passes_of_every_contender_count_what_jax_traces(contender):
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_both_passes_of_every_contender_count_what_jax_traces(config):
     """But for a gradient of the memory, which jax takes along with that of the window's own keys and drops."""
-    config = contender(CONFIG)
     counted = multiply_adds(config)
     forward = sum(part.forward for part in counted.values())
     signs = signs_of(config)
@@ -79,14 +73,12 @@ def test_both_passes_of_every_contender_count_what_jax_traces(contender):
     assert traced_in(config, jax.grad) == step_flops(config) // 2 + dropped + 2 * signs
 
 
-@pytest.mark.parametrize("remat", ["none", "full", "dots", "attention"])
-def test_a_step_counts_what_jax_traces_with_what_remat_computes_again(remat):
-    """But for a gradient of the memory, which jax takes along with that of the window's own keys and drops."""
-    config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, remat=remat))
+@pytest.mark.parametrize(("remat", "signs"), [("full", 3), ("dots", 2), ("attention", 3)])
+def test_a_step_counts_what_jax_traces_with_what_remat_computes_again(remat, signs):
+    config = replace(CONFIG, model=replace(CONFIG.model, remat=remat))
     counted = (step_flops(config) + recomputed_flops(config)) // 2
-    dropped = COUNTED["keys and values of memory"].forward
-    signs = {"none": 2, "full": 3, "dots": 2, "attention": 3}[remat] * signs_of(config)
-    assert traced_in(config, jax.grad) == counted + dropped + signs
+    dropped = multiply_adds(CONFIG)["keys and values of memory"].forward
+    assert traced_in(config, jax.grad) == counted + dropped + signs * signs_of(config)
 
 
 def test_the_papers_step_is_the_sum_that_its_sizes_make():
@@ -94,3 +86,19 @@ def test_the_papers_step_is_the_sum_that_its_sizes_make():
     own = 2 * 8192 * (597 + 512) * 1024**2 + 8192 * 597 * 1024 * (896 + 1408 + 1 + 896) + 2 * 8192 * 597 * 1024 * 4096
     once = 2 * 8192 * 384 * 1024**2 + 1408 * 1024**2
     assert step_flops(large()) == 2 * (24 * (3 * own + 2 * once) + 3 * 8192 * 85 * 1024 * 32000)
+
+
+def test_a_device_has_its_share_of_the_peak_of_its_chip_and_nothing_is_made_up_of_one_that_is_not_known():
+    assert peak_flops("TPU v3") == 123e12 / 2
+    assert peak_flops("TPU v5 lite") == 197e12
+    for kind in ("cpu", "NVIDIA H200 MIG 1g.18gb", ""):
+        assert chip_of(kind) is None
+        assert peak_flops(kind) is None
+
+
+def test_the_clock_of_a_tpu_times_its_multipliers_is_its_peak():
+    arrays = {"v2": 1, "v3": 2, "v4": 8, "v5e": 4, "v5p": 8, "v6e": 16, "v7": 16}  # of 128 x 128, in a device
+    tpus = {chip.name: chip for chip in CHIPS if chip.clock}
+    assert set(tpus) == set(arrays)
+    for name, chip in tpus.items():
+        assert 2 * 128**2 * arrays[name] * chip.clock == pytest.approx(chip.flops / chip.devices, rel=0.005)
