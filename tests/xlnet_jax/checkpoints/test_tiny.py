@@ -74,14 +74,3 @@ def test_a_run_records_the_name(start, tmp_path):
     assert config.model.d_model == loaded.model.d_model
     again, not_read = begin_from("tiny", replace(start, workdir=str(tmp_path)), config, start)
     assert (again.init, not_read) == ("tiny", None)
-
-
-def test_transformers_reads_it(tiny):
-    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install -e '.[bench]'")
-    torch = pytest.importorskip("torch", reason="needs torch: pip install -e '.[bench]'")
-    theirs = transformers.XLNetModel.from_pretrained(FOLDER, dtype=torch.float32).eval()
-    ids, mask, segments = tiny.encode(["It is a truth universally acknowledged."])
-    with torch.no_grad():
-        given = (torch.tensor(ids), torch.tensor(mask), torch.tensor(segments))
-        expected = theirs(given[0], attention_mask=given[1], token_type_ids=given[2]).last_hidden_state.numpy()
-    np.testing.assert_allclose(tiny.hidden_states(ids, mask, segments), expected, atol=2e-5)

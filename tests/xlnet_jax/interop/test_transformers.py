@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 import pickle
 import warnings
 import zipfile
@@ -18,6 +19,13 @@ torch = pytest.importorskip("torch", reason="needs the extra [bench]: pip instal
 transformers = pytest.importorskip("transformers", reason="needs the extra [bench]: pip install -e '.[bench]'")
 
 LOGITS = 1e-5  # absolute, float32
+UNUSUAL = {
+    "pad_token_id": 3, "bos_token_id": 7, "eos_token_id": 8, "initializer_range": 0.05, "layer_norm_eps": 1e-6,
+    "hidden_dropout_prob": 0.11, "classifier_dropout": 0.25, "summary_last_dropout": 0.35, "summary_type": "first",
+    "use_mems_eval": False, "start_n_top": 4, "problem_type": "single_label_classification", "finetuning_task": "mnli",
+    "unknown": {"a": [1]},
+}  # fmt: skip
+"""Settings of theirs, with and without a meaning for us"""
 CLASSES = {
     "classification": "XLNetForSequenceClassification",
     "no_projection": "XLNetForSequenceClassification",
@@ -26,6 +34,11 @@ CLASSES = {
     "token_classification": "XLNetForTokenClassification",
     "span": "XLNetForQuestionAnsweringSimple",
 }
+
+
+def settings_in(folder):
+    settings = json.loads((folder / "config.json").read_text())
+    return {name: value for name, value in settings.items() if name != "transformers_version"}  # not written by us
 
 
 def loaded_by_transformers(folder, name):
@@ -173,3 +186,18 @@ def test_a_hostile_torch_file_is_refused_without_a_warning(tmp_path, kind, messa
         warnings.simplefilter("always")
         xlnet_jax.load(tmp_path)
     assert warned == []
+
+
+@pytest.mark.parametrize(
+    "name", ["XLNetLMHeadModel", "XLNetForSequenceClassification", "XLNetForQuestionAnsweringSimple"]
+)
+def test_every_setting_of_theirs_comes_back_by_a_native_checkpoint(name, tmp_path):
+    kind = getattr(transformers, name)
+    unusual = UNUSUAL | {"num_labels": 3, "mem_len": 7, "reuse_len": 3, "clamp_len": 9, "dropout": 0.13}
+    sizes = {"vocab_size": 40, "d_model": 24, "n_layer": 1, "n_head": 4, "d_inner": 20}
+    kind(transformers.XLNetConfig(**unusual, **sizes)).save_pretrained(tmp_path / "theirs")
+    xlnet_jax.save(xlnet_jax.load(tmp_path / "theirs"), tmp_path / "ours")
+    xlnet_jax.save(xlnet_jax.load(tmp_path / "ours"), tmp_path / "again", "hf")
+    assert settings_in(tmp_path / "again") == settings_in(tmp_path / "theirs") | {
+        "untie_r": True
+    }  # 5 does not write it

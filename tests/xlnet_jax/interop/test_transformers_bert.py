@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import xlnet_jax
+from tests.xlnet_jax.interop.test_transformers import UNUSUAL, settings_in
 from tests.xlnet_jax.random_models import BERT, HEADS, ROBERTA, random_model
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten
@@ -81,11 +82,12 @@ def written_back(loaded, name, folder):
 
 
 @pytest.mark.parametrize(("family", "kind"), CASES, ids=lambda word: word)
-def test_logits_are_theirs_and_weights_go_back_bit_for_bit(tmp_path, family, kind):
+def test_logits_are_theirs_and_weights_and_settings_go_back_bit_for_bit(tmp_path, family, kind):
     name = family + kind
-    network = theirs(name)
+    network = theirs(name, **UNUSUAL)
     network.save_pretrained(tmp_path / "theirs")
-    loaded = xlnet_jax.load(tmp_path / "theirs")
+    xlnet_jax.save(xlnet_jax.load(tmp_path / "theirs"), tmp_path / "native")
+    loaded = xlnet_jax.load(tmp_path / "native")
     assert (loaded.head.task if loaded.head else None) == HEADED[kind]
     ours, expected = our_outputs(loaded), their_outputs(network, name)
     if loaded.head is None:
@@ -107,6 +109,7 @@ def test_logits_are_theirs_and_weights_go_back_bit_for_bit(tmp_path, family, kin
     back = written_back(loaded, name, tmp_path / "ours").state_dict()
     for tensor, value in network.state_dict().items():
         np.testing.assert_array_equal(back[tensor], value, err_msg=tensor)
+    assert settings_in(tmp_path / "ours") == settings_in(tmp_path / "theirs")
 
 
 def test_files_of_old_versions_and_of_the_bare_network_are_read(tmp_path):

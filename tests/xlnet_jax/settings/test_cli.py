@@ -1,13 +1,11 @@
 """Command lines: every setting by its dotted name, every mistake in one line with exit code 2."""
 
 import errno
-import http.server
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -256,22 +254,9 @@ def test_demanding_a_tpu_where_there_is_none_is_refused(monkeypatch):
 
 
 WORKERS = {
-    "worker-network-endpoints": b"uid:8470:10.0.0.1,uid:8470:10.0.0.2,uid:8470:10.0.0.3",
-    "tpu-env": b"ACCELERATOR_TYPE: 'v6e-12'\nMEGASCALE_NUM_SLICES: '2'\n",
+    "instance/attributes/worker-network-endpoints": "uid:8470:10.0.0.1,uid:8470:10.0.0.2,uid:8470:10.0.0.3",
+    "instance/attributes/tpu-env": "ACCELERATOR_TYPE: 'v6e-12'\nMEGASCALE_NUM_SLICES: '2'\n",
 }
-
-
-class Metadata(http.server.BaseHTTPRequestHandler):
-    """The metadata server of a TPU VM."""
-
-    def do_GET(self):
-        assert self.headers["Metadata-Flavor"] == "Google"
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(WORKERS[self.path.removeprefix("/computeMetadata/v1/instance/attributes/")])
-
-    def log_message(self, *_):
-        """Nothing."""
 
 
 @pytest.mark.parametrize(
@@ -283,14 +268,12 @@ class Metadata(http.server.BaseHTTPRequestHandler):
     ],
 )
 def test_workers_are_those_that_the_platform_or_its_metadata_server_names(monkeypatch, environment, workers):
-    with http.server.HTTPServer(("127.0.0.1", 0), Metadata) as server:
-        threading.Thread(target=lambda: [server.handle_request() for _ in WORKERS], daemon=True).start()
-        for name in ("TPU_WORKER_HOSTNAMES", "MEGASCALE_NUM_SLICES"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        assert machine.worker_count() == workers
+    monkeypatch.setattr(machine, "metadata", WORKERS.get)
+    for name in ("TPU_WORKER_HOSTNAMES", "MEGASCALE_NUM_SLICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert machine.worker_count() == workers
 
 
 def test_importing_the_trainer_loads_no_tensorflow_and_asks_for_no_device():
