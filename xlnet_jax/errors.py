@@ -29,10 +29,6 @@ class InputError(ValueError):
         super().__init__(*map(without_secrets, message))
 
 
-class OutOfMemory(InputError):
-    """Memory of a device or of this machine that is too small for a run: the message says what to lower."""
-
-
 USER_ERROR = InputError.exit_code
 CRASH = 1
 INTERRUPTED = 128 + signal.SIGINT

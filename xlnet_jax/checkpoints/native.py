@@ -204,8 +204,7 @@ class Run:
     @classmethod
     def of(cls, checkpoint: str | Path) -> "Run | None":
         """Return the run of a checkpoint; None for a converted one or one of another project."""
-        source = Path(checkpoint)
-        found = find(source) if source.is_dir() else None
+        found = find(Path(checkpoint))
         settings = read_settings(found) if found else {}
         return cls(found.parent.parent, from_dict(Config, settings)) if found and "preset" in settings else None
 

@@ -27,7 +27,7 @@ from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations, einsum_float32
 from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN
 from xlnet_jax.kernels.implementations import attention_BNTH
-from xlnet_jax.models.layers import ATTENTION_WEIGHTS, Dropout, Norm, projection_DNH
+from xlnet_jax.models.layers import ATTENTION_WEIGHTS, Dropout, Norm, partitioned_param, projection_DNH
 from xlnet_jax.settings.config import ModelConfig
 
 

@@ -131,7 +131,7 @@ def load(path: str | Path, *, partial: bool = False, activation: formats.Activat
 
 def finetuning_of(path: Path) -> FinetuneConfig | None:
     """Return the settings of the finetuning that made a checkpoint of this project; None where there was none."""
-    folder = native.find(path) if path.is_dir() else None
+    folder = native.find(path)
     settings = native.read_settings(folder) if folder else {}
     if "task" not in settings:
         return None

@@ -43,7 +43,7 @@ def write_card(pretrained: Pretrained, source: Path, folder: Path, name: str, no
     does otherwise. The licence and the language of the weights are not known here: the header leaves them out.
     """
     config = read_json(folder / "config.json")
-    (architecture,), checkpoint = config["architectures"], native.find(source.absolute()) if source.is_dir() else None
+    (architecture,), checkpoint = config["architectures"], native.find(source.absolute())
     settings = native.read_settings(checkpoint) if checkpoint else {}
     # ---- header -----------------------------------------------------------------------------------------------------
     header = ["---", "library_name: transformers"]

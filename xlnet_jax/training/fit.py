@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from xlnet_jax.costs import chip_of
-from xlnet_jax.errors import InputError, OutOfMemory, first_line, is_out_of_memory
+from xlnet_jax.errors import InputError, first_line, is_out_of_memory
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.storage.files import write_durably
@@ -226,7 +226,7 @@ class Memory:
                     return changed
         return {}
 
-    def refusal(self, workdir: Workdir, error: Exception | None = None) -> OutOfMemory:
+    def refusal(self, workdir: Workdir, error: Exception | None = None) -> InputError:
         """Return the error of a step that does not fit, or that ran out of memory by this `error` although it fits. The
         backend's own words are kept in the workdir."""
         words = self.need.refused
@@ -250,7 +250,7 @@ class Memory:
             file = file.with_name(f"{file.stem}-{process}{file.suffix}") if process else file
             write_durably(file, words.encode())
             kept = f". The backend's own words are in {file}"
-        return OutOfMemory(f"{happened}: {self.in_words()}. {advice}{kept}")
+        return InputError(f"{happened}: {self.in_words()}. {advice}{kept}")
 
 
 def keep_fit(config: C, before: C | None) -> C:
@@ -270,7 +270,7 @@ def build_fitting(
     """Return the program of a run with its step compiled, and the memory that the step needs. Where the step of a new
     run does not fit, and the settings have `auto_fit`, it is built from those that `Memory.propose` has.
 
-    build: makes the program of settings, and the shapes of its largest batch. Raises OutOfMemory where it does not fit.
+    build: makes the program of settings, and the shapes of its largest batch. Raises InputError where it does not fit.
     """
     program, batch = build(config)
     memory = Memory.of(program, batch, config, workdir, process)

@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tests.xlnet_jax.training.tiny import CONFIG, changed
 from tests.xlnet_jax.training.tiny_run import arguments, records_of
 from xlnet_jax import train
-from xlnet_jax.errors import OutOfMemory
+from xlnet_jax.errors import InputError
 from xlnet_jax.training import fit, sharding
 from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.loop import Loop
@@ -100,7 +100,7 @@ def test_auto_fit_applies_the_proposal_and_a_run_that_resumes_keeps_it(capped, t
 
 def test_what_fits_the_smallest_host_is_left_as_it_was_asked_for_and_what_does_not_is_refused(capped):
     assert capped(3600) == AUTO
-    with pytest.raises(OutOfMemory, match=r"a step needs more than 0\.29 MiB"):
+    with pytest.raises(InputError, match=r"a step needs more than 0\.29 MiB"):
         capped(60)
     process = Process()
     process.gather = lambda name, value: [value, 2600 * KIB if name == "memory of devices" else value]
@@ -150,7 +150,7 @@ def test_a_run_that_fails_after_all_ends_in_one_line_and_keeps_the_backends_word
 
     shutil.copytree(straight, tmp_path / "run")
     monkeypatch.setattr(Loop, "train", too_much)
-    with pytest.raises(OutOfMemory, match=r"out of memory while it ran \(RESOURCE_EXHAUSTED: Out of memory"):
+    with pytest.raises(InputError, match=r"out of memory while it ran \(RESOURCE_EXHAUSTED: Out of memory"):
         train.main(arguments(text, tmp_path / "run"))
     assert "in too_much" in (tmp_path / "run" / "out-of-memory.txt").read_text()
 
