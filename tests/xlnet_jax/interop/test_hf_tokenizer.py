@@ -2,19 +2,17 @@
 
 import dataclasses
 import functools
-import io
 import json
 import re
 
 import numpy as np
 import pytest
-import sentencepiece
 
 import xlnet_jax
 from data_pipelines import sources
 from data_pipelines.tokenizer import Settings, Tokenizer
 from tests.xlnet_jax.random_models import BERT, ROBERTA, SMALL, random_model
-from xlnet_jax.interop.hf_tokenizer import DIFFERENCES, NO_JSON
+from xlnet_jax.interop.hf_tokenizer import DIFFERENCES
 
 transformers = pytest.importorskip("transformers", reason="needs the extra [bench]: pip install -e '.[bench]'")
 
@@ -123,17 +121,6 @@ def test_bert_reads_cls_first_there_and_pads_on_the_right(written, config, b, pa
     network = transformers.AutoModel.from_pretrained(folder)
     network(**theirs(["one", "one"], ["two", "two two"], padding=True, return_tensors="pt"))
     assert network.config.pad_token_id == theirs.pad_token_id == pad
-
-
-def test_a_model_that_tokenizer_json_cannot_hold_is_noted(written):
-    lines, model = iter(AUSTEN[:300]), io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=lines, model_writer=model, vocab_size=300, model_type="bpe", minloglevel=2,
-        control_symbols=["<cls>", "<sep>", "<pad>", "<mask>", "<eod>"], user_defined_symbols=["<eop>"],
-    )  # fmt: skip
-    folder, notes = written(Tokenizer(model.getvalue(), Settings()))
-    assert NO_JSON in notes
-    assert not (folder / "tokenizer.json").exists()
 
 
 @pytest.mark.parametrize("lower", [False, True], ids=["cased", "uncased"])
