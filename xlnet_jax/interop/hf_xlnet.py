@@ -177,19 +177,13 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) 
             "config.json says ff_activation gelu, which is the exact one in transformers; the 2019 weights were "
             "trained with its tanh form: load with activation gelu if these are theirs"
         )
-    if not config.untie_r and not _alike_in_all_layers(tensors):
+    biases = [[v for k, v in tensors.items() if k.endswith(f"rel_attn.{name}")] for name in _BIASES]
+    are_tied = all(np.array_equal(layers[0], other) for layers in biases for other in layers[1:])
+    if not config.untie_r and not are_tied:
         config = dataclasses.replace(config, untie_r=True)
         notes.append("config.json says untie_r false, but the r biases differ from layer to layer: kept untied")
     contents = Pretrained(config, {}, "", head, reuse_len=reuse_len, notes=tuple(notes))
     return Found(contents, _table(config, head), tensors)
-
-
-def _alike_in_all_layers(tensors: Mapping[str, np.ndarray]) -> bool:
-    for name in _BIASES:
-        layers = [v for k, v in tensors.items() if k.endswith(f"rel_attn.{name}")]
-        if any(not np.array_equal(layers[0], other) for other in layers[1:]):
-            return False
-    return True
 
 
 def to_config(pretrained: Pretrained) -> dict[str, Any]:

@@ -6,14 +6,7 @@ from itertools import chain
 
 from xlnet_jax.dims import CLS_SEGMENT, WINDOW_SPECIALS
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.config import (
-    DataConfig,
-    DistributedConfig,
-    HeadConfig,
-    ModelConfig,
-    OptimizerConfig,
-    RunConfig,
-)
+from xlnet_jax.settings.config import DataConfig, DistributedConfig, HeadConfig, ModelConfig, RunConfig
 from xlnet_jax.settings.fields import out_of_bounds
 
 
@@ -51,10 +44,13 @@ def run_contradictions(config: RunConfig) -> Iterator[str]:
     """Yield what is wrong with the settings of any training: first every bound, then relations."""
     yield from out_of_bounds(config)
     yield from _model(config.model)
-    yield from _optimizer(config.optimizer)
-    if config.optimizer.profile == "paper2019" and config.optimizer.matrix_rate != 1:
+    optimizer = config.optimizer
+    if optimizer.decay_steps is not None and optimizer.decay_steps <= optimizer.warmup_steps:
+        warmup = f"optimizer.warmup-steps {optimizer.warmup_steps}"
+        yield f"optimizer.decay-steps {optimizer.decay_steps} must be above {warmup}: the schedule decays after it"
+    if optimizer.profile == "paper2019" and optimizer.matrix_rate != 1:
         yield "optimizer.matrix-rate with optimizer.profile paper2019: the 2019 code has one rate; leave it at 1"
-    if config.model.share_layers and config.optimizer.layer_decay < 1:
+    if config.model.share_layers and optimizer.layer_decay < 1:
         yield "optimizer.layer-decay with model.share-layers: shared parameters belong to no one layer; leave it at 1"
     yield from _distributed(config.distributed)
     yield from _trace_steps(config)
@@ -142,12 +138,6 @@ def memory_contradictions(mem_len: int, data: DataConfig) -> Iterator[str]:
             f"model.mem-len {mem_len} can never be filled: data.windows-per-block {data.windows_per_block} windows "
             f"carry at most (windows-per-block - 1) x data.reuse-len = {carried} positions"
         )
-
-
-def _optimizer(optimizer: OptimizerConfig) -> Iterator[str]:
-    if optimizer.decay_steps is not None and optimizer.decay_steps <= optimizer.warmup_steps:
-        warmup = f"optimizer.warmup-steps {optimizer.warmup_steps}"
-        yield f"optimizer.decay-steps {optimizer.decay_steps} must be above {warmup}: the schedule decays after it"
 
 
 def absolute_positions(model: ModelConfig, seq_len: int | None) -> Iterator[str]:
