@@ -34,14 +34,12 @@ HEADS = {
 
 
 def random_params(config, head, seed=0):
-    """Every parameter drawn from a normal, biases and normalisation too."""
     rng = np.random.default_rng(seed)
     shapes = abstract_params(config, head)
     return nest({path: rng.normal(scale=0.3, size=s.shape).astype(np.float32) for path, s in shapes.items()})
 
 
 def strong_params(config, head=None):
-    """Large enough that attention has its say."""
     return jax.tree.map(lambda weight: 2 * weight, random_params(config, head))
 
 

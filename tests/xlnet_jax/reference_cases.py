@@ -75,7 +75,7 @@ class Case:
         return np.swapaxes(self.arrays[name], 0, 1)
 
     def mems(self, name):
-        """The layers of `name`_0, `name`_1, … as [Z, B, M, D]; None where there are none."""
+        """[Z, B, M, D] of the layers `name`_0, `name`_1, …; None where there are none."""
         if f"{name}_0" not in self:
             return None
         return jnp.asarray(np.stack([self.hidden(f"{name}_{i}") for i in range(self.config.num_layers)]))

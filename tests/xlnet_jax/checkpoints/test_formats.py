@@ -232,14 +232,6 @@ def test_what_contradicts_itself_is_not_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_place_that_cannot_be_a_folder_is_refused(tmp_path):
-    (tmp_path / "file").write_text("years of work")
-    for target, message in (("file", "exists"), ("file/x", "is no folder that you may write to")):
-        with pytest.raises(InputError, match=message):
-            xlnet_jax.save(random_model(), tmp_path / target)
-    assert (tmp_path / "file").read_text() == "years of work"
-
-
 def test_a_full_disk_is_an_os_error_that_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
     with pytest.raises(OSError, match="No space left"):

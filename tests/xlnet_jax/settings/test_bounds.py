@@ -8,14 +8,13 @@ import pytest
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.planning.settings import PlanConfig
-from xlnet_jax.settings.config import Config, ModelConfig
+from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import (
     above,
     at_least,
     between,
     check_bounds,
     flatten,
-    marked,
     operational,
     out_of_bounds,
     setting,
@@ -93,10 +92,3 @@ class Options:
 def test_any_dataclass_is_checked(change, line):
     assert list(out_of_bounds(Options())) == []
     assert list(out_of_bounds(Options(**change))) == [line]
-
-
-def test_settings_fixed_by_weights_are_those_that_shape_parameters_or_their_use():
-    others = {f.name for f in dataclasses.fields(ModelConfig)} - set(marked(ModelConfig, "weights"))
-    assert others == {
-        "mem_len", "dropout", "attention_dropout", "init_std", "dtype", "remat", "attention", "profile",
-    }  # fmt: skip

@@ -64,12 +64,10 @@ def test_steps_beside_epochs_are_refused_and_a_flag_replaces_those_of_a_file(tmp
         assert getattr(config, other) == getattr(FinetuneConfig(), other)
 
 
-def test_a_batch_that_a_plan_would_not_use_is_refused(tmp_path):
-    topology = ["--topology", "v5e-1"]
-    with pytest.raises(InputError, match=r"`batch_per_device` and `data\.batch_size` say the same: give one"):
-        check_plan(parsed(PlanConfig, *topology, "--batch", "8", "--data.batch-size", "8192"))
+def test_a_batch_of_a_plan_replaces_that_of_a_file(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(to_dict(Config())))
-    check_plan(parsed(PlanConfig, *topology, "--batch", "8", "--config", str(tmp_path / "config.json")))
+    words = ["--topology", "v5e-1", "--batch", "8", "--config", str(tmp_path / "config.json")]
+    check_plan(parsed(PlanConfig, *words))
 
 
 def test_a_network_that_is_given_is_not_replaced_by_that_of_the_weights():

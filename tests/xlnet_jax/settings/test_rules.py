@@ -5,7 +5,7 @@ import re
 import pytest
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.presets import PRESETS, demo, with_objective
+from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.registry import validate
 from xlnet_jax.settings.fields import with_values
 
@@ -67,16 +67,3 @@ def test_a_contradiction_names_its_settings_and_the_reason(preset, objective, ch
         validate(with_values(with_objective(PRESETS[preset](), objective), changes))
     assert re.search(message, str(mistake.value)), str(mistake.value)
     assert "\n" not in str(mistake.value)
-
-
-@pytest.mark.parametrize(
-    ("objective", "changes"),
-    [
-        ("mlm", {"data.perm_size": 48}),  # only an order is permuted in chunks
-        ("plm", {"data.num_predict": None}),
-        ("plm", {"data.weights": (1 / 3,) * 3}),
-        ("plm", {"steps": 5}),  # a short run may end inside its warmup
-    ],
-)
-def test_what_contradicts_nothing_is_taken(objective, changes):
-    validate(with_values(with_objective(demo(), objective), changes))

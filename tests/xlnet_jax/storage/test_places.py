@@ -12,11 +12,10 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import demand_new_file, demand_place
 
 
-@pytest.mark.parametrize("out", ["foo:/x/y", "gs:/x"])
-def test_a_url_that_has_lost_a_slash_is_not_made_a_folder(out):
+def test_a_url_that_has_lost_a_slash_is_not_made_a_folder():
     for demand in (demand_place, demand_new_file):
         with pytest.raises(InputError, match="results are written to a disk"):
-            demand(epath.Path(out))
+            demand(epath.Path("gs:/x"))
 
 
 @pytest.mark.parametrize(
