@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
@@ -166,7 +167,7 @@ def parse(
         default = _undecided(kind, line) if default is None else default
         values = line.file_values(default, origin)
         default, given = with_values(default, values), given | names_of(values)
-    words = _gathered(line, kind)
+    words = _gather(line, kind)
     description = f"{description}\n\n{HELP}"
     start: dict[str, Any] = {} if default is None else {"default": default}
     try:
@@ -268,26 +269,21 @@ def _undecided(kind: type[T], argv: Sequence[str]) -> T:
     return kind(**dict.fromkeys(required, tyro.MISSING))
 
 
-def _gathered(argv: Sequence[str], kind: type) -> list[str]:
+def _gather(argv: Sequence[str], kind: type) -> list[str]:
     """Return `--corpus a b` for `--corpus a --corpus b`; of a setting with one value, the last word counts."""
     several = set(_of_several_values(kind))
     words: list[str] = []
-    groups = [words]
-    of_flag: dict[str, list[str]] = {}
+    others, of_flag = words, dict[str, list[str]]()
     for word in argv:
         flag, equals, value = word.partition("=")
-        if flag in of_flag:
-            words = of_flag[flag]
+        if flag in several:
+            words = of_flag.setdefault(flag, [flag])
             words += [value] if equals else []
-        elif flag in several:
-            words = of_flag[flag] = [flag, value] if equals else [flag]
-            groups.append(words)
-        elif word.startswith("--"):
-            words = [word]
-            groups.append(words)
-        else:
-            words.append(word)
-    return [word for group in groups for word in group]
+            continue
+        if word.startswith("--"):
+            words = others
+        words.append(word)
+    return [*others, *itertools.chain(*of_flag.values())]
 
 
 def _of_several_values(kind: type, prefix: str = "--") -> Iterator[str]:
