@@ -59,12 +59,8 @@ _ARCHITECTURES = {
 
 def weights(pretrained: Pretrained) -> Iterator[Weight]:
     """Yield the table of a network: one entry a tensor. Hugging Face has r biases in every layer, tied or not."""
-    return _table(pretrained.model, pretrained.head)
-
-
-def _table(config: ModelConfig, head: HeadConfig | None) -> Iterator[Weight]:
-    yield from _body(config)
-    yield from _top(head)
+    yield from _body(pretrained.model)
+    yield from _top(pretrained.head)
 
 
 def _body(config: ModelConfig) -> Iterator[Weight]:
@@ -183,7 +179,7 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) 
         config = dataclasses.replace(config, untie_r=True)
         notes.append("config.json says untie_r false, but the r biases differ from layer to layer: kept untied")
     contents = Pretrained(config, {}, "", head, reuse_len=reuse_len, notes=tuple(notes))
-    return Found(contents, _table(config, head), tensors)
+    return Found(contents, weights(contents), tensors)
 
 
 def to_config(pretrained: Pretrained) -> dict[str, Any]:
