@@ -118,7 +118,7 @@ class Run:
 def train(run: Run, checkpoints: Checkpoints, process: Process) -> tuple[int, int]:
     """Train until the end or a stop. Return the number of steps done, and the exit code: 0, or that of a stop.
 
-    Raises OutOfMemory where a device or this machine has too little memory after all.
+    Raises InputError where a device or this machine has too little memory after all.
     """
     try:
         return _train(run, checkpoints, process)

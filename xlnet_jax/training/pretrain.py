@@ -118,7 +118,7 @@ def _build(
     config: Config, start: Pretrained | None, corpus: Corpus, tokenizer: Tokenizer, workdir: Workdir, process: Process
 ) -> Run:
     """Choose the attention implementation and, with `auto_fit`, what a step needs to fit the devices; compile the step;
-    read the held-out text. Raises OutOfMemory where a step does not fit."""
+    read the held-out text. Raises InputError where a step does not fit."""
     console = process.console
     # ---- program and weights ----------------------------------------------------------------------------------------
     batches = batch_source(corpus, tokenizer, config)
