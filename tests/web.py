@@ -20,8 +20,6 @@ _ATTRIBUTES = b"*.safetensors filter=lfs\n"  # every repository of models has th
 
 
 class Request(NamedTuple):
-    """A request of a client."""
-
     method: str
     path: str
     query: dict[str, str]
@@ -233,7 +231,6 @@ class Hub(Web):
 
 
 def _entries(tree, folder, recursive):
-    """Return the files and folders below a folder of a repository."""
     prefix = f"{folder}/" if folder else ""
     inside = {path: body for path, body in tree.items() if path.startswith(prefix)}
     deep = {path: path[len(prefix) :].split("/")[:-1] for path in inside}
