@@ -33,16 +33,6 @@ def test_the_probabilities_of_all_pieces_sum_to_one(order):
     assert last.min() > 0
 
 
-def test_bigrams_by_hand():
-    """a b a b a c: the discounts are those of Chen & Goodman, equation 26, held between 0 and the count."""
-    train = np.array([[0, 1, 0, 1, 0, 2]])
-    (found,) = probabilities(train, np.array([[0, 1, 1, 1, 1, 1]]), 3, 2)
-    # Unigrams by the pieces before them: a after b; b, c after a. All counts are 1: n1 = 3, n2 = 0, Y = 1, D1 = 1.
-    np.testing.assert_allclose(found[0], 1 / 3)
-    # Bigrams: ab 2, ba 2, ac 1; n1 = 1, n2 = 2: Y = 1/5, D1 = 1 - 2/5 x 2/1 = 1/5, D2 = 2.
-    np.testing.assert_allclose(found[1], (2 - 2) / 3 + (2 + 1 / 5) / 3 * 1 / 3)
-
-
 def test_the_table_compares_the_means_of_finetunings_with_the_baseline(capsys):
     measured = {}
     for number, contender in enumerate((*CONTENDERS, "random-weights")):

@@ -5,8 +5,6 @@ import json
 import pytest
 
 from benchmarks import dependent_targets, eight_tasks
-from benchmarks.dependent_targets import Span, queries_of
-from data_pipelines.tokenizer import Tokenizer
 
 ROWS = [f"row {number}" for number in range(25)]
 CONTENTS = {
@@ -32,17 +30,6 @@ def test_names_numbers_and_collocations_are_found():
     assert ("the", "word1") not in found
     words = "He saw the drawing room and a room".split()
     assert spans(dependent_targets.collocations(words, found), words) == ["drawing room"]
-
-
-def test_the_pieces_of_a_span_spell_its_words():
-    tokenizer = Tokenizer.load("tiny")
-    words = ['"Oh,', "yes;", "Mr.", "Tilney's", "(dear)", "sister,", "said", "she."] * 20
-    asked = [Span("name", begin, begin + 2) for begin in range(len(words) - 1)]
-    found = list(queries_of(tokenizer, " ".join(words), asked))
-    assert len(found) > 40
-    for span, query in found:
-        spelled = "".join(tokenizer.pieces[piece] for piece in query.ids_L[query.positions_P])
-        assert spelled.replace("▁", " ").split() == words[span.begin : span.end]
 
 
 @pytest.mark.parametrize("split", CONTENTS, ids=lambda split: split.__name__)

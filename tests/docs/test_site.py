@@ -17,23 +17,24 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 OF_JAX = {"tasks are unhealthy", "the leader task was preempted"}
-REPOSITORY = re.compile(r"https://github.com/xlnet-jax/xlnet_jax/(?:blob|raw)/main/")
+HOSTS = r"https://(?:github\.com|colab\.research\.google\.com/github)"
+ADDRESS = re.compile(rf"{HOSTS}/xlnet-jax/xlnet_jax/(?:blob|raw)/main/([^)\s#\"\\]+)")
 SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 
 
 def links(page):
-    """Return the targets of a page's links to other files, without anchors. README's are whole addresses."""
+    """Return the targets of a page's links to other files, without anchors."""
     targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
-    if page == ROOT / "README.md":
-        targets = [REPOSITORY.sub("", target) for target in targets]
     return [target.partition("#")[0] for target in targets if not target.startswith(("http", "#"))]
 
 
 def test_every_link_leads_to_a_file():
+    """Colab opens a notebook alone, and PyPI README.md: their links are whole addresses."""
     pages = [*ROOT.glob("*.md"), ROOT / "launch/README.md", *DOCS.glob("*.md")]
-    assert [
-        f"{page}: {target}" for page in pages for target in links(page) if not (page.parent / target).exists()
-    ] == []
+    found = [(page, page.parent / target) for page in pages for target in links(page)]
+    pages += ROOT.glob("launch/colab/*.ipynb")
+    found += [(page, ROOT / path) for page in pages for path in ADDRESS.findall(page.read_text())]
+    assert [f"{page}: {target}" for page, target in found if not target.exists()] == []
 
 
 def test_index_reference_and_site_list_everything_once():

@@ -104,20 +104,6 @@ def test_the_first_cell_installs_from_the_repository_or_leaves_the_runtime_as_it
     assert "nothing was changed: xlnet_jax cannot be had from https://example.org/fork@branch" in error
 
 
-def test_links_into_colab_and_the_repository_lead_to_files():
-    """Colab opens a notebook alone: links between its files have to be whole addresses."""
-    place = f"{REPOSITORY.partition('github.com')[2]}/blob/main/"
-    for page in (ROOT / "README.md", ROOT / "launch/README.md", *(COLAB / name for name in NOTEBOOKS)):
-        text = page.read_text()
-        paths = re.findall(rf"https://(?:colab\.research\.google\.com/github|github\.com){place}([^)\s#]+)", text)
-        assert set(NOTEBOOKS) & {Path(path).name for path in paths}
-        assert [path for path in paths if not (ROOT / path).is_file()] == []
-        if page.suffix == ".ipynb":
-            cells = nbformat.read(page, as_version=4).cells
-            links = [re.findall(r"\]\((?!https://)[^)]*\)", c.source) for c in cells if c.cell_type == "markdown"]
-            assert not any(links)
-
-
 def test_kept_outputs_are_those_of_the_code_show_learning_and_hold_nothing_of_the_machine():
     kept = [nbformat.read(COLAB / name, as_version=4) for name in NOTEBOOKS]
     for notebook in kept:
