@@ -74,7 +74,7 @@ def test_batches_with_memory_have_the_length_of_whole_windows():
 @pytest.fixture(scope="module")
 def setting(english):
     # Texts of one to many windows.
-    model = dataclasses.replace(SMALL, vocab_size=english.vocab_size)
+    model = dataclasses.replace(SMALL, vocab_size=english.vocab_size, num_layers=2)
     words = "it is a truth universally acknowledged that a single man in possession of".split()
     examples = [example(" ".join(words[:n]), label, line=n) for n, label in ((1, "1"), (4, "2"), (13, "3"))]
     return model, examples
