@@ -127,6 +127,7 @@ def test_a_run_whose_lock_was_taken_over_ends(bucket, quick, monkeypatch, capfd)
 
     codes = []
     monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
     held = BucketLock(epath.Path(FOLDER))
     deadline = time.monotonic() + 30
     while held._beating.is_alive():  # it may write between its look and ours

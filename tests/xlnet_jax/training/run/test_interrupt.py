@@ -74,7 +74,7 @@ def test_away_from_google_cloud_nothing_is_asked(monkeypatch, tmp_path):
 
 
 def test_processes_stop_and_save_at_the_same_poll(monkeypatch):
-    """What the other process wishes is granted one poll later, when the devices have computed the strongest wish."""
+    """A wish of the other process is granted one poll later, when the devices have computed the strongest wish."""
     others = iter([Wish.GO_ON, Wish.SAVE, Wish.GO_ON, Wish.STOP, Wish.GO_ON])
     monkeypatch.setattr(module.jax, "process_count", lambda: 2)
     monkeypatch.setattr(module, "_strongest", lambda own: max(own, next(others)))
