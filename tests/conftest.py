@@ -71,6 +71,15 @@ def programs_traced_once():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def arrays_saved_by_one_device():
+    """Let one device save an array that all of them hold: Orbax compiles each slice that it lets another one save. The
+    processes that tests start save as users' do."""
+    from orbax.checkpoint.type_handlers import ArrayHandler, register_type_handler
+
+    register_type_handler(jax.Array, ArrayHandler(use_replica_parallel=False), override=True)
+
+
 @pytest.fixture(autouse=True)
 def current_folder_searched_as_before():
     """Undo what a command that a test runs in this process says to the processes that it starts."""

@@ -128,7 +128,7 @@ def text_inputs(
     return compact_inputs(
         input_ids_BL,
         segment_ids_BL=segment_ids_BL,
-        memory_BM=jnp.ones((len(input_ids_BL), mem_len), bool),
+        memory_BM=jnp.ones((input_ids_BL.shape[0], mem_len), bool),
         attention_mask_BL=attention_mask_BL,
     )
 

@@ -55,8 +55,10 @@ def poisoned(batch_of):
 def watched(text, tmp_path_factory):
     """Run over bad batches in two starts: its workdir, error, programs, and records at W&B."""
     run = SimpleNamespace(workdir=tmp_path_factory.mktemp("watched") / "run", wandb=Wandb(), programs=[])
-    # A seed of its own: runs of equal settings share their programs in tests, and nothing would be compiled.
-    words = arguments(text, run.workdir, "--optimizer.decay-steps", "12", "--log.every-steps", "1", "--seed", "31")
+    # An epsilon of its own: runs of equal settings share their programs in tests, and nothing would be compiled.
+    words = arguments(
+        text, run.workdir, "--optimizer.decay-steps", "12", "--log.every-steps", "1", "--optimizer.eps=2e-6"
+    )
     with pytest.MonkeyPatch.context() as patch, no_compile_cache_but_ours():
         patch.setitem(sys.modules, "wandb", run.wandb)
         patch.setattr(workdir, "PLATFORMS", ("cpu",))
