@@ -153,7 +153,7 @@ def _train(run: Run, checkpoints: Checkpoints, process: Process) -> tuple[int, i
         with view.bar, writer or nullcontext():
             times = WallTime(records, start, process.began, run.memory.seconds)
             traced = traced_steps(config.trace_steps if writer else None)
-            tracer = Tracer(traced, writer.events_folder if writer else Path(), workdir.tensorboard, view.say)
+            tracer = Tracer(traced, start, writer.events_folder if writer else Path(), workdir.tensorboard, view.say)
             loop = Loop(run, checkpoints, interrupt, writer, view, times, tracer)
             done, stopped = loop.train(state, start, any(r["step"] == start for r in evaluations))
             checkpoints.wait()

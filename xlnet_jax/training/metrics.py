@@ -292,12 +292,15 @@ def speed(config: Config, seconds: float) -> dict[str, float]:
 class Tracer:
     """Trace the steps counted from 0 in `steps`: range(10, 15) are the 11th to the 15th. Use as a context manager.
 
-    `folder` is on this machine; `published` is the place where the user finds the trace.
+    Report it where a run that starts at `start` is past them. `folder` is on this machine; `published` is the place
+    where the user finds the trace.
     """
 
-    def __init__(self, steps: range, folder: Path, published: epath.Path, say: Callable[[str], None]):
+    def __init__(self, steps: range, start: int, folder: Path, published: epath.Path, say: Callable[[str], None]):
         self._steps, self._folder, self._published, self._say = steps, folder, published, say
         self._active = False
+        if steps and steps.stop <= start:
+            say(f"trace: the run is at step {start}, past the last step to trace ({steps.stop}): nothing is traced")
 
     def at(self, done: int, running: Any) -> None:
         """Start or stop the trace, where due after `done` steps; wait for the arrays `running` first, so that it holds

@@ -9,20 +9,16 @@ from typing import Any
 
 from rich.console import Console
 
-from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import MODEL_FILE, TOKENIZER_JSON, Tokenizer
-from data_pipelines.windows import steps_per_block
 from xlnet_jax.interop import hf_files
 from xlnet_jax.interop.contents import Pretrained
-from xlnet_jax.objectives.language_model import inputs_of
 from xlnet_jax.objectives.presets import PRESETS
-from xlnet_jax.objectives.registry import batch_source, objective_named
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.plots.curves import draw_curves
 from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import Config, DistributedConfig
 from xlnet_jax.settings.fields import marked, with_plain_paths, with_values
 from xlnet_jax.storage.files import name_on_disk
-from xlnet_jax.training.attention import check_attention, last_windows
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.evaluation import (
     HeldOutLoss,
@@ -32,13 +28,12 @@ from xlnet_jax.training.evaluation import (
     unigram_line,
     unknown_share,
 )
-from xlnet_jax.training.fit import build_fitting
 from xlnet_jax.training.hosts import Process, connect
 from xlnet_jax.training.initial import describe_origin, params_of
 from xlnet_jax.training.loop import Run, train
 from xlnet_jax.training.metrics import read_records, speed
-from xlnet_jax.training.resolve import folder_of, resolve
-from xlnet_jax.training.step import make_eval_step, pretraining_program
+from xlnet_jax.training.resolve import Resolved, folder_of, resolve
+from xlnet_jax.training.step import make_eval_step
 from xlnet_jax.training.workdir import Workdir
 
 LARGER = {
@@ -103,35 +98,26 @@ def run_pretraining(config: Config) -> int:
 def _run(config: Config, process: Process) -> int:
     """Train. Process 0 prepares what the others read, and writes everything but the checkpoints alone."""
     with closing(Workdir(folder_of(config))) as workdir, workdir.keep_programs():
-        config, start, corpus, tokenizer = resolve(config, workdir, process)
-        run = _build(config, start, corpus, tokenizer, workdir, process)
-        data = {"manifest_sha256": corpus.manifest.sha256}
-        steps = steps_per_block(corpus.block_len, config.data)
+        resolved = resolve(config, workdir, process)
+        run = _build(resolved, workdir, process)
+        data = {"manifest_sha256": resolved.corpus.manifest.sha256}
+        steps = resolved.batches.steps_per_block
         with Checkpoints(workdir.checkpoints, run.config, workdir.tokenizer, steps, data, process) as checkpoints:
             done, exit_code = train(run, checkpoints, process)
         if process.first and exit_code == 0:
-            _report(run, config, done, process.console)
+            _report(run, resolved.config, done, process.console)
     return exit_code
 
 
-def _build(
-    config: Config, start: Pretrained | None, corpus: Corpus, tokenizer: Tokenizer, workdir: Workdir, process: Process
-) -> Run:
-    """Choose the attention implementation and, with `auto_fit`, what a step needs to fit the devices; compile the step;
-    read the held-out text. Raises InputError where a step does not fit."""
-    console = process.console
+def _build(resolved: Resolved, workdir: Workdir, process: Process) -> Run:
+    config, corpus, batches, console = resolved.config, resolved.corpus, resolved.batches, process.console
     # ---- program and weights ----------------------------------------------------------------------------------------
-    batches = batch_source(corpus, tokenizer, config)
-    attention = check_attention(config, process, lambda: inputs_of(last_windows(config, batches), config)[0])
-    build = functools.partial(pretraining_program, attention=attention)
-    config, program, memory = build_fitting(config, build, workdir, process)
-    params: dict[str, Any] = {}
-    origin = ""
-    if start:
-        params, drawn = params_of(start, config)
+    program, params, origin = resolved.program, dict[str, Any](), ""
+    if resolved.start:
+        params, drawn = params_of(resolved.start, config)
         origin = describe_origin(config.init, drawn)
     # ---- evaluation -------------------------------------------------------------------------------------------------
-    held_out = held_out_batches(corpus, tokenizer, config)
+    held_out = held_out_batches(corpus, resolved.tokenizer, config)
     unigram_nats = unigram_line(corpus.unigram_counts, held_out)
     eval_step = make_eval_step(program.objective, program.plan, program.mesh, config.optimizer.accumulate)
     evaluation = HeldOutLoss(program, eval_step, held_out, unigram_nats, config.eval.every_steps)
@@ -145,7 +131,7 @@ def _build(
 
     rates = functools.partial(speed, config)
     reference = {"unigram": unigram_nats}
-    run = Run(config, workdir, program, batches, evaluation, params, origin, memory, rates, locate, reference)
+    run = Run(config, workdir, program, batches, evaluation, params, origin, resolved.memory, rates, locate, reference)
     console.print(run.describe(f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"))
     there = corpus.num_blocks("validation") * batches.steps_per_block
     if (read := count_windows(held_out)) < there:

@@ -1,29 +1,33 @@
 """Resolve the settings of a pretraining run, once, before it begins: its folder, its text (a prepared corpus, or text
-from which tokenizer and corpus are made in the workdir), and the weights it starts from.
+from which tokenizer and corpus are made in the workdir), the weights it starts from, and its program.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 
 from data_pipelines import sources, windows
+from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus, is_corpus
 from data_pipelines.prepare import prepare
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Normalization, Settings, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.language_model import inputs_of
 from xlnet_jax.objectives.presets import PRESETS, defaults_of
-from xlnet_jax.objectives.registry import validate
+from xlnet_jax.objectives.registry import batch_source, validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import from_dict, to_dict, with_values
 from xlnet_jax.storage.files import drop_leftovers
 from xlnet_jax.training import sharding
-from xlnet_jax.training.attention import choose_attention
-from xlnet_jax.training.fit import keep_fit
+from xlnet_jax.training.attention import check_attention, choose_attention, last_windows
+from xlnet_jax.training.fit import Memory, build_fitting, keep_fit
 from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.initial import begin_from, tokenizer_of
+from xlnet_jax.training.step import Program, pretraining_program
 from xlnet_jax.training.workdir import Workdir
 
 
@@ -180,15 +184,27 @@ def demand_memory(corpus: Corpus, config: Config) -> None:
 
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
-Resolved = tuple[Config, Pretrained | None, Corpus, Tokenizer]
+
+@dataclass(frozen=True)
+class Resolved:
+    """Settings of a pretraining run that are not changed any more, and the things that they name."""
+
+    config: Config
+    start: Pretrained | None
+    """None = all weights are drawn at random, or the run resumes"""
+    corpus: Corpus
+    tokenizer: Tokenizer
+    batches: BatchSource
+    program: Program[Any]
+    memory: Memory
 
 
 def resolve(config: Config, workdir: Workdir, process: Process) -> Resolved:
-    """Return the settings with the network of initial weights and the vocabulary; these weights (None = all are drawn
-    at random, or the run resumes); the corpus; and the tokenizer.
+    """Resolve what the settings leave open: the network of initial weights, the tokenizer and its vocabulary, the text,
+    the attention implementation and, with `auto_fit`, what a step needs to fit the devices; and compile the step.
 
     Process 0 claims the workdir and prepares there what the others read. Raises InputError where settings contradict
-    each other, the devices, the weights, the text or the workdir.
+    each other, the devices, the weights, the text or the workdir, and where a step does not fit.
     """
     prepared = _prepare(config, workdir, process.console) if process.first else None
     shared = None
@@ -198,10 +214,17 @@ def resolve(config: Config, workdir: Workdir, process: Process) -> Resolved:
     shared = process.gather("prepared", shared)[0]
     config, start, corpus, tokenizer = prepared or _find(shared, workdir)
     process.demand_same("another corpus", {"SHA-256 of its manifest": corpus.manifest.sha256})
-    return config, start, corpus, tokenizer
+    batches = batch_source(corpus, tokenizer, config)
+    attention = check_attention(config, process, lambda: inputs_of(last_windows(config, batches), config)[0])
+    build = functools.partial(pretraining_program, attention=attention)
+    config, program, memory = build_fitting(config, build, workdir, process)
+    return Resolved(config, start, corpus, tokenizer, batches, program, memory)
 
 
-def _prepare(config: Config, workdir: Workdir, console: Console) -> Resolved:
+_Prepared = tuple[Config, Pretrained | None, Corpus, Tokenizer]
+
+
+def _prepare(config: Config, workdir: Workdir, console: Console) -> _Prepared:
     # ---- text and weights -------------------------------------------------------------------------------------------
     text = Text.of(config)
     config, start = _begin(config, workdir)
@@ -227,7 +250,7 @@ def _prepare(config: Config, workdir: Workdir, console: Console) -> Resolved:
     return config, start, corpus, tokenizer
 
 
-def _find(shared: dict[str, Any], workdir: Workdir) -> Resolved:
+def _find(shared: dict[str, Any], workdir: Workdir) -> _Prepared:
     """Read what process 0 has prepared."""
     workdir.demand_shared()
     config, corpus = from_dict(Config, shared["config"]), Corpus(shared["corpus"])

@@ -4,6 +4,7 @@ Ctrl-C, SIGTERM, SIGUSR1 (which Slurm can send ahead of a time limit), and Googl
 machine away all stop a run. All processes stop at the same step, whichever of them was told.
 """
 
+import functools
 import os
 import signal
 import threading
@@ -120,9 +121,15 @@ def _on_google_cloud() -> bool:
     return "GCE_METADATA_HOST" in os.environ or (_PRODUCT.exists() and _PRODUCT.read_text().startswith("Google"))
 
 
-def _strongest(wish: Wish) -> jax.Array:
-    """Dispatch the maximum over all processes; it is ready as soon as the devices have computed it."""
+@functools.cache
+def _compile_maximum() -> tuple[NamedSharding, jax.stages.Wrapped]:
     mesh = Mesh(np.array(jax.devices()), ("all",))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    return NamedSharding(mesh, PartitionSpec("all")), jax.jit(jnp.max, out_shardings=everywhere)
+
+
+def _strongest(wish: Wish) -> jax.Array:
+    """Dispatch the maximum over all processes; it is ready as soon as the devices have computed it. Every step asks."""
+    over_all, maximum = _compile_maximum()
     own = np.full(jax.local_device_count(), wish, np.int32)
-    wishes = jax.make_array_from_process_local_data(NamedSharding(mesh, PartitionSpec("all")), own)
-    return jax.jit(jnp.max, out_shardings=NamedSharding(mesh, PartitionSpec()))(wishes)
+    return maximum(jax.make_array_from_process_local_data(over_all, own))

@@ -125,7 +125,7 @@ def run(clock, monkeypatch):
             SimpleNamespace(write=written.append, flush=lambda: None),
             SimpleNamespace(say=print, show=lambda *_: None, advance=lambda _: None),
             times,
-            Tracer(range(0), Path(), Path(), print),
+            Tracer(range(0), 0, Path(), Path(), print),
         )
         Loop(training, checkpoints, Interrupt(), *outputs).train(None, 0, evaluated=False)
         return SimpleNamespace(events=devices.events, written=written, lost=times.lost)

@@ -21,7 +21,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import presets
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import metrics, workdir
-from xlnet_jax.training.metrics import read_records, start_wandb
+from xlnet_jax.training.metrics import Tracer, read_records, start_wandb
 from xlnet_jax.training.workdir import Workdir
 
 POISONED = (5, 6, 9, 10, 11)  # batches whose weights are no numbers
@@ -90,6 +90,14 @@ def test_a_trace_of_the_steps_lies_where_tensorboard_looks_for_it(watched):
     names = [event.get("name", "") for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]]
     assert sum(name == "train" for name in names) == 2
     assert list(trace.parent.glob("*.xplane.pb"))
+
+
+def test_a_run_past_the_steps_to_trace_says_that_it_traces_nothing(tmp_path):
+    said = []
+    with Tracer(range(2, 4), 4, tmp_path, tmp_path, said.append) as tracer:
+        for done in range(4, 8):
+            tracer.at(done, None)
+    assert said == ["trace: the run is at step 4, past the last step to trace (4): nothing is traced"]
 
 
 def test_a_restart_finds_its_programs_compiled(watched):
