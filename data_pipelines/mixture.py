@@ -16,7 +16,7 @@ from data_pipelines.stateless import Purpose, choice, smallest_first, uniforms
 
 SHARE_UNIT = 2**24  # shares are whole multiples of 1 / SHARE_UNIT, and slots stay below 2**63 / SHARE_UNIT
 LISTED_BLOCKS = 4096  # blocks of a source up to which orders are listed
-ROUNDS = 8  # of the Feistel network; the orders of 2 or 3 rounds are visibly no shuffles
+ROUNDS = 8  # of the Feistel network; with 2 or 3 rounds the order is visibly not a shuffle
 
 
 @dataclass(frozen=True)

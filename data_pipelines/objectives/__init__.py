@@ -36,7 +36,7 @@ ROWS = {
     "mem_filled": Field("B", "int32", "how many of the newest memory slots hold the row's own past"),
 }
 """Fields of every batch, filled by `BatchSource`."""
-PAIRS = {"is_next": Field("B", "bool", "B continues A, or stands behind it; with `data.pair-loss` next or order")}
+PAIRS = {"is_next": Field("B", "bool", "B continues A, or comes after it; with `data.pair-loss` next or order")}
 """Fields of a batch with data.pair_loss, filled by `BatchSource`."""
 DOCUMENTS = {
     "document_start": Field(

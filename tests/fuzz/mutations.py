@@ -48,7 +48,7 @@ REPLACEMENTS: dict[str, Callable[[Path], Any]] = {
 
 
 def damage_file(path: Path, form: str, rng: random.Random) -> str:
-    """Damage a file, or put something that is no such file in its place; return what was done, in words."""
+    """Damage a file, or replace it with something else; return what was done, in words."""
     if rng.random() < 0.12:
         name = rng.choice(list(REPLACEMENTS))
         path.unlink()

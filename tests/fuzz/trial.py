@@ -1,8 +1,7 @@
 """Try examples, each in a forked child, and judge them.
 
-A command ends in time and in its memory, with exit code 0, or with 2 and one line; it opens, runs and writes nothing
-outside of what it was told. The parent has imported everything and has no jax backend, so that a fork is a fresh
-command at once.
+A command ends in time and within its memory, with exit code 0, or with 2 and one line. It opens, runs and writes only
+what its words name. The parent has imported everything and has no jax backend, so a fork is a fresh command at once.
 """
 
 import hashlib

@@ -219,7 +219,7 @@ def _prefix_contradictions(config: Config) -> Iterator[str]:
     if config.data.pack:
         yield "--objective prefix with data.pack: a window has one prefix, and its other documents would have none"
     if config.data.seq_len < 2:
-        yield f"data.seq-len {config.data.seq_len}: a prefix and a piece behind it need 2 positions at least"
+        yield f"data.seq-len {config.data.seq_len}: a prefix and the piece after it need at least 2 positions"
 
 
 PREFIX = Record(

@@ -202,8 +202,8 @@ class TextTask(Task[TextExample, list[Prediction]]):
         ids_BL, mask_BL, segments_BL = (batch[k] for k in ("input_ids", "attention_mask", "segment_ids"))
         seq_len, mem_len = self.config.data.seq_len, self.config.model.mem_len
         if ids_BL.shape[1] > seq_len:
-            behind_B = mask_BL[:, ::-1].argmax(1)  # tokens of padding on the right
-            ids_BL, mask_BL, segments_BL = (jax.vmap(jnp.roll)(x, behind_B) for x in (ids_BL, mask_BL, segments_BL))
+            padding_B = mask_BL[:, ::-1].argmax(1)  # tokens of padding on the right
+            ids_BL, mask_BL, segments_BL = (jax.vmap(jnp.roll)(x, padding_B) for x in (ids_BL, mask_BL, segments_BL))
         *earlier, last = text_windows(ids_BL, mask_BL, segments_BL, seq_len, mem_len)
         return apply(model, params, dropout, last, mask_BL[:, -seq_len:], earlier=earlier)
 
