@@ -50,6 +50,7 @@ SchedulerParameters=sched_interval=1
 SlurmdParameters=config_overrides
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
+KillWait=600
 NodeName={nodes[0]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2
 NodeName={nodes[1]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2
 PartitionName=low Nodes=ALL Default=YES PriorityTier=1 GraceTime=600
@@ -128,12 +129,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def test_a_preempted_run_saves_waits_for_its_turn_and_goes_on(cluster: Cluster):
     text = cluster.folder / "text.txt"
     text.write_text("".join(f"Chapter {n} tells of a house by the sea, and of a wife.\n\n" for n in range(200)))
-    often = "--steps 200 --checkpoint.every-steps 100 --eval.every-steps 200 --model.vocab-size 50"
+    often = "--steps 400 --checkpoint.every-steps 400 --eval.every-steps 400 --model.vocab-size 50"
     training = shlex.join(arguments(text, cluster.folder / "run", *often.split()))
     options = f"--nodes=2 --time=60 --output={cluster.folder}/%x.log"
     job = cluster.run(f"launch/slurm.sh {options} -- {training}").split()[-1]
-    # From here on it saves when it is stopped.
-    cluster.wait(lambda: "unigram " in cluster.read() or cluster.has_ended(job))
+    # Both processes train, and save when they are stopped.
+    cluster.wait(lambda: "step 3/400" in cluster.read() or cluster.has_ended(job))
     urgent = cluster.run("sbatch --partition=high --nodes=2 --output=/dev/null --wrap=true").split()[-1]
     cluster.wait(lambda: cluster.has_ended(urgent))
     assert "stopped by SIGTERM with step" in cluster.read()
@@ -141,5 +142,5 @@ def test_a_preempted_run_saves_waits_for_its_turn_and_goes_on(cluster: Cluster):
     assert "Restarts=1 " in cluster.run(f"scontrol show job {job}")
     first, again = (cluster.folder / "xlnet.log").read_text().split("stopped by SIGTERM with step ")
     assert "devices     2 x cpu" in first
-    assert f"resumed     at step {again.split()[0]} of 200" in again
-    assert "step 200/200" in again
+    assert f"resumed     at step {again.split()[0]} of 400" in again
+    assert "step 400/400" in again
