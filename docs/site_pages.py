@@ -24,7 +24,6 @@ FROM_OUTSIDE = {
     "README.md": "first_run.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
-    "launch/README.md": "launch.md",
 }
 """Pages of the repository that the site shows too, by the name that each has there."""
 _LINK = re.compile(r"(\]\()([^)\s#]+)([^)\s]*\))")

@@ -45,7 +45,7 @@ def test_index_reference_and_site_list_everything_once():
     assert sorted(documented) == sorted(PUBLIC)
     entries = [entry for section in SETTINGS["nav"] for entries in section.values() for entry in entries]
     shown = [page for entry in entries for page in (entry.values() if isinstance(entry, dict) else [entry])]
-    of_the_repository = ["first_run.md", "contributing.md", "changelog.md", "launch.md"]
+    of_the_repository = ["first_run.md", "contributing.md", "changelog.md"]
     assert sorted(shown) == sorted([*pages, *of_the_repository])
     package = configparser.ConfigParser()
     package.read(ROOT / "setup.cfg")

@@ -1,4 +1,4 @@
-"""A dry run prints the commands of a run, as launch/README.md shows; a mistake is one line and exit code 2."""
+"""A dry run prints the commands of a run, as docs/launch.md shows; a mistake is one line and exit code 2."""
 
 import os
 import re
@@ -12,9 +12,10 @@ from xlnet_jax.objectives import presets
 
 TRAIN = "-- --preset base --workdir gs://mine/run --corpus 'gs://mine/my corpus' --log.wandb \"it's mine\""
 POD = f"--image eu.gcr.io/mine/xlnet --accelerator tpu-v6e-slice --topology 4x8 {TRAIN}"
-PAGE = (ROOT / "launch/README.md").read_text()
+PAGE = (ROOT / "docs/launch.md").read_text()
 BLOCKS = re.findall(r"^```console\n(.*?)^```$", PAGE, re.S | re.M)
 EXAMPLES = [example for block in BLOCKS for example in re.findall(r"^\$ (.*?)\n(.*?)(?=^\$ |\Z)", block, re.S | re.M)]
+EXAMPLES = [(line, output) for line, output in EXAMPLES if "launch/" in line]
 LINES = [line.partition("PYTHON=.venv-beam/bin/python ")[2] or line for line, _ in EXAMPLES]
 LINES += [
     "launch/tpu_vm.sh install --zone us-east5-b --slices 2 --name second --dry-run",

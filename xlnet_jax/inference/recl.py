@@ -34,7 +34,7 @@ THRESHOLD = 0.01
 
 @dataclass(frozen=True)
 class ReclSettings(TextSourceSettings):
-    """Checkpoints that are compared with each other: they share one baseline (docs/memory.md)."""
+    """Checkpoints that are compared with each other: they share one baseline (docs/evaluate.md)."""
 
     checkpoints: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
     """causal checkpoints with the same tokenizer, in any format, the folders of their runs, or names on the Hugging

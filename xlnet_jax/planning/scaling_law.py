@@ -73,7 +73,7 @@ def predict_loss(config: Config) -> str:
     found = (
         f"held-out loss after {config.steps:,} steps: {fit.law.loss(parameters, tokens):.2f} nats a target; {low:.2f} "
         f"to {high:.2f} in {INTERVAL:.0%} of the law's refits; on English text in {fit.vocab_size:,} pieces "
-        "(docs/results.md)"
+        "(docs/measured.md)"
     )
     times_parameters, times_tokens = parameters / fit.parameters[1], tokens / fit.tokens[1]
     if max(times_parameters, times_tokens) <= 1:

@@ -154,7 +154,7 @@ class DataConfig(BatchConfig):
     sentences), or text alone"""
     pack: bool = False
     """treat the documents of a window as texts of their own: no token sees another document, in the window or in
-    memory; not with window pairs (docs/long.md)"""
+    memory; not with window pairs (docs/windows.md)"""
     perm_size: int = setting(256, at_least(1))
     """plm only: length of the chunks in which the order is permuted, in tokens; must divide both parts of the window"""
     num_predict: int | None = setting(85, at_least(1))

@@ -4,7 +4,7 @@ file of a checkpoint. Every InputError names the file and what is wrong in it. A
 decoded here.
 
 A JSON file of this project has the version of its format under `format_version`, and metrics.jsonl in its first record.
-From the first release on, a format changes only together with its number here. docs/trust.md lists the files of each
+From the first release on, a format changes only together with its number here. docs/recovery.md lists the files of each
 format.
 """
 

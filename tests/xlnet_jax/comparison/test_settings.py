@@ -78,7 +78,7 @@ def test_several_hosts_are_refused(monkeypatch):
 
 
 def test_the_page_names_every_contender():
-    page = (Path(__file__).parents[3] / "docs/compare.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/measured.md").read_text()
     assert re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.MULTILINE) == list(CONTENDERS)
 
 

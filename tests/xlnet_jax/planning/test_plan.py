@@ -230,7 +230,7 @@ def test_a_plan_prints_the_loss_its_uncertainty_and_a_warning_of_extrapolation(m
         loss = 2 + 40 / parameters**0.3 + 400 / tokens**0.3
         assert predict_loss(demo()) == (
             f"held-out loss after 1,000 steps: {loss:.2f} nats a target; {loss - 0.45:.2f} to {loss + 0.45:.2f} in 90% "
-            f"of the law's refits; on English text in 8,000 pieces (docs/results.md){warning}"
+            f"of the law's refits; on English text in 8,000 pieces (docs/measured.md){warning}"
         )
 
 
