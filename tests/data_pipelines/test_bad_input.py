@@ -130,9 +130,9 @@ def test_a_place_that_cannot_be_made_is_found_before_the_text_is_read(refused, p
     (place / "link").symlink_to("nowhere")
     for out, message in (
         ("good.txt", "good.txt exists and is not a prepared corpus; name a folder that does not exist yet"),
-        ("good.txt/corpus", "good.txt is no folder that you may write to; name another place"),
-        ("link", "link: a link to nothing; name another place"),
-        ("new\nline", "name a folder with letters and signs that can be printed"),
+        ("good.txt/corpus", "good.txt; give another path"),
+        ("link", "link: a broken link; give another path"),
+        ("new\nline", "give a folder whose name has only printable characters"),
     ):
         assert message in refused("--source", "good.txt", out=out)
 

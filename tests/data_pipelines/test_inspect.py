@@ -204,7 +204,7 @@ def test_a_window_is_found_that_fits_the_blocks_and_a_length_alone_takes_the_oth
         (["--row", "12"], "--row 12: a batch has the rows 0 to 11; --data.batch-size gives more"),
         (["--preset", "huge"], "--preset huge: there is demo, small, base, long, large, large_v1"),
         (["--data.seq-len", "512"], "blocks of 158 tokens cannot hold a window: data.seq-len 512"),
-        (["--out", "missing/window.png"], "missing/window.png: there is no folder missing; make it"),
+        (["--out", "missing/window.png"], "missing/window.png: there is no folder missing; create it"),
         (["--out", "window.jpg"], "--out window.jpg: the picture is a PNG; give a name that ends in .png"),
     ],
 )

@@ -55,9 +55,9 @@ def test_code_that_a_dataset_names_is_not_imported(tmp_path, monkeypatch, featur
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"filepathTemplate": "../{SPLIT}"}, "which is no file of"),
+        ({"filepathTemplate": "../{SPLIT}"}, "which is not in"),
         ({"filepathTemplate": "{0}"}, "is damaged"),
-        ({"shardLengths": ["9223372036854775807"]}, "announces 9,223,372,036,854,775,807 bytes"),
+        ({"shardLengths": ["9223372036854775807"]}, "claims 9,223,372,036,854,775,807 bytes"),
     ],
 )
 def test_a_split_stays_in_its_folder_and_its_size(tmp_path, changed, message):

@@ -31,7 +31,7 @@ def native(tmp_path_factory):
     [
         (["{native}"], "Missing from python -m xlnet_jax.convert: TARGET"),
         (["{native}", "{native}", "--to", "hf"], "exists: name a folder that does not"),
-        (["{native}", "{native}/checksums.json/x", "--to", "hf"], "is no folder that you may write to"),
+        (["{native}", "{native}/checksums.json/x", "--to", "hf"], "you cannot write to"),
         (["{native}", "{new}"], "is a native checkpoint already: give --to hf or --to tf1"),
         (["{native}", "{new}", "--to", "tf1", "--dtype", "bfloat16"], "--dtype bfloat16 is a type of the files of"),
     ],

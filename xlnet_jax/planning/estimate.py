@@ -1,5 +1,5 @@
-"""Compile the train step for devices that are not here, and estimate a run from it: memory of a device, collectives,
-lower bounds of the step time, and the compiler's estimate of it; and search for settings that fit.
+"""Compile the train step for devices that this machine lacks and estimate the run: memory, collectives, lower bounds
+of the step time and the compiler's estimate. Also search for settings that fit.
 """
 
 import functools
@@ -22,11 +22,11 @@ from xlnet_jax.training.step import AbstractBatch, Program, pretraining_program
 
 
 def abstract_step(config: Config, devices: Sequence[Any]) -> tuple[Program[Any], AbstractBatch]:
-    """Return the program that `train` would run on these devices, with the attention implementation that it would
-    choose, and the shapes of its batch.
+    """Return the program that `train` would run on these devices, with the attention that it would choose, and the
+    shapes of its batch.
 
-    Raises InputError where the mesh does not divide the devices, the network or the batch, and where the settings ask
-    for an attention kernel that does not exist for them.
+    Raises InputError if the mesh does not divide the devices, the network or the batch, or if no attention kernel
+    supports the settings.
     """
     attention, _ = choose_attention(config, sharding.make_mesh(config, devices))
     return pretraining_program(config, attention, devices)
@@ -46,8 +46,8 @@ class Plan:
     program: int
     """bytes on each device of the program's instructions"""
     parts: dict[Part, Cost] | None = None
-    """memory traffic and cycles of a step on each device, by part of the model; None = not compiled, because it does
-    not fit"""
+    """memory traffic and cycles of a step on each device, by part of the model; None = it does not fit, so it was not
+    compiled"""
     collectives: tuple[Collective, ...] = ()
     compile_seconds: float = 0.0
 
@@ -63,7 +63,7 @@ class Plan:
 
     @property
     def peak(self) -> int:
-        """Bytes that a device must hold at once."""
+        """Most bytes that a device holds at once."""
         return sum(self.state.values()) + self.temporaries + self.program
 
     @property
@@ -93,7 +93,7 @@ class Plan:
 
     @property
     def at_least(self) -> dict[str, float]:
-        """Seconds of a step for arithmetic, memory traffic and links, each alone at its peak rate."""
+        """Seconds of a step for arithmetic, memory traffic and links, each at its peak rate."""
         arithmetic = (self.flops + self.recomputed) / (self.topology.chips * self.chip.flops)
         if self.parts is None:
             return {"arithmetic": arithmetic}
@@ -108,8 +108,8 @@ class Plan:
 
     @property
     def compilers_estimate(self) -> float:
-        """Seconds of a step by the cycles of all its instructions, collectives not included; 0 if not compiled, and for
-        GPUs, whose compiler gives no cycles."""
+        """Seconds of a step by the cycles of all instructions but collectives; 0 if not compiled, and on GPUs, whose
+        compiler gives no cycles."""
         return self.total.all_cycles / self.chip.clock if self.chip.clock else 0.0
 
     @property
@@ -119,7 +119,7 @@ class Plan:
 
     @property
     def mfu(self) -> dict[str, float]:
-        """Share of the peak FLOPs that the FLOPs of the model reach, if a step takes as long as `seconds` says."""
+        """Share of the peak FLOPs that the model reaches, for each of `seconds`."""
         at_peak = self.flops / (self.topology.chips * self.chip.flops)
         return {name: at_peak / seconds for name, seconds in self.seconds.items() if seconds}
 
@@ -129,7 +129,7 @@ class Plan:
 
 
 def make_plan(config: Config, topology: Topology) -> Plan:
-    """Compile the step for the topology. Raises InputError where the mesh does not divide its devices."""
+    """Compile the step for the topology. Raises InputError if the mesh does not divide its devices."""
     program, batch = abstract_step(config, topology.devices)
     config = cast(Config, program.config)
     mesh, inputs = dict(program.mesh.shape), input_bytes(program, batch)
@@ -137,7 +137,7 @@ def make_plan(config: Config, topology: Topology) -> Plan:
         return Plan(config, topology, mesh, inputs, 0, 0)
     need, compiled, seconds = compile_step(program, batch)
     if not compiled:
-        # Without a number in the compiler's answer, say at least what it refuses.
+        # If the compiler's answer has no number, report what is available as a minimum.
         return Plan(config, topology, mesh, inputs, need.temporaries or topology.available, 0)
     parsed = hlo.parse(compiled.as_text())
     parts, found = cost_by_part(parsed, topology.chip), tuple(collectives(parsed, len(topology.devices)))
@@ -147,29 +147,30 @@ def make_plan(config: Config, topology: Topology) -> Plan:
 # ---- search ----------------------------------------------------------------------------------------------------------
 
 REMATS: tuple[Literal["none", "dots", "attention", "full"], ...] = ("none", "dots", "attention", "full")
-"""remat policies, from the one that recomputes nothing and keeps the most in memory"""
+"""remat policies, from none, which keeps the most in memory, to full, which recomputes the most"""
 
 
 def search(config: Config, topology: Topology, minutes: float, report: Callable[[str], None]) -> list[Plan]:
     """Return a plan for each setting that was compiled: those that fit first, the fastest step first.
 
-    No compilation begins after this many minutes. `report` gets a line for each setting.
+    No compilation begins after this many minutes. `report` is called with a line for each setting.
 
-    Raises InputError where the batch cannot be divided over the devices.
+    Raises InputError if the batch cannot be divided over the devices.
     """
     deadline = time.monotonic() + 60 * minutes
     plans: list[Plan] = []
     candidates = list(list_candidates(config, len(topology.devices)))
     if not candidates:
         raise InputError(
-            f"data.batch-size {config.data.batch_size} cannot be divided over the {len(topology.devices)} devices"
+            f"`data.batch_size` {config.data.batch_size} cannot be divided over the {len(topology.devices)} devices: "
+            "give a multiple"
         )
     for i, candidate in enumerate(candidates):
         if follows_from(plans, candidate):
             continue
         if time.monotonic() > deadline:
             left = sum(not follows_from(plans, other) for other in candidates[i:])
-            report(f"{minutes:g} minutes are over with {left} settings left to try: --search-minutes gives it more")
+            report(f"stopped after {minutes:g} minutes with {left} settings left to try: raise --search-minutes")
             break
         fsdp = f", fsdp {candidate.mesh.fsdp}" if candidate.mesh.fsdp > 1 else ""
         report(f"trying remat {candidate.model.remat}, accumulate {candidate.optimizer.accumulate}{fsdp}")
@@ -178,8 +179,8 @@ def search(config: Config, topology: Topology, minutes: float, report: Callable[
 
 
 def list_candidates(config: Config, devices: int) -> Iterator[Config]:
-    """Yield settings that divide the batch: the smallest fsdp and accumulation first, then the remat that saves most
-    memory, so that a setting that fits is found early and faster ones with the time that is left."""
+    """Yield settings that divide the batch: small fsdp and accumulation first, and among them the remat that saves the
+    most memory. So the search finds a setting that fits early, and then faster ones."""
     rows, mesh = config.data.batch_size, config.mesh
     sharing = mesh.tensor * mesh.context  # devices that share a row
     for fsdp in (1, 8, 32):

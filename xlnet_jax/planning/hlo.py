@@ -1,4 +1,4 @@
-"""Parse the text of a compiled program (HLO): its instructions, and how often each runs, loops counted."""
+"""Parse the text of a compiled program (HLO): its instructions and how often each one runs, including loops."""
 
 import functools
 import math
@@ -19,10 +19,10 @@ _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 
 
 class Shape(NamedTuple):
-    """Size and place of an array."""
+    """Size and location of an array."""
 
     bytes: int  # without the padding of its layout
-    in_hbm: bool  # False in a smaller, faster memory of the chip
+    in_hbm: bool  # False = in a smaller, faster memory on the chip
 
 
 @dataclass(frozen=True)
@@ -31,25 +31,25 @@ class Instruction:
 
     name: str
     opcode: str
-    shapes: tuple[Shape, ...]  # of the result; several if it is a tuple
+    shapes: tuple[Shape, ...]  # of the result; several for a tuple
     operands: tuple[str, ...]
     text: str
     is_root: bool
 
     @functools.cached_property
     def called(self) -> dict[str, tuple[str, ...]]:
-        """Names of the computations that the instruction runs, by their role."""
+        """Names of the computations that the instruction runs, by role."""
         return {role: tuple(re.split(", ?", names)) for role, names in _CALLED.findall(self.text)}
 
     @property
     def op_name(self) -> str:
-        """Scopes of the code that made the instruction, separated by slashes; empty if the compiler made it."""
+        """Scopes of the source code of the instruction, separated by slashes; empty if the compiler added it."""
         found = _OP_NAME.search(self.text)
         return found[1] if found else ""
 
     @property
     def estimated_cycles(self) -> int | None:
-        """Cycles of one run of the instruction as the compiler estimates them; None = it gives no estimate."""
+        """The compiler's estimate of the cycles of one run; None = no estimate."""
         found = _CYCLES.search(self.text)
         return int(found[1]) if found else None
 
@@ -92,7 +92,7 @@ class Program:
     def runs(self) -> Iterator[tuple[Computation, Instruction, int]]:
         """Yield every scheduled instruction with its function and the number of times it runs.
 
-        The instructions inside a fusion are not scheduled, so only the fusion is yielded.
+        Instructions inside a fusion are not scheduled themselves: only the fusion is yielded.
         """
         yield from self._runs(self.entry, 1)
 
@@ -104,7 +104,7 @@ class Program:
             if instruction.opcode == "while":
                 yield from self._runs(called["body"][0], times * self.trips(called["condition"][0]))
             elif instruction.opcode == "conditional":
-                # One branch runs. Count the longest, which does the work.
+                # Only one branch runs. Count the longest.
                 branches = called.get("branch_computations") or called["called_computations"]
                 yield from self._runs(max(branches, key=lambda b: len(self.computations[b].instructions)), times)
             elif instruction.opcode in ("call", "async-start"):
@@ -112,7 +112,7 @@ class Program:
                     yield from self._runs(callee, times)
 
     def trips(self, condition: str) -> int:
-        """Return the number of iterations of a loop: the bound that its counter is compared with."""
+        """Return the number of iterations of a loop: the number that its counter is compared with."""
         bounds = [int(n) for i in self._inside(condition) for n in _INTEGER.findall(i.text) if i.opcode == "constant"]
         return max(bounds, default=1)
 
@@ -150,7 +150,7 @@ def _instruction(line: str) -> Instruction:
     opcode, _, right = right.strip().partition("(")
     operands, attributes = _split_at_closing("(" + right)
     names = re.findall(r"%[^,()\s]+", operands)
-    # The number of a constant or parameter is written in place of operands.
+    # A constant or parameter has its number in place of operands.
     kept = f"{opcode}{operands}" if opcode in ("constant", "parameter") else attributes
     is_root = left.startswith("ROOT ")
     return Instruction(left.removeprefix("ROOT "), opcode, _shapes(result), tuple(names), kept, is_root)

@@ -16,12 +16,12 @@ from xlnet_jax.settings.config import Config
 
 DAY = 86_400  # seconds
 PROVES = (
-    "This proves that the step compiles for the topology and that a device can hold it. It does not prove speed, the "
-    "times are bounds and the compiler's estimate, not measurements; nor numerics, nothing was computed."
+    "This proves that the step compiles for the topology and fits a device. It does not prove speed: the times are "
+    "bounds and the compiler's estimate, not measurements. It does not prove numerics: nothing was computed."
 )
 GPUS_LACK = (
-    "A plan for GPUs lacks the compiler's estimate, because its programs state no cycles, and the choice among ways to "
-    "compute a product, which the compiler makes by timing them on a GPU: memory and traffic of a run can differ."
+    "A plan for GPUs has no compiler's estimate, because compiled programs state no cycles. The compiler of a run also "
+    "chooses matrix-product algorithms by timing them on the GPU, so memory and traffic of the run can differ."
 )
 
 
@@ -74,10 +74,10 @@ def compare(plans: Sequence[Plan], utilization: float, title: str, console: Cons
 
 
 def _cards(plans: Sequence[Plan], console: Console) -> None:
-    """Print the rows a device that GPUs of common sizes can hold, where plans of a topology differ in their rows.
+    """Print how many rows a device GPUs of common sizes can hold, if the plans of a topology differ in their rows.
 
-    The memory that a step needs does not depend on the memory that a GPU has, and grows with the rows in a line but for
-    what the compiler saves here and there: the line goes through the fewest and the most rows.
+    A step needs the same memory on every GPU, and the need grows almost linearly with the rows: extrapolate the line
+    through the fewest and the most rows.
     """
     compiled = [plan for plan in plans if plan.parts]
     peaks = {plan.config.data.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"]): plan.peak for plan in compiled}
@@ -87,9 +87,7 @@ def _cards(plans: Sequence[Plan], console: Console) -> None:
     of_a_row = (peaks[most] - peaks[fewest]) / (most - fewest)
     rows = {card: fewest + int((memory_for_programs(card) - peaks[fewest]) // of_a_row) for card in GPU_MEMORY_SIZES}
     listed = ", ".join(f"{card} GB {max(n, 0):,}" for card, n in rows.items())
-    console.print(
-        f"rows that a GPU like these can hold, by a line through {fewest:,} and {most:,} rows a device: {listed}"
-    )
+    console.print(f"rows that fit on such a GPU, by a line through {fewest:,} and {most:,} rows a device: {listed}")
 
 
 def _verdict(plan: Plan) -> str:
@@ -99,7 +97,7 @@ def _verdict(plan: Plan) -> str:
     )
     if plan.fits:
         return f"FITS: {needed} of the {there}" + (f"; GPUs of {card} GB could hold it" if card else "")
-    return f"DOES NOT FIT: {needed}, of the {there}; --search tries remat, accumulation and meshes"
+    return f"DOES NOT FIT: {needed} of the {there}; --search tries remat, accumulation and meshes"
 
 
 def _compiled(plan: Plan) -> str:
@@ -153,13 +151,13 @@ def _time(plan: Plan, utilization: float, console: Console) -> None:
         (f"computed again (remat {c.model.remat})", f"{plan.recomputed / 1e12:,.1f} x 10^12"),
         ("arithmetic", f"{_seconds(bounds['arithmetic'])} at {chip.flops / 1e12:,.0f} x 10^12/s a chip"),
         ("memory traffic", f"{_seconds(bounds['memory'])}: {memory}"),
-        ("links", links if chip.link_bandwidth else "PCIe, whose time is not counted"),
+        ("links", links if chip.link_bandwidth else "PCIe, not counted"),
         *([("cycles", _cycles(cost))] if chip.clock else []),
         ("a step takes at least", f"{_seconds(bounds[slowest])}, by its {slowest}"),
         *([("the compiler's estimate", f"{_estimate(plan)} at {chip.clock / 1e9:.2f} GHz")] if chip.clock else []),
-        ("utilisation (MFU)", _utilisation(plan)),
+        ("utilization (MFU)", _utilizations(plan)),
         (
-            f"at {utilization:.0%} utilisation",
+            f"at {utilization:.0%} utilization",
             f"{_seconds(seconds)} a step{reached}: {plan.tokens / seconds:,.0f} tokens/s",
         ),
         ("schedule", f"{c.steps:,} steps: {days:,.1f} days, {24 * days * plan.topology.chips:,.0f} chip-hours"),
@@ -170,13 +168,13 @@ def _time(plan: Plan, utilization: float, console: Console) -> None:
     console.print(table)
 
 
-def _utilisation(plan: Plan) -> str:
-    """Return the utilisations, the lowest first. Those by a bound cannot be exceeded."""
+def _utilizations(plan: Plan) -> str:
+    """Return the utilizations, lowest first. A run cannot exceed those of a bound."""
     names = {"memory": "memory traffic", "cycles": "the compiler's estimate"}
     shares = [
         f"{'' if name == 'cycles' and not plan.has_floor else 'at most '}{share:.1%} by {names.get(name, name)}"
         for name, share in sorted(plan.mfu.items(), key=lambda item: item[1])
-        if share <= 1  # more than the peak says that links limit nothing
+        if share <= 1  # above the peak: links are not the limit
     ]
     return ", ".join(shares)
 
@@ -198,8 +196,7 @@ def _cycles(cost: Cost) -> str:
 
 
 def show_parts(plan: Plan, console: Console) -> None:
-    """Print memory traffic and cycles of a step by part of the model, the most cycles first; for GPUs, which have none,
-    the most traffic."""
+    """Print memory traffic and cycles of a step by part of the model, sorted by cycles, or by traffic on GPUs."""
     if not plan.parts:
         return
     has_cycles = plan.chip.clock > 0
@@ -224,7 +221,7 @@ def show_parts(plan: Plan, console: Console) -> None:
 
 _OF_CYCLES = (
     "GB: memory traffic of a device. Million cycles: the compiler's estimates. In kernels, by traffic: cycles of "
-    "instructions that it gives none for, of kernels and of others at the memory bandwidth. Share: of all cycles."
+    "kernels and, at the memory bandwidth, of other instructions that it does not estimate. Share: of all cycles."
 )
 
 
@@ -245,7 +242,7 @@ def _seconds(seconds: float) -> str:
 
 
 def flags(config: Config) -> str:
-    """Return the settings that a search has chosen, as flags of `train`."""
+    """Return the settings that a search chose, as flags of `train`."""
     mesh = config.mesh
     context = f" --mesh.context {mesh.context}" if mesh.context > 1 else ""
     slices = f" --mesh.dcn-data {mesh.dcn_data}" if mesh.dcn_data > 1 else ""

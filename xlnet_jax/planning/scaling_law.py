@@ -1,6 +1,6 @@
-"""Prediction of a run's held-out loss from its size and its tokens, by a law that was fitted to small runs.
+"""Predict a run's held-out loss from its size and tokens, by a scaling law fitted to small runs.
 
-scaling_law.json beside this file holds the law; `python -m benchmarks.fit_scaling` writes it from measured runs.
+`python -m benchmarks.fit_scaling` fits the law to measured runs and writes it to scaling_law.json beside this file.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from xlnet_jax.storage.reading import read_json
 
 FILE = Path(__file__).with_name("scaling_law.json")
 INTERVAL = 0.9
-"""share of the refits whose predictions lie inside a prediction's interval"""
+"""share of the refits that a prediction's interval contains"""
 
 
 @dataclass(frozen=True)
 class Law:
     """Held-out loss E + A / N^alpha + B / D^beta, in nats a target (Hoffmann et al. 2022, equation 2).
 
-    N: weights of the matrices in layers. D: tokens of the windows that are read.
+    N: weights of the matrices in layers. D: tokens of the windows read.
     """
 
     E: float
@@ -39,14 +39,14 @@ class Law:
 
 @dataclass(frozen=True)
 class Fit:
-    """Law, the refits that say how sure it is, and the runs that it was fitted to."""
+    """Law, refits that show its uncertainty, and the range of the runs it was fitted to."""
 
     objective: str
     vocab_size: int
-    """pieces of the runs' tokenizer; with more of them, a target is harder"""
+    """pieces of the runs' tokenizer; with more pieces, a target is harder to predict"""
     law: Law
     refits: tuple[Law, ...]
-    """laws fitted to runs drawn from the same runs with replacement"""
+    """laws fitted to bootstrap samples of the runs"""
     parameters: tuple[float, float]
     """fewest and most of the runs"""
     tokens: tuple[float, float]
@@ -55,17 +55,17 @@ class Fit:
 
 def layer_parameters(model: ModelConfig) -> int:
     """Return the number of weights of the matrices in all layers: attention's q, k, v, o and, with relative positions,
-    r; the feed-forward's two. Not those of embeddings, biases and normalisation."""
+    r, and the feed-forward's two. Embeddings, biases and normalization are not counted."""
     attention = (5 if model.positions == "relative" else 4) * model.num_heads * model.d_head
     return model.num_layers * model.d_model * (attention + 2 * model.d_ff)
 
 
 def predict_loss(config: Config) -> str:
-    """Return in words the held-out loss that a run would end with, in nats a target, and whether the run is larger than
-    those behind the law."""
+    """Return a sentence with the predicted held-out loss of a run, in nats a target, and a warning if the run is larger
+    than those that the law was fitted to."""
     fit = read_fit()
     if config.objective != fit.objective or config.model.network != "xlnet":
-        return "held-out loss: not predicted, because the scaling law is one of plm and the XLNet network"
+        return "held-out loss: not predicted, because the scaling law is for plm and the XLNet network"
     parameters = layer_parameters(config.model)
     tokens = config.steps * config.data.batch_size * config.data.seq_len
     spread = [law.loss(parameters, tokens) for law in fit.refits]
@@ -80,11 +80,11 @@ def predict_loss(config: Config) -> str:
         return found
     return (
         f"{found}\nEXTRAPOLATED: the run has {times_parameters:,.3g} times the parameters and {times_tokens:,.3g} "
-        "times the tokens of the largest runs behind the law"
+        "times the tokens of the largest runs that the law was fitted to"
     )
 
 
 @functools.cache
 def read_fit() -> Fit:
-    """Return the law that comes with the package."""
+    """Return the law in the package."""
     return read_json(epath.Path(FILE), Fit)

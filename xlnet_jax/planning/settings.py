@@ -23,33 +23,32 @@ class PlanConfig(Config):
     """Settings of a pretraining run, and the topologies to plan it for."""
 
     topology: tuple[str, ...] = operational((), "common")
-    """TPU slices, as v3:16x32 (chips along each axis), v3-1024 or v5e-1, or GPUs, as h100-8; several = a line for each;
-    with mesh.dcn-data 2, two such slices"""
+    """TPU slices such as v3:16x32 (chips along each axis), v3-1024 or v5e-1, or GPUs such as h100-8; several names
+    print a line each; with --mesh.dcn-data 2, two such slices"""
     batch: int | None = operational(None, at_least(1), "common")
-    """rows of the global batch: data.batch-size by a shorter name"""
+    """rows in the global batch; short for --data.batch-size"""
     batch_per_device: tuple[int, ...] = operational((), at_least(1), "common")
-    """rows for each device along the batch, in place of `batch`, to compare topologies of several sizes; several = a
-    line for each"""
+    """rows per device, instead of --batch, to compare topologies of different sizes; several numbers print a line
+    each"""
     utilization: float = operational(0.4, between(0, 1, "(]"), "common")
-    """share of the peak FLOPs per second at which the model is assumed to run"""
+    """share of the peak FLOPs per second that the run is assumed to reach"""
     breakdown: bool = operational(False, "common")
-    """print memory traffic and cycles of a step by part of the model"""
+    """print the memory traffic and cycles of each part of the model"""
     search: bool = operational(False, "common")
-    """try remat policies, accumulation and meshes, and list those that fit by the time of a step"""
+    """try remat policies, accumulation and meshes, and list those that fit, the fastest first"""
     search_minutes: float = operational(10.0, above(0), "common")
-    """time after which a search compiles nothing more, and lists what it has found"""
+    """minutes after which --search stops compiling and lists its results"""
 
 
 def parse_plan(argv: Sequence[str], prog: str, description: str) -> PlanConfig:
-    """Return the plan that a command line asks for. Raises InputError where none can be made; prints and exits on
-    --help."""
+    """Parse a command line. Raises InputError for settings that cannot be planned; prints and exits on --help."""
     settings = presets.parse_config_as(PlanConfig, argv, prog, description)
     check_plan(settings)
     return settings
 
 
 def print_plans(settings: PlanConfig) -> int:
-    """Compile the training step for each topology and print the plan; return 1 where a topology does not fit."""
+    """Compile the training step for each topology and print the plan; return 1 if one does not fit."""
     os.environ.update(ENVIRONMENT)
     # Import jax after the environment is set: it reads the environment once.
     from xlnet_jax.planning import report
@@ -78,24 +77,26 @@ def print_plans(settings: PlanConfig) -> int:
 
 
 def check_plan(settings: PlanConfig) -> None:
-    """Raise InputError with the first setting that no plan can be made from."""
+    """Raise InputError for the first setting that cannot be planned."""
     if not settings.topology:
-        raise InputError("`topology` is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8, or GPUs, as h100-8")
+        raise InputError(
+            "`topology` is missing: give a TPU slice such as v3:16x32, v5e-1 or v2-8, or GPUs such as h100-8"
+        )
     given = [name for name in ("batch", "batch_per_device") if getattr(settings, name)]
     if len(given) + ("data.batch-size" in settings.given) > 1:
-        raise InputError("`batch`, `batch_per_device` and `data.batch_size` say the same: give one of them")
+        raise InputError("`batch`, `batch_per_device` and `data.batch_size` all set the batch: give only one")
     for name in ("topology", "batch_per_device"):
         if settings.search and len(getattr(settings, name)) > 1:
-            raise InputError(f"`search` takes one `{name}`")
+            raise InputError(f"`search` accepts only one `{name}`")
     for name in ("init", "tokenizer"):
         if getattr(settings, name):
-            raise InputError(f"`{name}`: a plan reads no files; give the sizes by `preset` and `model` settings")
+            raise InputError(f"`{name}`: a plan reads no files; give the sizes with `preset` and `model` settings")
 
 
 def list_runs(settings: PlanConfig, devices: int) -> list[Config]:
-    """Return the settings of the runs on this many devices, one for each of `batch_per_device`.
+    """Return the settings of the run for each of `batch_per_device`, on this many devices.
 
-    Raises InputError where settings contradict each other.
+    Raises InputError if settings contradict each other.
     """
     shared = settings.mesh.tensor * settings.mesh.context
     given = settings.data.batch_size if settings.batch is None else settings.batch

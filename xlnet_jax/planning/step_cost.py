@@ -1,9 +1,11 @@
-"""Count what a compiled step costs, by part of the model: bytes between devices, bytes between a device and its memory,
-and cycles. Counts come from the scheduled program, so a loop counts once for each iteration. Cycles are the
-compiler's estimates, and for kernels, which the compiler does not estimate, those of their compiled instructions.
-Cycles are those of one device, as jax counts devices: a core, and half a chip, on v2, v3 and v7; both cores of a
-chip together ("megacore") on v4 and v5p; the chip's only core on v5e and v6e. An instruction counts for the part of
-the model whose scopes are in its metadata: the names of flax modules and of `jax.named_scope`.
+"""Count the cost of a compiled step by part of the model: bytes between devices, bytes between a device and its memory,
+and cycles.
+
+Counts come from the scheduled program, so a loop counts once for each iteration. Cycles are the compiler's estimates;
+it does not estimate kernels, so those are counted from their compiled instructions. Cycles are those of one jax
+device: one core, half a chip, on v2, v3 and v7; both cores of a chip ("megacore") on v4 and v5p; the chip's only core
+on v5e and v6e. An instruction belongs to the part of the model whose scopes (flax modules, `jax.named_scope`) are in
+its metadata.
 """
 
 import math
@@ -24,38 +26,39 @@ class Collective(NamedTuple):
     kind: str
     times: int
     bytes: int  # each time, on each device: the larger of input and output
-    group: int  # devices that take part together
+    group: int  # number of devices that exchange data
 
     @property
     def sent(self) -> float:
-        """Bytes that a member of the group must send at least, over all times: those of a ring, which is optimal."""
+        """Least bytes that a device of the group sends over all runs: those of a ring, which is optimal."""
         share = (self.group - 1) / self.group
         return self.times * self.bytes * {"all-reduce": 2 * share, "collective-permute": 1.0}.get(self.kind, share)
 
 
 def collectives(program: Program, devices: int) -> list[Collective]:
-    """Return the collectives of one step, in program order. devices: those of the mesh, for any without groups."""
+    """Return the collectives of one step, in program order. devices: size of the mesh, for collectives without
+    groups."""
     found: list[Collective] = []
     chains: set[tuple[str, str]] = set()
     for _, instruction, times in program.runs():
         for kind, inside in exchanges(program, instruction):
-            # A collective that runs beside other work stands in each fusion of a chain: its start, steps, which may
-            # lie in an inner loop, and its end.
+            # An asynchronous collective is in each fusion of a chain: its start, its steps (maybe in an inner loop)
+            # and its end.
             if chain := re.search(r'chain_id="\d+"', inside.text):
                 if (same := (kind, chain[0])) in chains:
                     continue
                 chains.add(same)
             shapes = [shape.bytes for shape in inside.shapes]
-            # The result of an asynchronous collective holds its operands too.
+            # The result of an asynchronous collective includes its operands.
             size = max(shapes) if inside.opcode.endswith("-start") and kind != "all-reduce" else sum(shapes)
             group = _group(inside.text, devices)
-            # The result of a reduce-scatter is a part of its input; a fusion around an all-reduce has the whole.
+            # The result of a reduce-scatter is a part of its input; that of a fusion around an all-reduce is whole.
             found.append(Collective(kind, times, size * group if inside.opcode == "reduce-scatter" else size, group))
     return [c for c in found if c.group > 1]
 
 
 def exchanges(program: Program, instruction: Instruction) -> Iterator[tuple[str, Instruction]]:
-    """Yield the collective that an instruction is, or those inside a fusion."""
+    """Yield the instruction if it is a collective, or the collectives inside a fusion."""
     kind = instruction.opcode.removesuffix("-start")
     if kind in COLLECTIVES:
         yield kind, instruction
@@ -67,7 +70,7 @@ def exchanges(program: Program, instruction: Instruction) -> Iterator[tuple[str,
 
 
 def _group(text: str, devices: int) -> int:
-    """Return the size of a group, from replica_groups written as lists, as [groups,size]<=[devices], or as axes."""
+    """Return the size of a group. replica_groups has three notations: lists, [groups,size]<=[devices], or mesh axes."""
     if "source_target_pairs" in text:
         return 2
     if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
@@ -82,7 +85,7 @@ def _group(text: str, devices: int) -> int:
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
-# A reshape is not among these: the compiler writes those that keep the layout as `bitcast`, the others copy.
+# Not `reshape`: the compiler writes reshapes that keep the layout as `bitcast`; the others copy.
 _MOVES_NOTHING = (
     "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call", "after-all",
     "partition-id", "replica-id", "opt-barrier", "async-start", "async-update",
@@ -91,15 +94,15 @@ _COPIED_IN_BACKGROUND = ("copy-start", "slice-start")
 _SLICES = ("dynamic-slice", "slice", "gather")
 _FREE_CALLS = ("AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound")
 KERNEL = "tpu_custom_call"
-"""target of the custom calls that are Pallas kernels"""
+"""call target of Pallas kernels"""
 
 
 def moved_bytes(program: Program, computation: Computation, instruction: Instruction) -> int:
-    """Return the bytes that one run of an instruction of a computation reads from memory and writes to it.
+    """Return the bytes that one run of an instruction reads from memory and writes to memory.
 
-    An instruction is assumed to read its operands and write its result once. Of a slice, and of a buffer that is
-    updated in place, only the part counts. Arrays that the compiler keeps in faster memory do not count. A kernel moves
-    the bytes that its author states, where it states any.
+    Assumes that an instruction reads its operands and writes its result once. For a slice or an update in place, only
+    that part counts. Arrays in faster memory do not count. A kernel moves the bytes of its cost estimate, if it has
+    one.
     """
     opcode = instruction.opcode
     if opcode in _MOVES_NOTHING or opcode.endswith("-done") or instruction.call_target in _FREE_CALLS:
@@ -118,20 +121,20 @@ def moved_bytes(program: Program, computation: Computation, instruction: Instruc
 
 
 def stated_cost(call: Instruction, kind: Literal["flops", "bytes_accessed"]) -> int:
-    """Return the cost of one call of a kernel as its author states it (`cost_estimate` of pallas_call); 0 for other
-    instructions, and where it is not stated."""
+    """Return a kernel's `cost_estimate` (an argument of pallas_call) for one call; 0 if there is none, and for other
+    instructions."""
     stated = re.search(rf'"cost_estimate":{{[^}}]*"{kind}":"(\d+)"', call.text) if call.call_target == KERNEL else None
     return int(stated[1]) if stated else 0
 
 
 def _copied(instruction: Instruction) -> int:
-    """Return the bytes of an asynchronous copy: its result holds both its source and its destination."""
+    """Return the bytes of an asynchronous copy, whose result includes both source and destination."""
     size = min(shape.bytes for shape in instruction.shapes[:2])
     return sum(size for shape in instruction.shapes[:2] if shape.in_hbm)
 
 
 def _results(instruction: Instruction) -> tuple[Shape, ...]:
-    """Return the arrays that an instruction writes. An asynchronous collective lists its operands before them, and its
+    """Return the arrays that an instruction writes. An asynchronous collective lists its operands before them and its
     semaphores after them."""
     count = len(instruction.operands)
     if instruction.opcode.endswith("-start") and len(instruction.shapes) >= 2 * count:
@@ -176,7 +179,7 @@ def _read_inside(program: Program, fused: Computation, name: str) -> int:
 def _written(
     program: Program, computation: Computation, instruction: Instruction, *, is_fused: bool = False
 ) -> list[int]:
-    """Return the bytes written of each part of a result: of an update in place, the update alone."""
+    """Return the bytes written for each part of a result: for an update in place, only the update."""
     opcode, operands = instruction.opcode, [computation.instructions.get(name) for name in instruction.operands]
     if opcode == "dynamic-update-slice" and not (is_fused and _is_made(computation, instruction.operands[0])):
         return [_size(computation, instruction.operands[1])]
@@ -190,7 +193,7 @@ def _written(
 
 
 def _is_made(fused: Computation, name: str) -> bool:
-    """Return True for an array that a fusion makes: where it updates a part of it, it writes all of it."""
+    """Return True for an array that the fusion creates, so that updating a part of it writes all of it."""
     found = fused.instructions[name]
     while found.opcode == "bitcast":
         found = fused.instructions[found.operands[0]]
@@ -207,13 +210,13 @@ MEASURED: Mapping[tuple[str, str], float] = {
     ("fused_attention_forward", "v5p"): 0.46,
     ("fused_attention_backward", "v5p"): 0.63,
 }
-"""(kernel name, chip) -> share of the chip's peak FLOPs at which the kernel runs, from the instruction bundles that the
+"""Share of the chip's peak FLOPs that a kernel reaches, by (kernel name, chip), from the instruction bundles that the
 kernel compiler prints: stated FLOPs of a call / (bundles x FLOPs a cycle).
 
 At the sizes of XLNet-Large, a tile of content rows and one of query rows take, forward and then backward, 2,978, 2,736,
 5,584 and 6,270 bundles on v5e; 2,695, 2,493, 4,981 and 5,062 on v6e; 2,980, 2,756, 5,570 and 6,265 on v5p, whose two
-cores share the tiles. On v3 both kernels of all layers together take roughly 580 million bundles a step. A bundle is a
-cycle if nothing waits, so the share is what the kernel reaches at best."""
+cores share the tiles. On v3 both kernels of all layers together take roughly 580 million bundles a step. A bundle takes
+at least one cycle, so the share is an upper bound."""
 
 
 def flops_a_cycle(chip: Chip) -> float:
@@ -227,24 +230,24 @@ Part: TypeAlias = Literal[
 ]  # fmt: skip
 
 PART_OF_SCOPE: dict[str, Part] = {
-    # xlnet_jax/models/attention.py: content and value products, softmax, masks and segments; a fused kernel.
+    # xlnet_jax/models/attention.py: content and value products, softmax, masks and segments; or a fused kernel.
     "attention_scores": "attention scores",
     # xlnet_jax/kernels/plain.py
     "position_scores": "position product",
     "relative_shift": "relative shift",
     "attention_dropout": "attention dropout",
-    # Modules of xlnet_jax/models/layers.py and xlnet.py. What of them has no scope within: projections, residual, norm.
+    # Modules of xlnet_jax/models/layers.py and xlnet.py, without their inner scopes: projections, residual, norm.
     "Dropout": "hidden dropout",
     "attention": "projections",
     "feed_forward": "feed-forward",
     "backbone": "memory, embedding",
     # xlnet_jax/models/layers.py and xlnet_jax/objectives/language_model.py
     "vocabulary": "vocabulary",
-    # Slices and updates of the arrays that the loop over layers reads and stacks.
+    # Slices and updates of the arrays that the loop over layers reads and writes.
     "dynamic_index_in_dim": "copies",
     "dynamic_update_index_in_dim": "copies",
 }
-"""Part by the innermost scope that is listed here"""
+"""part of the model, by the innermost scope listed here"""
 
 _COPIES = ("copy", "copy-start", "slice-start")
 _PRODUCTS = ("dot", "convolution")
@@ -252,10 +255,10 @@ _NO_WORK = ("parameter", "constant", "bitcast", "tuple", "get-tuple-element", "b
 
 
 def part_of(program: Program, instruction: Instruction) -> Part:
-    """Return the part that an instruction counts for.
+    """Return the part of the model that an instruction belongs to.
 
-    A fusion counts for the part of its largest product; without a product, for the part whose instructions in it
-    compute the most bytes. The root of a fusion would not do: it is often only the last of many steps.
+    A fusion belongs to the part of its largest product, or without a product to the part that computes the most bytes
+    in it. Its root does not decide, because it is often only the last of many steps.
     """
     if any(exchanges(program, instruction)):
         return "collectives"
@@ -275,19 +278,19 @@ def part_of(program: Program, instruction: Instruction) -> Part:
 
 
 def part_of_scopes(op_name: str) -> Part:
-    """Return the part by the scopes of an instruction, outermost first, as "jit(train_step)/jvp(XLNetLM)/backbone"."""
+    """Return the part for scopes such as "jit(train_step)/jvp(XLNetLM)/backbone", outermost first."""
     scopes = op_name.split("/")
-    # Transformations stand around the name of a scope, as in transpose(jvp(vocabulary)); flax numbers its modules.
+    # Strip transformations, as in transpose(jvp(vocabulary)), and the numbers of flax modules.
     names = [re.sub(r"^(?:\w+\()*|\)*$|_\d+\)*$", "", scope) for scope in scopes]
     for name in reversed(names):
         if name in PART_OF_SCOPE:
             return PART_OF_SCOPE[name]
-    # The step is the gradient of the loss, which `jvp` marks, and what is done with it.
+    # `jvp` marks the loss and its gradient. The rest of the step is the optimizer.
     return "optimizer" if names[0] == "train_step" and "jvp(" not in op_name else "rest"
 
 
 def _fused(program: Program, fusion: Instruction) -> Iterator[Instruction]:
-    """Yield the instructions of a fusion, and of fusions within it, that compute something."""
+    """Yield the instructions that compute something in a fusion and in the fusions inside it."""
     for inner in program.fused(fusion).instructions.values():
         if inner.opcode == "fusion":
             yield from _fused(program, inner)
@@ -296,18 +299,18 @@ def _fused(program: Program, fusion: Instruction) -> Iterator[Instruction]:
 
 
 class Cost(NamedTuple):
-    """Cost of instructions in one step, on each device."""
+    """Cost of instructions in one step on each device."""
 
     bytes: int = 0
-    """between the cores and their memory"""
+    """bytes between the cores and their memory"""
     cycles: int = 0
-    """as the compiler estimates them"""
+    """cycles by the compiler's estimate"""
     kernel_cycles: int = 0
-    """of Pallas kernels, which the compiler does not estimate"""
+    """cycles of Pallas kernels, which the compiler does not estimate"""
     traffic_cycles: int = 0
-    """of other instructions without an estimate: their memory traffic at the peak bandwidth"""
+    """cycles of other instructions without an estimate: their memory traffic at the peak bandwidth"""
     kernels_at_least: int = 0
-    """cycles among kernel_cycles that are a floor"""
+    """part of kernel_cycles that is a lower bound"""
 
     @property
     def all_cycles(self) -> int:
@@ -315,12 +318,12 @@ class Cost(NamedTuple):
         return self.cycles + self.kernel_cycles + self.traffic_cycles
 
     def plus(self, other: "Cost", times: int = 1) -> "Cost":
-        """Return the sum of this cost and of another, which occurs several times."""
+        """Return this cost plus `times` the other."""
         return Cost(*(a + times * b for a, b in zip(self, other, strict=True)))
 
 
 def cost_by_part(program: Program, chip: Chip) -> dict[Part, Cost]:
-    """Return the cost of a step by part of the model; every instruction counts for one part."""
+    """Return the cost of a step by part of the model. Every instruction belongs to one part."""
     parts: dict[Part, Cost] = {}
     for computation, instruction, times in program.runs():
         cost = cost_of(program, computation, instruction, chip)
@@ -333,7 +336,7 @@ def cost_by_part(program: Program, chip: Chip) -> dict[Part, Cost]:
 def cost_of(program: Program, computation: Computation, instruction: Instruction, chip: Chip) -> Cost:
     """Return the cost of one run of an instruction.
 
-    Asynchronous copies run beside other instructions, and collectives have a bound of their own (Plan.at_least), so
+    Asynchronous copies overlap with other instructions and collectives have their own bound (Plan.at_least), so
     neither has cycles. All other instructions of a core run one after the other.
     """
     size = moved_bytes(program, computation, instruction)

@@ -1,5 +1,5 @@
-"""Devices of TPU slices and of GPUs, by their public names. A program can be compiled for them without having one. For
-a GPU, XLA's compiler reads a description of its properties.
+"""Find the devices of TPU slices and GPUs by their public names, to compile programs for them without having them.
+For a GPU, XLA's compiler reads a description of its properties.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ GPUS_IN_A_HOST = 8
 CUDA_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 
 GPU_MEMORY_SHARE = 0.75
-"""share of a GPU's memory that jax takes, unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise"""
+"""share of a GPU's memory that jax takes by default (XLA_PYTHON_CLIENT_MEM_FRACTION)"""
 
 GPU_MEMORY_SIZES = (16, 24, 32, 40, 48, 80, 141)
 """GB of memory of common GPUs"""
@@ -34,16 +34,16 @@ class Gpu:
     processors: int
     """streaming multiprocessors"""
     arithmetic_units: int
-    """float32 units of a processor"""
+    """float32 units in a processor"""
     clock_ghz: float
     threads: int
-    """most threads that a processor holds"""
+    """maximum threads in a processor"""
     shared_memory: int
-    """bytes of a processor"""
+    """bytes per processor"""
     shared_memory_of_block: int
-    """bytes that a block may ask for"""
+    """maximum bytes per block"""
     cache: int
-    """bytes of the second-level cache"""
+    """bytes of L2 cache"""
 
 
 # Numbers: the descriptions a100_sxm_80, a6000, h100_sxm and h200 of openxla/xla, xla/backends/gpu/target_config/specs.
@@ -59,9 +59,9 @@ GPUS = {
 
 
 def parse_gpus(name: str) -> tuple[str, int] | None:
-    """Return the kind of GPU and the number of GPUs that a name such as h100-8 says; None = no name of GPUs.
+    """Parse a name such as h100-8 into the kind and number of GPUs; None = not a name of GPUs.
 
-    More than eight fill hosts of eight.
+    More than eight must be a multiple of eight: hosts of eight.
     """
     match = re.fullmatch(r"([a-z0-9]+)-(\d+)", name.lower())
     if not match or match[1] not in GPUS:
@@ -76,15 +76,15 @@ def chip_of_gpu(kind: str) -> Chip:
 
 
 def memory_for_programs(card: int) -> float:
-    """Return the bytes that programs can use of a GPU of `card` GB."""
+    """Return the bytes that programs can use on a GPU of `card` GB."""
     return card * 10**9 * GPU_MEMORY_SHARE
 
 
 def describe_gpu(kind: str) -> str:
-    """Return XLA's description of a GPU, a GpuTargetConfigProto as text."""
+    """Return XLA's description of a GPU: a GpuTargetConfigProto in text format."""
     gpu, chip = GPUS[kind], chip_of_gpu(kind)
     major, minor = gpu.capability
-    # The instructions of one architecture alone ("9.0a"), which products on Hopper use.
+    # Instructions of a single architecture ("9.0a"), which matrix products on Hopper use.
     extension = "ACCELERATED_FEATURES" if major >= 9 else "NONE"
     return f"""
 gpu_device_info {{
@@ -116,7 +116,7 @@ device_description_str: "{chip.device_kinds[0]}"
 """
 
 
-# Ask no metadata server what this machine is; let another process hold the TPU; the two names keep libtpu quiet.
+# Do not query the metadata server; work while another process holds the TPU; the two names keep libtpu quiet.
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -127,22 +127,22 @@ ENVIRONMENT = {
     "TPU_STDERR_LOG_LEVEL": "3",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
-"""variables to set before jax is imported"""
+"""environment variables to set before jax is imported"""
 
 RESERVED = int(0.52 * GIB)
-"""bytes of a TPU device that programs cannot use: the compiler offers 15.48 GiB of 16, and 7.48 of 8"""
+"""bytes on a TPU device that programs cannot use: the compiler offers 15.48 GiB of 16 and 7.48 of 8"""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """TPU generation: the slices of one kind of chip."""
+    """Slices of one kind of TPU chip."""
 
     shapes: tuple[str, ...]
-    """chips along each axis, of the slices that Google Cloud documents"""
+    """chips along each axis of the slices that Google Cloud documents"""
     cores: int = 1
-    """number of cores of a chip, which names such as v3-32 count"""
+    """cores of a chip; names such as v3-32 count them"""
     compiler_name: str | None = None
-    """the compiler's own name for it; None = the public name"""
+    """name in the compiler; None = the public name"""
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -162,7 +162,7 @@ _ALIASES = {"v5litepod": "v5e", "v7x": "v7", "tpu7x": "v7"}
 
 @dataclass(frozen=True)
 class Topology:
-    """Slices of one shape or GPUs of one kind, and the devices that jax sees in them."""
+    """Slices of one shape or GPUs of one kind, and their jax devices."""
 
     name: str
     chip: Chip
@@ -173,18 +173,16 @@ class Topology:
 
 
 def find_topology(name: str, slices: int = 1) -> Topology:
-    """Return slices by a name such as v3:16x32 (chips along each axis) or v3-1024 (as Google Cloud sells it), or GPUs
-    by their kind and number, as h100-8.
+    """Find slices by a name such as v3:16x32 (chips along each axis) or v3-1024 (as Google Cloud sells it), or GPUs by
+    kind and number, such as h100-8.
 
-    Raises InputError where there are no such devices, or their compiler is not installed.
+    Raises InputError if there are no such devices or their compiler is not installed.
     """
     if (found_gpus := parse_gpus(name)) is not None:
         return _find_gpus(*found_gpus, slices)
     generation, shape = parse_slice(name)
     if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
-        raise InputError(
-            "the TPU compiler is not installed: pip install 'xlnet_jax[plan]' in an environment of its own"
-        )
+        raise InputError("the TPU compiler is not installed: pip install 'xlnet_jax[plan]' in a separate environment")
     from jax.experimental import topologies
 
     found = GENERATIONS[generation]
@@ -208,10 +206,12 @@ def find_topology(name: str, slices: int = 1) -> Topology:
 
 def _find_gpus(kind: str, count: int, slices: int) -> Topology:
     if slices > 1:
-        raise InputError(f"`mesh.dcn_data` {slices}: GPUs have no slices; name all of them, as {kind}-{slices * count}")
+        raise InputError(
+            f"`mesh.dcn_data` {slices}: GPUs have no slices; give their total number, {kind}-{slices * count}"
+        )
     if not any(importlib.util.find_spec(name) for name in CUDA_PLUGINS):
         raise InputError(
-            "the compiler for GPUs is not installed: pip install 'xlnet_jax[plan-gpu]' in an environment of its own"
+            "the GPU compiler is not installed: pip install 'xlnet_jax[plan-gpu]' in a separate environment"
         )
     from jax.experimental import topologies
 
@@ -239,6 +239,6 @@ def parse_slice(name: str) -> tuple[str, tuple[int, ...]]:
 def _refusal(name: str) -> str:
     listed = "; ".join(f"{generation}:{' '.join(g.shapes)}" for generation, g in GENERATIONS.items())
     return (
-        f"`topology` {name}: there is no such slice. By chips along each axis, as v3:16x32, or as they are sold, "
-        f"v3-1024: {listed}. GPUs, up to {GPUS_IN_A_HOST} or multiples of them, as h100-8: {' '.join(GPUS)}"
+        f"`topology` {name}: no such slice; known slices, by chips along each axis (v3:16x32) or as sold (v3-1024): "
+        f"{listed}; known GPUs, up to {GPUS_IN_A_HOST} or a multiple (h100-8): {' '.join(GPUS)}"
     )

@@ -1,5 +1,5 @@
-"""Files and folders on a disk or in a bucket: where they may go, written whole or not at all, durable once they are
-there, with clear errors.
+"""Write files and folders to a disk or a bucket: check the destination first, write all or nothing, durably, and report
+clear errors.
 """
 
 import contextlib
@@ -19,53 +19,51 @@ from etils.epath import register
 
 from xlnet_jax.errors import FAILING, FULL, REFUSED, InputError
 
-SMALL_FILES = 1 << 20  # bytes that a checkpoint takes beside its arrays: tokenizer, settings, metadata
+SMALL_FILES = 1 << 20  # bytes of a checkpoint without its arrays: tokenizer, settings, metadata
 
 _LOST_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class _Schemes(dict[str, type[epath.Path]]):
-    """Schemes of `epath.Path`, which raises KeyError for one that it does not have."""
+    """Schemes of `epath.Path`; an unknown one raises InputError instead of KeyError."""
 
     def __missing__(self, scheme: str) -> type[epath.Path]:
-        raise InputError(
-            f"{scheme} names no place for this: files lie on a disk or in a bucket of Google Cloud (gs://)"
-        )
+        raise InputError(f"{scheme} is not supported: give a path on a disk or in a Google Cloud bucket (gs://)")
 
 
-# Of those that etils knows, TensorFlow reads gs:// alone.
+# Of the schemes that etils supports, TensorFlow reads only gs://.
 register._URI_PREFIXES_TO_CLS = _Schemes({"gs://": register._URI_PREFIXES_TO_CLS["gs://"]})
 
 
 def in_bucket(path: epath.PathLike) -> bool:
-    """Return True for a path such as gs://bucket/folder. A bucket has objects and no folders: an object appears whole,
-    cannot be appended to, and is renamed by a copy."""
+    """Return True for a path such as gs://bucket/folder. A bucket has objects, no folders: an object appears all at
+    once, cannot be appended to, and is renamed by copying it."""
     return "://" in str(path)
 
 
 def _is_url(path: epath.PathLike) -> bool:
-    """Return True for a URL, also one that a Path of pathlib has read, which keeps one of its two slashes."""
+    """Return True for a URL, also after pathlib removed one of its two slashes."""
     return in_bucket(path) or _LOST_SLASH.match(str(path)) is not None
 
 
 def demand_weights_on_disk(path: epath.PathLike, argument: str = "") -> None:
-    """Raise InputError for weights behind a URL. argument: how messages call the path, with a space behind it."""
+    """Raise InputError for weights at a URL. argument: name of the path in messages, followed by a space."""
     if _is_url(path):
         raise InputError(
-            f"{argument}{path}: weights are read from a disk; copy them there first (gcloud storage cp -r)"
+            f"{argument}{path}: weights are read only from a disk; copy them there first (gcloud storage cp -r)"
         )
 
 
 def name_on_disk(folder: str) -> tuple[str, str | None]:
-    """Return the name under which commands read the weights in a folder, and the command that copies the folder there;
-    None for a folder on a disk."""
+    """Return the local path of the weights in a folder, and the command that copies them there from a bucket; None for
+    a folder on a disk."""
     if not in_bucket(folder):
         return folder, None
     return folder.rstrip("/").rpartition("/")[2], shlex.join(["gcloud", "storage", "cp", "-r", folder, "."])
 
 
 def demand_bucket_library() -> None:
-    """Raise InputError where Orbax could not write to gs://, which it would notice after all other work."""
+    """Raise InputError if Orbax cannot write to gs://: it would fail only at the first checkpoint."""
     try:
         importlib.import_module("google.cloud.storage")
     except ImportError:
@@ -73,16 +71,16 @@ def demand_bucket_library() -> None:
 
 
 def absolute(path: epath.PathLike) -> epath.Path:
-    """Return the path made independent of the current folder."""
+    """Return the absolute path."""
     return epath.Path(path) if in_bucket(path) else epath.Path(os.path.abspath(path))
 
 
 @contextlib.contextmanager
 def complete_file(out: epath.PathLike, writer: str = "") -> Iterator[Path]:
-    """Yield a path on this machine to write to; when the body ends well, the file becomes `out`, durably.
+    """Yield a path on this machine to write to. When the body succeeds, the file becomes `out`, durably.
 
-    Nothing is left where the body fails; a reader sees the old file or the new one, whenever this process or the
-    machine stops. writer: tells apart processes that write the same `out` at the same time.
+    If the body fails, nothing is left. A reader sees the old file or the new one, even if this process or the machine
+    stops at any time. writer: distinguishes processes that write the same `out` at the same time.
     """
     out = epath.Path(out)
     with contextlib.ExitStack() as stack:
@@ -105,18 +103,18 @@ def complete_file(out: epath.PathLike, writer: str = "") -> Iterator[Path]:
 
 
 def write_durably(path: epath.PathLike, content: bytes) -> None:
-    """Write a small file by `complete_file`."""
+    """Write a small file with `complete_file`."""
     with complete_file(path) as file:
         file.write_bytes(content)
 
 
 def beside(out: epath.Path, writer: str = "") -> epath.Path:
-    """Return the path at which `out` is written before it is complete."""
+    """Return the path where `out` is written until it is complete."""
     return out.parent / f".{out.name}{writer}.partial"
 
 
 def sync(path: epath.PathLike) -> None:
-    """Make a file, or the names in a folder, outlive a crash of the machine."""
+    """Sync a file, or the names in a folder, so that they survive a crash of the machine."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -125,8 +123,8 @@ def sync(path: epath.PathLike) -> None:
 
 
 def lock_descriptor(descriptor: int) -> bool:
-    """Lock an open file or folder for this process, until it is closed or the process ends. Return False where another
-    process has it; a disk without locks gives it to every process."""
+    """Lock an open file or folder for this process, until it is closed or the process ends. Return False if another
+    process holds the lock. On a disk without locks, always return True."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -137,37 +135,36 @@ def lock_descriptor(descriptor: int) -> bool:
 
 
 def name_file(path: epath.PathLike, error: BaseException) -> None:
-    """Put a path into an OSError that has none: a write into an open file fails without its name."""
+    """Add the path to an OSError without one: a failing write to an open file does not name it."""
     if isinstance(error, OSError) and error.errno and error.filename is None:
         error.filename = str(path)
 
 
 class Spool:
-    """Folder on this machine for files that grow and belong in `home`: a bucket cannot append. On a disk it is `home`
-    itself."""
+    """Folder on this machine for growing files that belong in `home`, because a bucket cannot append. On a disk it is
+    `home` itself."""
 
     def __init__(self, home: epath.Path):
         self._home = home
         self.folder = Path(tempfile.mkdtemp() if in_bucket(home) else home)
 
     def publish(self) -> None:
-        """Copy the files into `home`."""
+        """Copy the files to `home`."""
         if in_bucket(self._home):
             for file in filter(Path.is_file, self.folder.rglob("*")):
                 epath.Path(file).copy(self._home / file.relative_to(self.folder), overwrite=True)
 
 
 def demand_space(folder: epath.PathLike, size: int) -> None:
-    """Raise OSError (ENOSPC) where `size` bytes and small files beside them do not fit: no write begins that must
-    fail."""
+    """Raise OSError (ENOSPC) if `size` bytes and some small files do not fit on the disk, before the write begins."""
     if not in_bucket(folder) and shutil.disk_usage(folder).free < size + SMALL_FILES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 @contextlib.contextmanager
 def disk_errors_as_os_error(folder: epath.PathLike) -> Iterator[None]:
-    """Turn the errors that TensorStore, safetensors, TensorFlow, ArrayRecord and shutil raise on a disk that is full,
-    fails or refuses into OSError, which they name by the system's words or number only."""
+    """Raise OSError for a full, failing or read-only disk. TensorStore, safetensors, TensorFlow, ArrayRecord and shutil
+    raise other errors, which only contain the system's message or number."""
     try:
         yield
     except Exception as error:
@@ -181,42 +178,42 @@ def _disk_error(message: str) -> int | None:
     for code in (*FULL, *FAILING, *REFUSED):
         if os.strerror(code) in message or re.search(rf"(?i)\bos error:? {code}\b", message):
             return code
-    full = "RESOURCE_EXHAUSTED" in message and "memory" not in message  # as a device without memory says too
+    full = "RESOURCE_EXHAUSTED" in message and "memory" not in message  # also the status of a device without memory
     return errno.ENOSPC if full else None
 
 
 def demand_on_disk(out: epath.PathLike) -> None:
     """Raise InputError for a URL."""
     if _is_url(out):
-        raise InputError(f"{out}: results are written to a disk; copy them from there")
+        raise InputError(f"{out}: results are written only to a disk; give a local path, and copy them from there")
 
 
 def demand_new_file(out: epath.PathLike, overwrite: bool = False) -> None:
-    """Raise InputError where a file cannot be made on a disk, or exists and `overwrite` is False."""
+    """Raise InputError if a file cannot be created on a disk, or if it exists and `overwrite` is False."""
     path = Path(out)
     demand_on_disk(out)
     if path.is_dir():
-        raise InputError(f"{out} is a folder; give the name of a file in it")
+        raise InputError(f"{out} is a folder; give a file")
     if os.path.lexists(path) and not overwrite:
-        raise InputError(f"{out} exists: name a file that does not, or give `overwrite`")
+        raise InputError(f"{out} exists: give another file, or `overwrite`")
     if not path.absolute().parent.is_dir():
-        raise InputError(f"{out}: there is no folder {path.parent}; make it, or give another name")
+        raise InputError(f"{out}: there is no folder {path.parent}; create it, or give another path")
 
 
 def demand_place(out: epath.Path) -> None:
-    """Raise InputError where no folder can be made, before the work that fills it."""
+    """Raise InputError if the folder cannot be created, before any work that fills it."""
     if in_bucket(out):
         return
     demand_on_disk(out)
     if out.exists():
         return
     if not str(out).isprintable():
-        raise InputError(f"{str(out)!r}: name a folder with letters and signs that can be printed")
+        raise InputError(f"{str(out)!r}: give a folder whose name has only printable characters")
     if os.path.islink(out):
-        raise InputError(f"{out}: a link to nothing; name another place")
+        raise InputError(f"{out}: a broken link; give another path")
     parent = next(folder for folder in Path(out).absolute().parents if folder.exists())
     if not (parent.is_dir() and os.access(parent, os.W_OK)):
-        raise InputError(f"{out}: {parent} is no folder that you may write to; name another place")
+        raise InputError(f"{out}: you cannot write to {parent}; give another path")
 
 
 _LAST = "manifest.json"  # names the other files of its folder
@@ -224,17 +221,18 @@ _LAST = "manifest.json"  # names the other files of its folder
 
 @contextlib.contextmanager
 def complete_folder(out: epath.PathLike) -> Iterator[epath.Path]:
-    """Yield an empty folder beside `out`, which becomes `out` when the body ends well and is removed when it fails.
+    """Yield an empty folder beside `out`. It becomes `out` when the body succeeds and is removed when it fails.
 
-    The next call for the same `out` removes what a killed process left. Raises InputError where another process is
-    making `out` on this disk; in a bucket the caller sees to it that there is one.
+    The next call for the same `out` removes what a killed process left. Raises InputError if another process is writing
+    `out` on this disk. In a bucket, the caller must ensure that only one process writes.
     """
     with resumable_folder(out, keep=False) as (finished, _):
         yield finished
 
 
 def drop_leftovers(out: epath.PathLike) -> None:
-    """Remove what lies beside a complete folder `out` on a disk: its process was killed before it had cleaned up."""
+    """Remove temporary files beside a complete folder `out` on a disk, whose process was killed before it cleaned
+    up."""
     partial = beside(epath.Path(out))
     if in_bucket(out) or not partial.exists():
         return
@@ -243,8 +241,8 @@ def drop_leftovers(out: epath.PathLike) -> None:
 
 
 def move_folder(folder: epath.Path, target: epath.Path) -> None:
-    """Rename a folder. A bucket copies object by object and removes the originals at the end, so that a stop on the way
-    leaves `folder` complete; manifest.json comes last."""
+    """Rename a folder. In a bucket, copy object by object, manifest.json last, and remove the originals at the end, so
+    that an interruption leaves `folder` complete."""
     if not in_bucket(folder):
         target.parent.mkdir(parents=True, exist_ok=True)
         folder.rename(target)
@@ -256,8 +254,8 @@ def move_folder(folder: epath.Path, target: epath.Path) -> None:
 
 
 def sync_tree(folder: epath.Path) -> None:
-    """Make all files below a folder on a disk, and their names, outlive a crash of the machine. A bucket keeps what it
-    has taken."""
+    """Sync all files in a folder on a disk, and their names, so that they survive a crash of the machine. Buckets need
+    no sync."""
     if in_bucket(folder):
         return
     for root, _, names in folder.walk(top_down=False):
@@ -267,10 +265,10 @@ def sync_tree(folder: epath.Path) -> None:
 
 @contextlib.contextmanager
 def resumable_folder(out: epath.PathLike, keep: bool = True) -> Iterator[tuple[epath.Path, epath.Path]]:
-    """Yield two folders beside `out`: one that becomes `out` when the body ends well, and one for intermediate files.
+    """Yield two folders beside `out`: one that becomes `out` when the body succeeds, and one for intermediate files.
 
-    keep: both keep their files when the body fails or the process is killed, and the next call for the same `out`
-    yields them again. Errors as `complete_folder`.
+    keep: if the body fails or the process is killed, both keep their files, and the next call for the same `out` yields
+    them again. Errors as in `complete_folder`.
     """
     out = epath.Path(out)
     partial = beside(out)
@@ -303,7 +301,7 @@ def _alone_in(folder: epath.Path, out: epath.Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if not lock_descriptor(descriptor):
-            raise InputError(f"{out}: another process is making it; wait for it, or name another place")
+            raise InputError(f"{out}: another process is writing it; wait, or give another path")
         yield
     finally:
         os.close(descriptor)

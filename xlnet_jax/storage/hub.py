@@ -1,7 +1,7 @@
-"""Models by name: those that come with the package, and those of the Hugging Face Hub, which are fetched and uploaded.
+"""Find models by name, in the package and on the Hugging Face Hub, and upload models to the Hub.
 
-A name is OWNER/NAME, or a short name of SHORT_NAMES; it may end in @ and a revision: a branch, a tag, a commit, or
-refs/pr/NUMBER. Files lie in the cache of huggingface_hub, and its variables hold: HF_HOME, HF_TOKEN, HF_ENDPOINT,
+A name is OWNER/NAME or a short name in SHORT_NAMES, optionally followed by @ and a revision: a branch, a tag, a commit
+or refs/pr/NUMBER. Files are in the cache of huggingface_hub, whose variables apply: HF_HOME, HF_TOKEN, HF_ENDPOINT,
 HF_HUB_OFFLINE. The library is imported when a name is looked up.
 """
 
@@ -19,7 +19,7 @@ from xlnet_jax.errors import FULL, REFUSED, InputError, first_line
 from xlnet_jax.printing import printing_bars
 
 BUNDLED = ("tiny",)
-"""Models that come with the package, each a folder of Hugging Face"""
+"""Models in the package, each a folder in the Hugging Face format"""
 SHORT_NAMES = {
     "xlnet-base-cased": "xlnet/xlnet-base-cased",
     "xlnet-large-cased": "xlnet/xlnet-large-cased",
@@ -42,8 +42,8 @@ SHORT_NAMES = {
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _MODEL = re.compile(rf"({_WORD})/{_WORD}")
 _FILE = re.compile(r".*\.(model|json|txt|index|bin|safetensors|ckpt(-\d+)?)")
-_OUR_RUNS = "runs"  # default place of workdirs: a slip in runs/NAME is never asked of the network
-_ALWAYS_THERE = ".gitattributes"  # the library warns where nothing matches
+_OUR_RUNS = "runs"  # default folder of workdirs: a typo in runs/NAME must not query the network
+_ALWAYS_THERE = ".gitattributes"  # avoids the library's warning if nothing matches
 _SHOWN_FILES = 12
 _NO_FILE = "there is no such file or folder here"
 
@@ -54,40 +54,40 @@ class Model:
 
     name: str  # OWNER/NAME
     commit: str
-    files: tuple[str, ...]  # of the repository; those in the cache where the Hub was not reached
-    folder: Path  # of the files that were fetched
+    files: tuple[str, ...]  # in the repository, or in the cache if the Hub was not reached
+    folder: Path  # where the fetched files are
 
     def __str__(self) -> str:
         return f"{self.name}@{self.commit}"
 
     def fetch(self, files: Sequence[str]) -> None:
-        """Fetch files into `folder`; those that are in the cache are not fetched again. Raises InputError."""
+        """Fetch files into `folder`, except those in the cache. Raises InputError."""
         missing = [file for file in files if not (self.folder / file).exists()]
         if missing:
             with _in_one_line(self.name, "the download broke off"), printing_bars():
                 _library().snapshot_download(self.name, revision=self.commit, allow_patterns=missing)
 
     def contents(self) -> str:
-        """Say which files it has, for messages."""
+        """Return a list of its files for messages."""
         shown = [file for file in self.files if file != _ALWAYS_THERE]
         more = f" and {len(shown) - _SHOWN_FILES} more" if len(shown) > _SHOWN_FILES else ""
         return f"found {', '.join(shown[:_SHOWN_FILES]) or 'nothing'}{more}"
 
 
 def is_bundled(source: object) -> bool:
-    """Return True for the name of a model that comes with the package. A path on this machine wins, as it does over the
-    names of models on the Hub."""
+    """Return True for the name of a model in the package, unless it is also a path on this machine: a path always
+    wins."""
     return isinstance(source, str) and source in BUNDLED and not os.path.lexists(source)
 
 
 def bundled_folder(name: str) -> Path:
-    """Return the folder of a model that comes with the package."""
+    """Return the folder of a model in the package."""
     return Path(__file__).parents[1] / "weights" / name
 
 
 def is_name(text: object) -> bool:
-    """Return True for a str in the form of a model's name, and False for what looks like a path: ./x, /x, a/b/c, x/,
-    runs/x, x/y.json. Nothing is looked up."""
+    """Return True for text that looks like a model's name, and False for a path: ./x, /x, a/b/c, x/, runs/x, x/y.json.
+    Nothing is looked up."""
     if not isinstance(text, str):
         return False
     name, at, revision = text.partition("@")
@@ -105,25 +105,23 @@ def is_remote(source: object) -> bool:
 
 
 def is_same(name: str, model: str) -> bool:
-    """Return True where a name stands for the model OWNER/NAME@COMMIT as far as the names say: without a revision it
-    stands for every commit."""
+    """Return True if a name matches the model OWNER/NAME@COMMIT. A name without a revision matches every commit."""
     full, revision = _parts(name)
     known, commit = _parts(model)
     return is_name(model) and full == known and revision in (None, commit)
 
 
 def suggestion(word: str) -> str:
-    """Return "; did you mean NAME?" for a word much like a short name, or the name of a model that comes with the
-    package; else nothing."""
+    """Return "; did you mean NAME?" for a word similar to a short name or to a model in the package, else an empty
+    string."""
     near = get_close_matches(word, (*SHORT_NAMES, *BUNDLED), 1, 0.8)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def find(name: str, patterns: Sequence[str]) -> Model:
-    """Find the model of a name (`is_name`), and fetch its files that match these patterns.
+    """Find a model by name (`is_name`) and fetch its files that match these patterns.
 
-    Where the Hub cannot be reached, the model is the one in the cache. Raises InputError, in one line, where there is
-    neither.
+    If the Hub cannot be reached, use the model in the cache. Raises InputError if there is neither.
     """
     library = _library(f"{name}: {_NO_FILE}; a model of the Hugging Face Hub")
     full, revision = _parts(name)
@@ -144,23 +142,23 @@ def find(name: str, patterns: Sequence[str]) -> Model:
 
 
 def demand_account(name: str) -> None:
-    """Raise InputError where nothing could be uploaded as this model: a name that cannot be one, or no token."""
+    """Raise InputError if no model can be uploaded under this name: an invalid name, or no token."""
     library = _library("`push`")
     if not re.fullmatch(rf"({_WORD}/)?{_WORD}", name):
-        raise InputError(f"`push` {name}: a model of the Hugging Face Hub is named OWNER/NAME")
+        raise InputError(f"`push` {name}: give a name of the form OWNER/NAME")
     with _in_one_line(f"`push` {name}", "nothing can be uploaded"):
         try:
             library.HfApi().whoami()
         except library.errors.LocalTokenNotFoundError:
             raise InputError(
-                f"`push` {name}: there is no token of the Hugging Face Hub: give one by `hf auth login` or in HF_TOKEN "
-                "(https://huggingface.co/settings/tokens, with the right to write)"
+                f"`push` {name}: no Hugging Face token: run `hf auth login` or set HF_TOKEN, with write access "
+                "(https://huggingface.co/settings/tokens)"
             ) from None
 
 
 def push(folder: Path, name: str) -> str:
-    """Upload a folder as a model, which is made where it does not exist; return its address. Raises InputError."""
-    later = f"{folder} is complete, and `hf upload {name} {folder}` sends it later"
+    """Upload a folder as a model, created if it does not exist; return its URL. Raises InputError."""
+    later = f"the upload failed; {folder} is complete, `hf upload {name} {folder}` uploads it later"
     with _in_one_line(f"`push` {name}", later):
         api = _library("`push`").HfApi()
         address = api.create_repo(name, exist_ok=True)
@@ -169,7 +167,8 @@ def push(folder: Path, name: str) -> str:
 
 
 def _library(what: str = "") -> Any:
-    """Return huggingface_hub, which draws its bars on terminals alone. Raises InputError where it is not installed."""
+    """Import and return huggingface_hub, with progress bars only on terminals. Raises InputError if it is not
+    installed."""
     try:
         import huggingface_hub.errors
         import huggingface_hub.utils
@@ -187,17 +186,17 @@ def _parts(name: str) -> tuple[str, str | None]:
 
 @contextlib.contextmanager
 def _in_one_line(name: str, otherwise: str, revision: str | None = None) -> Iterator[None]:
-    """Turn the errors of the library into InputErrors of one line. otherwise: what an error means that says nothing of
-    the model, such as one of the network."""
+    """Turn errors of the library into InputErrors of one line. otherwise: message for errors that are not about the
+    model, such as those of the network."""
     from huggingface_hub import errors, get_token
 
-    login = "" if get_token() else "; a private one needs a token: `hf auth login`, or HF_TOKEN"
+    login = "" if get_token() else "; a private model needs a token: run `hf auth login`, or set HF_TOKEN"
     try:
         yield
     except errors.GatedRepoError:
         raise InputError(
-            f"{name}: its owner has to grant you access on the Hugging Face Hub: ask for it at "
-            f"https://huggingface.co/{name}{login and ', then give a token: `hf auth login`, or HF_TOKEN'}"
+            f"{name}: its owner has to grant you access: request it at https://huggingface.co/{name}"
+            f"{login and ', then run `hf auth login`, or set HF_TOKEN'}"
         ) from None
     except errors.RepositoryNotFoundError:
         hint = suggestion(name.rpartition("/")[2]) or login
@@ -211,20 +210,19 @@ def _in_one_line(name: str, otherwise: str, revision: str | None = None) -> Iter
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
-    """Return what the library raises where it does not get what it asked for: errors of its HTTP client, whichever that
-    is, and OSError."""
+    """Return the exceptions that the library raises for failed requests: those of its HTTP client, and OSError."""
     from huggingface_hub import errors
 
     return (*errors.HfHubHTTPError.__bases__, OSError)
 
 
 def _reason(error: BaseException) -> str:
-    """Return in a few words why the Hub did not give what was asked for."""
+    """Return a short reason why a request to the Hub failed."""
     from huggingface_hub import constants, errors
 
     if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE allows the cache of huggingface_hub alone, and it is not there, or not whole"
+        return "HF_HUB_OFFLINE is set, and the model is not, or not completely, in the cache: unset it to download"
     cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ else error
     if isinstance(cause, errors.HfHubHTTPError):
-        return f"the Hugging Face Hub answers: {first_line(cause)}"
+        return f"the Hugging Face Hub answered: {first_line(cause)}"
     return f"the Hugging Face Hub cannot be reached, or the connection broke ({first_line(cause)}); try again"

@@ -1,9 +1,8 @@
-"""Keep the current folder from choosing what is imported: it may hold texts and models of strangers, with a module
-among them. `python -m` searches it first, and so do the processes that Python starts with -c, as those of
-multiprocessing.
+"""Keep Python from importing modules from the current folder, which may contain a stranger's files. `python -m`
+searches it first, and so do processes that Python starts with -c, such as those of multiprocessing.
 
-This module imports nothing but `os` and `sys`, which Python has loaded by itself: whatever else is imported before
-`leave_current_folder` may be a module of the current folder.
+This module imports only `os` and `sys`, which Python has already loaded: any other import before
+`leave_current_folder` could come from the current folder.
 """
 
 import os
@@ -14,12 +13,12 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file_
 
 
 def leave_current_folder() -> None:
-    """Drop the current folder from the search path where `python -m` has started a command of this project.
+    """Drop the current folder from the search path if `python -m` started a command of this project.
 
-    A checkout that is not installed and is the current folder is searched last. A program that imports this package
-    keeps its search path. Called before anything else is imported.
+    If the current folder is the checkout itself, it is searched last. A program that imports this package keeps its
+    search path. Called before anything else is imported.
     """
-    if sys.argv[:1] != ["-m"] or sys.flags.safe_path or "-m" not in sys.orig_argv:  # -m: runpy looks for the module
+    if sys.argv[:1] != ["-m"] or sys.flags.safe_path or "-m" not in sys.orig_argv:  # -m: runpy is finding the module
         return
     command = sys.orig_argv[sys.orig_argv.index("-m") + 1]
     here = _current_folder()
@@ -33,14 +32,14 @@ def leave_current_folder() -> None:
 
 
 def keep_children_out() -> None:
-    """Keep Python processes that this one starts from searching the current folder, unless it is the checkout in which
-    this package was found. Every command calls this (`xlnet_jax.__main__.run`)."""
+    """Keep child processes from searching the current folder, unless it is the checkout that this package comes from.
+    Every command calls this (`xlnet_jax.__main__.run`)."""
     if _current_folder() != _ROOT:
         os.environ["PYTHONSAFEPATH"] = "1"
 
 
 def _current_folder() -> str:
-    """Return the path of the current folder; an empty string where it was deleted."""
+    """Return the path of the current folder; an empty string if it was deleted."""
     try:
         return os.path.realpath(os.getcwd())
     except FileNotFoundError:

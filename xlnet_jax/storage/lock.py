@@ -1,5 +1,5 @@
-"""One process at a time in a folder: the kernel's lock on a disk, an object that is rewritten every few seconds in a
-bucket."""
+"""Lock a folder for one process: with the kernel's lock on a disk, and with an object that is rewritten every few
+seconds in a bucket."""
 
 import atexit
 import contextlib
@@ -23,11 +23,11 @@ _PATIENCE = 4  # beats
 
 
 class DiskLock:
-    """Lock on a folder for as long as this process lives, or until `release`. Raises InputError that names the host and
-    the process that hold it."""
+    """Lock on a folder until `release` or the end of this process. Raises InputError that names the host and the
+    process that hold it."""
 
     def __init__(self, folder: epath.Path):
-        # Keep the file open: the kernel releases the lock when the process ends, however it ends.
+        # Keep the file open: the kernel releases the lock whenever and however the process ends.
         self._file = (Path(folder) / NAME).open("a+")
         if not lock_descriptor(self._file.fileno()):
             self._file.seek(0)
@@ -41,19 +41,19 @@ class DiskLock:
 
 
 class BucketLock:
-    """Lock on a folder of a bucket, which has no locks of its own: the holder rewrites an object every few seconds, and
-    a second process waits to see whether the object changes. Raises InputError as DiskLock does; a process that loses
-    the lock, because it could not be reached for too long, ends with the same line."""
+    """Lock on a folder in a bucket. Buckets have no locks, so the holder rewrites an object every few seconds, and a
+    second process waits to see whether it changes. Raises InputError as DiskLock does. A process that loses the lock,
+    because it was offline for too long, ends with the same line."""
 
     def __init__(self, folder: epath.Path):
         self._folder, self._path = folder, folder / NAME
-        self._id = uuid.uuid4().hex  # two containers may share a host's name and a process's number
+        self._id = uuid.uuid4().hex  # two containers may have the same host name and process id
         self._over = threading.Event()
         self._beating = threading.Thread(target=self._beat_on, daemon=True)
         self._demand_silence()
         self._beat(0)
         time.sleep(SECONDS_BETWEEN_BEATS / 10)
-        if self._id not in (there := self._read()):  # another process began at the same time, and wrote later
+        if self._id not in (there := self._read()):  # another process started at the same time and wrote later
             raise _in_use(folder, there)
         self._beating.start()
         atexit.register(self.release)
@@ -62,7 +62,7 @@ class BucketLock:
         atexit.unregister(self.release)
         self._over.set()
         self._beating.join()
-        with contextlib.suppress(Exception):  # a lock that stays goes stale by itself
+        with contextlib.suppress(Exception):  # a leftover lock becomes stale by itself
             if self._id in self._read():
                 self._path.unlink(missing_ok=True)
 
@@ -85,12 +85,12 @@ class BucketLock:
         while not self._over.wait(SECONDS_BETWEEN_BEATS):
             try:
                 there = self._read()
-                if there and self._id not in there:  # another process took the lock, as this one was silent
-                    # End at once: two runs that write into one folder ruin it for both.
+                if there and self._id not in there:  # another process took the lock because this one was silent
+                    # End at once: two runs in one folder would corrupt it.
                     os.write(2, printable(f"error: {_in_use(self._folder, there)}\n").encode())
                     os._exit(USER_ERROR)
                 self._beat(number)
-            except Exception:  # the network may fail for a while; a waiting process allows for that
+            except Exception:  # the network may fail for a while; waiting processes allow for that
                 continue
             number += 1
 
@@ -113,4 +113,4 @@ def _first_line(lock: str) -> str:
 
 
 def _in_use(folder: epath.Path, lock: str) -> InputError:
-    return InputError(f"workdir {folder} is in use by {_first_line(lock)}: wait, or name another folder")
+    return InputError(f"workdir {folder} is in use by {_first_line(lock)}: wait, or give another folder")

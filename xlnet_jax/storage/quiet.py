@@ -1,4 +1,4 @@
-"""TensorFlow, imported when it is first used, silent and without the accelerators: every use in the project is
+"""Import TensorFlow when it is first used, with its log off and without accelerators. Every use in the project is
 `tf = tensorflow()` inside a function."""
 
 import os
@@ -7,14 +7,14 @@ from typing import Any
 
 
 def keep_tensorflow_quiet() -> None:
-    """Silence TensorFlow's log in this process and in those that it starts, whichever library imports it."""
+    """Silence TensorFlow's log in this process and its children, whichever library imports it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 
 @cache
 def tensorflow() -> Any:
-    """Return the module, kept off the GPU, whose memory jax needs."""
+    """Return the module, without access to GPUs: jax needs their memory."""
     keep_tensorflow_quiet()
     import tensorflow as tf
 

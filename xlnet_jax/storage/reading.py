@@ -1,11 +1,12 @@
-"""Read files that may be damaged, or made by a stranger: regular files of a fitting size, JSON of a known form and
-version, arrays whose header fits their file, names that stay inside their folder, and the size and CRC-32 of every
-file of a checkpoint. Every InputError names the file and what is wrong in it. All JSON and all arrays of NumPy are
-decoded here.
+"""Read files that may be damaged or come from a stranger. All JSON and NumPy arrays are decoded here.
 
-A JSON file of this project has the version of its format under `format_version`, and metrics.jsonl in its first record.
-From the first release on, a format changes only together with its number here. docs/recovery.md lists the files of each
-format.
+Checks that a file is regular and not too large, that JSON has the expected types and version, that the header of an
+array fits its file, that names stay inside their folder, and the size and CRC-32 of every file of a checkpoint. Every
+InputError names the file and what is wrong with it.
+
+Each JSON file of this project has the version of its format under `format_version`; metrics.jsonl has it in its first
+record. From the first release on, a format changes only together with its number here. docs/recovery.md lists the files
+of each format.
 """
 
 import contextlib
@@ -30,39 +31,39 @@ Format = Literal["checkpoint", "run", "metrics", "results", "thresholds", "compa
 VERSIONS: dict[Format, int] = dict.fromkeys(get_args(Format), 1)
 
 DOCUMENT = 256 << 20
-"""Largest size of a file that is read as one text, such as JSON or a vocabulary: bytes"""
+"""maximum bytes of a file that is read at once, such as JSON or a vocabulary"""
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
-"""Number of things in a form of `read_json`; what is computed from a few of them fits an int64"""
+"""count in a type for `read_json`; small enough that results computed from a few of them fit an int64"""
 Positive = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
-"""Size of one thing, such as a vocabulary, in a form of `read_json`"""
+"""size of one thing, such as a vocabulary, in a type for `read_json`"""
 
 
 @contextlib.contextmanager
 def naming_damage(where: object, remedy: str = "") -> Iterator[None]:
-    """Turn whatever a library raises on a file that is damaged or hostile into one InputError.
+    """Turn any exception that a library raises for a damaged or hostile file into an InputError.
 
-    where: the file, or a name of the content. remedy: what to do about it. InputErrors pass.
+    where: the file, or a name of the content. remedy: what to do about it. InputErrors pass unchanged.
     """
     try:
         yield
     except InputError:
         raise
-    except Exception as error:  # each library has half a dozen types
+    except Exception as error:  # each library raises half a dozen types
         reason = " ".join(str(error).replace("`", "").split())[:200] or type(error).__name__
         reason = f"it has no {reason}" if isinstance(error, KeyError) and " " not in reason else reason
         raise InputError(f"{where} is damaged: {reason}{remedy and '; ' + remedy}") from None
 
 
 def demand_fitting(announced: int, there: int, where: object) -> None:
-    """Raise InputError where a file announces more bytes than it can hold, before memory is taken for them."""
+    """Raise InputError if a file claims more bytes than it can hold, before they are allocated."""
     if announced > there:
-        raise InputError(f"{where} is damaged: it announces {announced:,} bytes, and has {there:,}")
+        raise InputError(f"{where} is damaged: it claims {announced:,} bytes, but has {there:,}")
 
 
 def demand_regular(file: epath.PathLike) -> int:
-    """Return the size in bytes of a file. Raises InputError where there is none, or a folder, a pipe or a device in its
-    place, which has no end."""
+    """Return the size in bytes of a file. Raises InputError if it is missing, or is a folder, a pipe or a device, which
+    may be endless."""
     try:
         if in_bucket(file):
             there = epath.Path(file).stat()
@@ -76,15 +77,15 @@ def demand_regular(file: epath.PathLike) -> int:
     except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if kind:
-        raise InputError(f"{file} is {kind} and no file")
+        raise InputError(f"{file} is {kind}, not a file")
     return int(size)
 
 
 def read_document(file: epath.PathLike, limit: int = DOCUMENT) -> bytes:
-    """Return the content of a small file. Raises InputError as `demand_regular`, and where it has more bytes than
-    `limit`."""
+    """Return the content of a small file. Raises InputError as `demand_regular` does, and if it has more than `limit`
+    bytes."""
     if (size := demand_regular(file)) > limit:
-        raise InputError(f"{file} has {size:,} bytes, and at most {limit:,} can be right")
+        raise InputError(f"{file} is too large: it has {size:,} bytes, at most {limit:,} are allowed")
     try:
         return bytes(epath.Path(file).read_bytes())
     except OSError as error:
@@ -94,31 +95,31 @@ def read_document(file: epath.PathLike, limit: int = DOCUMENT) -> bytes:
 def read_json(file: epath.PathLike, form: Any = dict[str, Any], remedy: str = "") -> Any:
     """Return the content of a JSON file.
 
-    form: type that the content must have, of lists, dictionaries, dataclasses and numbers with bounds (`Count`); keys
-    that a dataclass lacks are ignored. remedy: what to do about a damaged file. Raises InputError with the place of the
-    first value of another form.
+    form: type of the content, made of lists, dictionaries, dataclasses and numbers with bounds (`Count`); unknown keys
+    of a dataclass are ignored. remedy: what to do about a damaged file. Raises InputError with the place of the first
+    value of a wrong type.
     """
     return parse_json(read_document(file), str(file), form, remedy)
 
 
 def parse_json(content: bytes | str, where: str, form: Any = dict[str, Any], remedy: str = "") -> Any:
-    """Return the value that JSON stands for, as `read_json`. where: name of the content in messages."""
+    """Return the value of a JSON text, checked as in `read_json`. where: name of the content in messages."""
     with naming_damage(where, remedy):
         value = json.loads(content)
-        msgspec.json.encode(value)  # refuses half a surrogate pair, and numbers of more than 64 bits
+        msgspec.json.encode(value)  # refuses lone surrogates and numbers of more than 64 bits
         return msgspec.convert(value, form)
 
 
 def with_version(name: Format, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a file of this format with its version, which comes first."""
+    """Return the content of a file of this format with its version first."""
     return {FORMAT_VERSION: VERSIONS[name], **content}
 
 
 def without_version(name: Format, content: Any, where: str, remedy: str = "") -> dict[str, Any]:
     """Return the content of a file of this format without its version.
 
-    where: name of the file in messages. remedy: what to do about a file of another version. Raises InputError where the
-    content is not a dictionary, or has no version or another one.
+    where: name of the file in messages. remedy: what to do about a file of another version. Raises InputError if the
+    content is not a dictionary, or has no version or a different one.
     """
     reads = f"this xlnet_jax reads version {VERSIONS[name]} of {name} files"
     end = remedy and f"; {remedy}"
@@ -130,23 +131,23 @@ def without_version(name: Format, content: Any, where: str, remedy: str = "") ->
 
 
 def read_versioned(file: epath.PathLike, name: Format, form: Any = dict[str, Any], remedy: str = "") -> Any:
-    """Return the content of a JSON file in this format of ours, without its version. Arguments and errors as
-    `read_json`, and InputError for a file without a version or of another one."""
+    """Return the content of a JSON file of this format, without its version. Arguments and errors as in `read_json`;
+    also raises InputError for a missing or different version."""
     content = without_version(name, read_json(file, dict[str, Any], remedy), str(file), remedy)
     with naming_damage(file, remedy):
         return msgspec.convert(content, form)
 
 
 def write_versioned(file: epath.PathLike, name: Format, content: Mapping[str, Any]) -> None:
-    """Write a JSON file in this format of ours, with its version, whole or not at all."""
+    """Write a JSON file of this format with its version, all or nothing."""
     write_durably(file, (json.dumps(with_version(name, content), indent=2) + "\n").encode())
 
 
 def decode_json(content: bytes | str, where: str, wanted: str = "give JSON") -> Any:
-    """Return the value that JSON stands for, of any form and with numbers of any size: a line of a user's text, or the
-    message of another process of the run.
+    """Return the value of any JSON text, with numbers of any size: a line of a user's text, or a message from another
+    process of the run.
 
-    where: name of the content in messages. wanted: what to give instead. Raises InputError where it is not JSON.
+    where: name of the content in messages. wanted: what to give instead. Raises InputError if it is not JSON.
     """
     try:
         return json.loads(content)
@@ -155,34 +156,34 @@ def decode_json(content: bytes | str, where: str, wanted: str = "give JSON") -> 
 
 
 def demand_regular_files(folder: epath.PathLike) -> int:
-    """Return the size in bytes of all files below a folder on a disk. Raises InputError where one of them is a pipe, a
-    device or a link to nothing."""
+    """Return the total bytes of all files in a folder on a disk. Raises InputError if one of them is a pipe, a device
+    or a broken link."""
     return sum(demand_regular(os.path.join(root, name)) for root, _, names in os.walk(folder) for name in names)
 
 
 def inside(folder: epath.Path, name: str, where: str) -> epath.Path:
-    """Return the path of a file in a folder, by the name that another file gives.
+    """Return the path of a file in a folder whose name comes from another file.
 
-    where: name of the file that gives the name. Raises InputError for a name that leads out of the folder, as
-    /etc/passwd, ../x and gs://x do. Links in the folder are followed: who made the folder chose them.
+    where: name of that other file. Raises InputError for a name that leads out of the folder, such as /etc/passwd, ../x
+    or gs://x. Links in the folder are followed: its author chose them.
     """
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "://" in name or "\0" in name or "\\" in name:
-        raise InputError(f"{where} names {name[:200]!r}, which is no file of {folder}: do not use this folder")
+        raise InputError(f"{where} names {name[:200]!r}, which is not in {folder}: do not use this folder")
     return folder / name
 
 
 def read_array(file: epath.Path, kind: type[np.generic], rank: int) -> np.ndarray:
-    """Return the array in an .npy file. Raises InputError where it has another type of number or another rank, or where
-    its shape does not fit the size of the file; nothing is unpickled."""
+    """Return the array in an .npy file. Raises InputError if its type or rank is wrong, or its shape does not fit the
+    size of the file. Nothing is unpickled."""
     demand_regular(file)
     with naming_damage(file), file.open("rb") as opened:
         return _array_in(opened, kind, rank, str(file))
 
 
 def read_arrays(file: epath.Path, forms: Mapping[str, tuple[type[np.generic], int]]) -> dict[str, np.ndarray]:
-    """Return some arrays of an .npz file that is not compressed. forms: name of each, its type of number and rank.
-    Raises InputError as `read_array`, and where an array is missing."""
+    """Return arrays of an uncompressed .npz file. forms: type and rank by name. Raises InputError as `read_array` does,
+    and if an array is missing."""
     size = demand_regular(file)
     found = {}
     with naming_damage(file), file.open("rb") as opened, zipfile.ZipFile(opened) as archive:
@@ -195,20 +196,20 @@ def read_arrays(file: epath.Path, forms: Mapping[str, tuple[type[np.generic], in
 
 
 def demand_stored(members: Sequence[zipfile.ZipInfo], size: int, where: str) -> None:
-    """Raise InputError where a member of a ZIP file is compressed, or larger than the file, which has `size` bytes."""
+    """Raise InputError if a member of a ZIP file is compressed, or larger than the file of `size` bytes."""
     for member in members:
         if member.compress_type != zipfile.ZIP_STORED or member.file_size > size:
             name = member.filename.removesuffix(".npy")
-            raise InputError(f"{where} is damaged: its array {name} is compressed, or larger than the file")
+            raise InputError(f"{where} is damaged: its array {name} is compressed or larger than the file")
 
 
 def _array_in(opened: IO[bytes], kind: type[np.generic], rank: int, where: str) -> np.ndarray:
-    """Return the array of an open .npy file. Raises an error where it has more or fewer numbers than announced."""
+    """Return the array of an open .npy file. Raises an error if it has more or fewer numbers than its header claims."""
     array = np.lib.format.read_array(opened, allow_pickle=False)
     if array.dtype != np.dtype(kind) or array.ndim != rank:
-        raise InputError(f"{where} is damaged: it holds {array.dtype} of shape {str(array.shape)[:80]}")
+        raise InputError(f"{where} is damaged: it contains {array.dtype} of shape {str(array.shape)[:80]}")
     if opened.read(1):
-        raise InputError(f"{where} is damaged: its header announces fewer numbers than follow")
+        raise InputError(f"{where} is damaged: it has more numbers than its header claims")
     return array
 
 
@@ -216,15 +217,15 @@ NAME = "checksums.json"
 
 
 def write_checksums(folder: Path) -> None:
-    """Write checksums.json into a finished folder, with a record of every other file in it."""
+    """Write checksums.json for all other files into a finished folder."""
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != NAME)
     record = {p.relative_to(folder).as_posix(): _checksum(p) for p in files}
     write_durably(folder / NAME, json.dumps(record).encode())
 
 
 def find_damage(folder: Path, parts: Iterable[str]) -> str | None:
-    """Return one line on the first damaged file in these sub-folders, or None. A folder without checksums.json passes:
-    its process was killed between the end of the write and the record."""
+    """Return a line about the first damaged file in these sub-folders, or None. A folder without checksums.json passes:
+    its process was killed before it wrote the checksums."""
     record = folder / NAME
     if not record.exists():
         return None
@@ -243,7 +244,7 @@ def find_damage(folder: Path, parts: Iterable[str]) -> str | None:
         if there != size:
             return f"{name} has {there:,} bytes of {size:,}"
         if _checksum(file)[1] != crc:
-            return f"{name} was altered"
+            return f"{name} was changed"
     return None
 
 

@@ -87,7 +87,7 @@ def ends_soon(process):
 def test_ctrl_c_ends_all_processes_with_one_line_and_the_next_run_goes_on_to_the_same_corpus(run, place, monkeypatch):
     process = under_way(place)
     code, err = run("--source", "good.txt")
-    assert (code, err) == (2, "error: corpus: another process is making it; wait for it, or name another place\n")
+    assert (code, err) == (2, "error: corpus: another process is writing it; wait, or give another path\n")
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "")

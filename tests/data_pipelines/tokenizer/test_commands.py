@@ -70,7 +70,7 @@ def test_encode_reads_a_line_of_text_for_each_of_its_lines(do, folder):
 MISTAKES = {
     "train --source none.txt --out new": "error: text none.txt: no such file or folder, or nothing in it",
     "train --source one.txt --out english": "error: --out english exists: name a folder that does not",
-    "train --source one.txt --out one.txt/new": "/one.txt is no folder that you may write to; name another place",
+    "train --source one.txt --out one.txt/new": "/one.txt; give another path",
     "train --source --out new": "error: --source names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME",
     "train --source blank.txt --out new": "blank.txt: there is no text in it",
     "train --source english/spiece.model --out new": "is not UTF-8",

@@ -212,7 +212,7 @@ def test_an_index_is_believed_or_refused(hf_folder):
     index = hf_folder / "model.safetensors.index.json"
     for weight_map, message in (
         ({"x": 3}, r"index\.json is damaged"),
-        ({"x": "../a.safetensors"}, "which is no file of"),
+        ({"x": "../a.safetensors"}, "which is not in"),
         ({"x": "b.safetensors"}, r"b\.safetensors is missing"),
     ):
         index.write_text(json.dumps({"weight_map": weight_map}))

@@ -124,7 +124,7 @@ def test_shards_are_fetched_by_their_index_and_only_those_that_are_missing(hub, 
     hub.add("google-bert/bert-base-uncased", tmp_path / "bert")
     hub.broken.add("model-00002-of-00002.safetensors")
     said = client("xlnet_jax.load('bert-base-uncased')")
-    assert said.startswith("google-bert/bert-base-uncased: the download broke off: the Hugging Face Hub answers: ")
+    assert said.startswith("google-bert/bert-base-uncased: the download broke off: the Hugging Face Hub answered: ")
     assert [f for f in hub.fetched() if f.endswith(".safetensors")] == ["model-00001-of-00002.safetensors"]
     hub.broken.clear()
     assert client(bias("xlnet_jax.load('bert-base-uncased')")) == flatten(model.params)["output_bias"].tobytes().hex()
@@ -144,14 +144,14 @@ def test_what_cannot_be_read_is_refused_before_weights_are_fetched(hub, client, 
 
 def test_a_name_that_nobody_knows_is_one_line_with_both_readings(hub, client, xlnet):
     neither = "there is no such file or folder here, and no such model on the Hugging Face Hub"
-    private = "; a private one needs a token: `hf auth login`, or HF_TOKEN"
+    private = "; a private model needs a token: run `hf auth login`, or set HF_TOKEN"
     assert client("xlnet_jax.load('me/nothing')") == f"me/nothing: {neither}{private}"
     assert client("xlnet_jax.load('xlnet/xlnet-base-case')").endswith("; did you mean xlnet-base-cased?")
     hub.add("me/gated", xlnet[1])
     hub.gated.add("me/gated")
     assert client("xlnet_jax.load('me/gated')") == (
-        "me/gated: its owner has to grant you access on the Hugging Face Hub: ask for it at "
-        "https://huggingface.co/me/gated, then give a token: `hf auth login`, or HF_TOKEN"
+        "me/gated: its owner has to grant you access: request it at "
+        "https://huggingface.co/me/gated, then run `hf auth login`, or set HF_TOKEN"
     )
 
 
@@ -161,7 +161,7 @@ def test_without_network_the_cache_serves_what_it_has(hub, client, xlnet):
     client("hub.find('me/half', ('config.json',))")
     hub.asked.clear()
     reasons = {
-        "HF_HUB_OFFLINE": "HF_HUB_OFFLINE allows the cache",
+        "HF_HUB_OFFLINE": "HF_HUB_OFFLINE is set",
         "ENDPOINT": "the Hugging Face Hub cannot be reached",
     }
     for constant, value in {"HF_HUB_OFFLINE": True, "ENDPOINT": "http://127.0.0.1:1"}.items():  # nobody listens there
@@ -195,9 +195,9 @@ def test_a_converted_model_is_uploaded_with_its_card(hub, client, xlnet, tmp_pat
     convert = "__import__('importlib').import_module('xlnet_jax.convert').main({})".format
     words = [str(native), str(target), "--to", "hf", "--push", "me/mine"]
     token = "__import__('os').environ.{}".format
-    assert client(convert(words)).startswith("--push me/mine: there is no token of the Hugging Face Hub")
+    assert client(convert(words)).startswith("--push me/mine: no Hugging Face token")
     client(token("update(HF_TOKEN='hf_wrong')"))
-    assert client(convert(words)).startswith("--push me/mine: nothing can be uploaded: the Hugging Face Hub answers")
+    assert client(convert(words)).startswith("--push me/mine: nothing can be uploaded: the Hugging Face Hub answered")
     assert not target.exists()
     client(token(f"update(HF_TOKEN={TOKEN!r})"))
     try:
@@ -211,8 +211,8 @@ def test_a_converted_model_is_uploaded_with_its_card(hub, client, xlnet, tmp_pat
         hub.may_write = False
         again = tmp_path / "again"
         said = client(convert([words[0], str(again), *words[2:]]))
-        assert "the Hugging Face Hub answers: 403 Forbidden" in said
-        assert f"{again} is complete, and `hf upload me/mine {again}` sends it later" in said
+        assert "the Hugging Face Hub answered: 403 Forbidden" in said
+        assert f"{again} is complete, `hf upload me/mine {again}` uploads it later" in said
     finally:
         hub.may_write = True
         client(token("pop('HF_TOKEN')"))

@@ -56,7 +56,7 @@ def test_results_choose_the_checkpoint(tmp_path):
 
 def test_results_that_lead_out_of_the_folder_are_refused(tmp_path):
     (tmp_path / "results.json").write_text(json.dumps({"format_version": 1, "checkpoint": "../other"}))
-    with pytest.raises(InputError, match="which is no file of"):
+    with pytest.raises(InputError, match="which is not in"):
         native.find(tmp_path)
 
 
@@ -71,5 +71,5 @@ def test_chunks_that_are_larger_than_their_array_are_refused(folder):
     with pytest.raises(InputError, match=r"\.zarray is damaged: "):
         xlnet_jax.load(folder)
     file.write_text(json.dumps(form | {"chunks": [10**9] * len(form["chunks"])}))
-    with pytest.raises(InputError, match=r"params is damaged: it announces 1,000,[\d,]+ bytes, and has"):
+    with pytest.raises(InputError, match=r"params is damaged: it claims 1,000,[\d,]+ bytes, but has"):
         xlnet_jax.load(folder)

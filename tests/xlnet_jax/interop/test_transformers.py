@@ -163,8 +163,8 @@ def test_what_transformers_writes_is_read(tmp_path, kind):
     ("kind", "message"),
     [
         ("pickle", ""),
-        ("views", r"it announces [\d,]+ bytes"),
-        ("compression", "is compressed, or larger than the file"),
+        ("views", r"it claims [\d,]+ bytes"),
+        ("compression", "is compressed or larger than the file"),
     ],
 )
 def test_a_hostile_torch_file_is_refused_without_a_warning(tmp_path, kind, message):

@@ -37,7 +37,7 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
     with pytest.raises(InputError) as mistake:
         parse_slice(name)
     line = str(mistake.value)
-    assert line.startswith(f"`topology` {name}: there is no such slice")
+    assert line.startswith(f"`topology` {name}: no such slice; known slices")
     assert "\n" not in line
     assert all(f"{generation}:{g.shapes[0]}" in line for generation, g in GENERATIONS.items())
 
@@ -45,10 +45,13 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("", "--topology is missing: name a TPU slice"),
+        ("", "--topology is missing: give a TPU slice"),
         ("--topology v3:2x2 --utilization 40", "--utilization 40.0 must be in (0, 1]"),
-        ("--topology v3:2x2 v3:4x4 --search", "--search takes one --topology"),
-        ("--topology h100-1 --batch-per-device 8 --batch 8", "--batch, --batch-per-device and --data.batch-size say"),
+        ("--topology v3:2x2 v3:4x4 --search", "--search accepts only one --topology"),
+        (
+            "--topology h100-1 --batch-per-device 8 --batch 8",
+            "--batch, --batch-per-device and --data.batch-size all set",
+        ),
         ("--topology v3:2x2 --init runs/x", "--init: a plan reads no files"),
         ("--topolgy v3:2x2", "unknown setting --topolgy: did you mean --topology?"),
         ("--topology v3:2x2 --data.perm-size 48", "data.perm-size 48 must divide both parts"),
@@ -79,10 +82,10 @@ def test_a_name_says_the_kind_and_the_number(name, expected):
 @pytest.mark.parametrize(
     ("name", "slices", "line"),
     [
-        ("h100-12", 1, r"`topology` h100-12: there is no such slice\. .* as h100-8: l4 a6000 a100 h100 h200$"),
-        ("h100-8", 2, r"^`mesh.dcn_data` 2: GPUs have no slices; name all of them, as h100-16$"),
+        ("h100-12", 1, r"`topology` h100-12: no such slice; .* \(h100-8\): l4 a6000 a100 h100 h200$"),
+        ("h100-8", 2, r"^`mesh.dcn_data` 2: GPUs have no slices; give their total number, h100-16$"),
         pytest.param(
-            "h200-1", 1, r"pip install 'xlnet_jax\[plan-gpu\]' in an environment of its own$",
+            "h200-1", 1, r"pip install 'xlnet_jax\[plan-gpu\]' in a separate environment$",
             marks=pytest.mark.skipif(has_gpu_compiler, reason="the compiler is here"),
         ),
     ],

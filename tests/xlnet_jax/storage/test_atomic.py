@@ -106,6 +106,6 @@ def test_a_resumable_folder_goes_on_with_what_it_had(home):
 def test_a_second_maker_of_one_folder_is_refused_and_harms_nothing(tmp_path):
     with complete_folder(tmp_path / "f") as folder:
         (folder / "a").write_text("")
-        with pytest.raises(InputError, match="another process is making it"), resumable_folder(tmp_path / "f"):
+        with pytest.raises(InputError, match="another process is writing it"), resumable_folder(tmp_path / "f"):
             raise AssertionError
     assert names(tmp_path / "f") == ["a"]

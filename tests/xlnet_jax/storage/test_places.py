@@ -14,7 +14,7 @@ from xlnet_jax.storage.files import demand_new_file, demand_place
 
 def test_a_url_that_has_lost_a_slash_is_not_made_a_folder():
     for demand in (demand_place, demand_new_file):
-        with pytest.raises(InputError, match="results are written to a disk"):
+        with pytest.raises(InputError, match="results are written only to a disk"):
             demand(epath.Path("gs:/x"))
 
 

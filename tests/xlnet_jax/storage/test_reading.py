@@ -27,10 +27,10 @@ from xlnet_jax.storage.reading import (
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
-        (os.mkfifo, "is a pipe or a device and no file"),
-        (lambda file: file.symlink_to("/dev/zero"), "is a pipe or a device and no file"),
+        (os.mkfifo, "is a pipe or a device, not a file"),
+        (lambda file: file.symlink_to("/dev/zero"), "is a pipe or a device, not a file"),
         (lambda file: file.symlink_to("file"), "cannot be read: "),
-        (lambda file: file.mkdir(), "is a folder and no file"),
+        (lambda file: file.mkdir(), "is a folder, not a file"),
         (lambda file: None, "is missing"),
     ],
     ids=["FIFO", "device", "link", "folder", "nothing"],
@@ -45,10 +45,10 @@ def test_a_pipe_below_a_folder_and_a_document_without_end_are_refused(tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "large").write_bytes(bytes(11))
     assert demand_regular_files(tmp_path) == 11
-    with pytest.raises(InputError, match="large has 11 bytes, and at most 10 can be right"):
+    with pytest.raises(InputError, match="large is too large: it has 11 bytes, at most 10 are allowed"):
         read_document(tmp_path / "large", 10)
     os.mkfifo(tmp_path / "deep" / "pipe")
-    with pytest.raises(InputError, match="deep/pipe is a pipe or a device and no file"):
+    with pytest.raises(InputError, match="deep/pipe is a pipe or a device, not a file"):
         demand_regular_files(tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_another_version_and_none_are_refused_with_the_one_that_is_read(tmp_path
 
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "a/../../b", "gs://b/x", "a\0b", "a\\..\\b"])
 def test_a_name_does_not_lead_out_of_its_folder(tmp_path, name):
-    with pytest.raises(InputError, match=r"index names '.*', which is no file of"):
+    with pytest.raises(InputError, match=r"index names '.*', which is not in"):
         inside(epath.Path(tmp_path), name, "index")
 
 
@@ -123,9 +123,9 @@ IDS, CONTINUES = np.arange(10**6, dtype=np.int32), np.array(True)
     ("save", "arrays", "reason"),
     [
         (np.savez, {"ids": IDS}, "no item named 'continues.npy' in the archive"),
-        (np.savez, {"ids": IDS.astype(float)}, "ids is damaged: it holds float64 of shape"),
+        (np.savez, {"ids": IDS.astype(float)}, "ids is damaged: it contains float64 of shape"),
         (np.savez, {"ids": np.array([{}], object)}, "Object arrays cannot be loaded"),
-        (np.savez_compressed, {"ids": IDS, "continues": CONTINUES}, "its array ids is compressed, or larger than the"),
+        (np.savez_compressed, {"ids": IDS, "continues": CONTINUES}, "its array ids is compressed or larger than the"),
     ],
 )
 def test_some_arrays_of_an_archive_are_read_and_others_are_refused(tmp_path, save, arrays, reason):

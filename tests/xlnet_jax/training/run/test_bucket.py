@@ -66,11 +66,13 @@ def test_records_are_in_the_bucket_when_they_are_flushed(bucket):
 
 
 def test_weights_are_neither_read_from_a_bucket_nor_written_to_one():
-    with pytest.raises(InputError, match=r"`init` gs://bucket/run: weights are read from a disk; copy them there f"):
+    with pytest.raises(
+        InputError, match=r"`init` gs://bucket/run: weights are read only from a disk; copy them there f"
+    ):
         begin_from(FOLDER, Config(), None, Config())
-    with pytest.raises(InputError, match=r"^gs://bucket/run: weights are read from a disk; copy them there first"):
+    with pytest.raises(InputError, match=r"^gs://bucket/run: weights are read only from a disk; copy them there first"):
         xlnet_jax.load("gs://bucket/run")
-    with pytest.raises(InputError, match=r"^gs://bucket/hf: results are written to a disk; copy them from there"):
+    with pytest.raises(InputError, match=r"^gs://bucket/hf: results are written only to a disk; give a local path"):
         xlnet_jax.save(xlnet_jax.load("tiny"), "gs://bucket/hf", "hf")
 
 
@@ -102,7 +104,7 @@ def test_a_workdir_in_use_is_refused_and_its_host_and_process_named(bucket, quic
     thread.start()
     while not (bucket / "run" / lock.NAME).exists():
         time.sleep(0.01)
-    with pytest.raises(InputError, match=r"run is in use by process 17 on elsewhere: wait, or name another folder"):
+    with pytest.raises(InputError, match=r"run is in use by process 17 on elsewhere: wait, or give another folder"):
         BucketLock(epath.Path(FOLDER))
     over.set()
     thread.join()
