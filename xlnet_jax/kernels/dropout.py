@@ -1,9 +1,8 @@
-"""Dropout masks by a counter hash: an element's bits follow from a seed and its row and column.
+"""Compute dropout masks with a counter hash: an element's bits are a hash of a seed, its row and its column.
 
-Every implementation makes the same mask, whatever it holds at once, and so does every sharding and every division into
-micro-batches: the seed of an example follows from its place in the global batch. The hash is lowbias32 (Chris Wellons,
-"Prospecting for Hash Functions", 2018; nullprogram.com/blog/2018/07/31). Each element takes 16 bits, so the rate is
-rounded to a 65,536th.
+The mask does not depend on the implementation, the sharding or the micro-batches: an example's seed depends on its
+place in the global batch. The hash is lowbias32 (Chris Wellons, "Prospecting for Hash Functions", 2018;
+nullprogram.com/blog/2018/07/31). Each element uses 16 bits, so the rate is rounded to 1 / 65,536.
 """
 
 from typing import NamedTuple
@@ -11,23 +10,23 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-# Odd, so that a product with them is a bijection of the 32-bit numbers.
+# Odd, so that multiplication by them is a bijection of 32-bit numbers.
 ROW_STRIDE, COLUMN_STRIDE, EXAMPLE_STRIDE, PAIR_STRIDE = 0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35, 0x27D4EB2F
 
 
 class AttentionDropout(NamedTuple):
     """Dropout of attention probabilities: the rate, and a seed for each example and head.
 
-    Two heads, 2i and 2i + 1, share a seed but for its lowest bit, and so share the words of `hash_words`: the even one
-    reads the lower 16 bits of a word, the odd one the upper 16.
+    Heads 2i and 2i + 1 have the same seed except for its lowest bit, so they share the words of `hash_words`: the even
+    head uses the lower 16 bits of a word, the odd head the upper 16.
     """
 
     rate: float
-    seed_BN: jnp.ndarray  # uint32; the lowest bit is that of the head's number
-    row_T: jnp.ndarray | None = None  # int32, numbers of the rows in the whole call, where these are some of them
+    seed_BN: jnp.ndarray  # uint32; lowest bit = lowest bit of the head's number
+    row_T: jnp.ndarray | None = None  # int32, numbers of the rows in the whole call, if only some are given
 
     def number_rows(self, num_rows: int) -> jnp.ndarray:
-        """Return the numbers of the rows, int32 [T]: in order from 0 where they are not given."""
+        """Return the numbers of the rows, int32 [T]: by default in order from 0."""
         return jnp.arange(num_rows) if self.row_T is None else self.row_T
 
 
@@ -39,17 +38,17 @@ def lowbias32(x: jnp.ndarray) -> jnp.ndarray:
 
 
 def row_seed(seed: jnp.ndarray, row: jnp.ndarray) -> jnp.ndarray:
-    """Return the uint32 seed of a row; the lowest bit of `seed` is not read. Shapes broadcast."""
+    """Return the uint32 seed of a row; the lowest bit of `seed` is ignored. Shapes broadcast."""
     return lowbias32((seed | jnp.uint32(1)) + row.astype(jnp.uint32) * jnp.uint32(ROW_STRIDE))
 
 
 def hash_words(row_seed: jnp.ndarray, column: jnp.ndarray) -> jnp.ndarray:
-    """Return a uint32 word of random bits for each element: its row's seed, and its column. Shapes broadcast."""
+    """Return a uint32 word of random bits for each element, from its row's seed and its column. Shapes broadcast."""
     return lowbias32(row_seed + column.astype(jnp.uint32) * jnp.uint32(COLUMN_STRIDE))
 
 
 def threshold(rate: float) -> int:
-    """Return the number that 16 random bits must reach for their element to be kept."""
+    """Return the smallest 16-bit number that keeps its element."""
     return round(rate * 2**16)
 
 
@@ -64,8 +63,8 @@ def hidden_mask_BTD(
     """Return the dropout mask of hidden states, bool: True where an element is kept.
 
     key: of the site, layer and step; example_B: int32, place of each example in the global batch; row_T: int32, number
-    of each row (None = in order from 0). Each element has a word of its own: to put halves of words side by side,
-    devices that hold parts of an axis would exchange them.
+    of each row (None = in order from 0). Each element uses a whole word: with half words, devices that hold parts of an
+    axis would have to exchange data.
     """
     row_T, column_D = jnp.arange(num_rows) if row_T is None else row_T, jnp.arange(width)
     row_seed_BT = row_seed(example_seed_B(key, example_B)[:, None], row_T[None])
@@ -93,8 +92,8 @@ def example_seed_B(key: jax.Array, example_B: jnp.ndarray) -> jnp.ndarray:
 def attention_mask_BNTK(dropout: AttentionDropout, num_rows: int, num_keys: int) -> jnp.ndarray:
     """Return the dropout mask of attention probabilities, bool: True where an element is kept.
 
-    Each head hashes the words that it shares with its neighbour by itself: XLA fuses the hash into what reads the mask,
-    and words that two heads read would be written to memory first.
+    Two heads that share words each compute the hash. XLA then fuses it into the code that reads the mask; shared words
+    would be written to memory first.
     """
     row_T, column_K = dropout.number_rows(num_rows), jnp.arange(num_keys)
     row_seed_BNT = row_seed(dropout.seed_BN[:, :, None], row_T[None, None])

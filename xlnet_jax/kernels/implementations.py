@@ -1,6 +1,6 @@
-"""The attention call of every network: plain, or by the fused kernel of the devices that a program is traced for.
+"""Call attention, plain or with the fused kernel for the devices that a program is traced for.
 
-An implementation is a function of `AttentionInputs`, and a line of the table.
+To add an implementation, write a function of `AttentionInputs` and add a line to the table.
 """
 
 from types import ModuleType
@@ -14,7 +14,7 @@ from xlnet_jax.kernels.mesh import CPU, GPU, count_parts, device_kind, divide_at
 
 
 def why_not_fused(inputs: AttentionInputs) -> str | None:
-    """Return why no kernel can compute these inputs on the device, in a clause; None where one can."""
+    """Return a clause that says why no kernel supports these inputs on the device; None if one does."""
     kernel = _kernel()
     if kernel is None:
         return f"the device is {device_kind()}, and there is no kernel for it"
@@ -22,10 +22,9 @@ def why_not_fused(inputs: AttentionInputs) -> str | None:
 
 
 def fused_attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
-    """Return the attention output of every row in the type of the values, by the kernel of the device; softmax in
-    float32.
+    """Return the attention output of every row in the type of the values, by the device's kernel; softmax in float32.
 
-    Under a mesh each device computes its own examples and heads. Where there is no kernel, plain computes it.
+    Under a mesh each device computes its own examples and heads. Without a kernel, uses plain attention.
     """
     kernel = _kernel()
     if kernel is None or kernel.why_unsupported(inputs) is not None:
@@ -34,7 +33,7 @@ def fused_attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
 
 
 def _kernel() -> ModuleType | None:
-    """Return the module of the device's kernel, imported when it is needed; None for a CPU."""
+    """Import and return the module of the device's kernel; None for a CPU."""
     here = interpretation()
     device = platform() if here is None else here.device
     if device == CPU:
@@ -53,15 +52,15 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "fused": fused_attention_BNTH,
     "auto": fused_attention_BNTH,
 }
-"""Name -> function; all compute the numbers of kernels/plain.py. Where the fused kernel of the device cannot compute a
-call, as one with a dense mask, the plain implementation does."""
+"""Function by name; all compute the same numbers as kernels/plain.py. Calls that the fused kernel does not support,
+such as those with a dense mask, use the plain implementation."""
 
 
 @jax.named_scope("attention_scores")
 def attention_BNTH(inputs: AttentionInputs, implementation: str = "auto") -> jnp.ndarray:
     """Return the attention output of every row, in the type of the values.
 
-    Where a mesh divides the sequence, rows and keys are in parts (kernels/mesh.py), and each device computes its own.
+    If the mesh divides the sequence, rows and keys are in parts (kernels/mesh.py), and each device computes its own.
     """
     compute = IMPLEMENTATIONS[implementation]
     return compute(inputs) if count_parts() == 1 else divide_attention_BNTH(inputs, compute)

@@ -1,9 +1,10 @@
-"""Devices that a program is traced for, and attention divided over them. Each device computes its own examples and
-heads, and its own rows. Where the mesh divides the sequence, content rows and query rows, memory and text are on one
-axis in n parts: part i holds the i-th part of the first sequence, then the i-th part of the second, so to join them
-moves nothing between devices. A device gathers the keys and values of the whole window, and calls the implementation
-for its content rows and for its query rows. The transpose of the gather sums the gradients of keys and values, and
-leaves each device those of its own. All other arguments are small; every device holds them whole, in order.
+"""Find the devices that a program is traced for, and divide attention over them.
+
+Each device computes its own examples, heads and rows. If the mesh divides the sequence, two sequences (content and
+query rows, or memory and text) share one axis in n parts: part i is the i-th part of the first sequence, then the i-th
+part of the second. Joining them moves no data between devices. A device gathers the keys and values of the whole window
+and calls the implementation twice, for its content rows and for its query rows. The transpose of the gather sums the
+gradients of keys and values and leaves each device its own part. All other arguments are small and are replicated.
 """
 
 import math
@@ -25,7 +26,7 @@ CPU, GPU = "cpu", "gpu"
 
 
 class Interpretation(NamedTuple):
-    """Device that kernels are interpreted for, where it is not here."""
+    """Device that kernels are interpreted for, if it is not available."""
 
     device: str  # a generation of TPUs, such as v5e, or GPU
     interpret: Any  # argument of `pallas_call`
@@ -36,10 +37,10 @@ _INTERPRETATION: ContextVar[Interpretation | None] = ContextVar("interpretation"
 
 @contextmanager
 def interpret_kernels(device: str = "v5e", interpret: Any = True) -> Iterator[None]:
-    """Interpret the kernels of calls traced inside, as a device would compute them: tests without that device.
+    """Interpret the kernels of calls traced inside as a device would compute them, for tests without that device.
 
-    device: a generation of TPUs, or "gpu"; interpret: argument of `pallas_call`: True = quickly,
-    `pltpu.InterpretParams` = with the memories of a TPU.
+    device: a generation of TPUs, or "gpu"; interpret: argument of `pallas_call`: True = fast, `pltpu.InterpretParams` =
+    simulate the memories of a TPU.
     """
     token = _INTERPRETATION.set(Interpretation(device, interpret))
     try:
@@ -49,12 +50,12 @@ def interpret_kernels(device: str = "v5e", interpret: Any = True) -> Iterator[No
 
 
 def interpretation() -> Interpretation | None:
-    """Return how `interpret_kernels` has kernels computed; None = on their device."""
+    """Return the setting of `interpret_kernels`; None = kernels run on their device."""
     return _INTERPRETATION.get()
 
 
 def device_kind() -> str:
-    """Return the kind of the devices, as cpu, TPU v4 or NVIDIA H200."""
+    """Return the kind of the devices, such as cpu, TPU v4 or NVIDIA H200."""
     return _device().device_kind
 
 
@@ -69,8 +70,7 @@ def _device() -> Any:
 
 
 def mesh_axes(logical_axis: str) -> tuple[str, ...]:
-    """Return the axes of the mesh of a program traced here that divide a logical axis; none without a mesh, and inside
-    of a `shard_map`."""
+    """Return the axes of the current mesh that divide a logical axis; none without a mesh or inside a `shard_map`."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.manual_axes:
         return ()
@@ -79,18 +79,18 @@ def mesh_axes(logical_axis: str) -> tuple[str, ...]:
 
 
 def count_parts() -> int:
-    """Return the number of parts that the mesh of a program traced here divides a sequence into; 1 without a mesh."""
+    """Return the number of parts that the current mesh divides a sequence into; 1 without a mesh."""
     return count_devices(mesh_axes("length"))
 
 
 def count_devices(axes: tuple[str, ...]) -> int:
-    """Return the number of devices along axes of the mesh of a program traced here."""
+    """Return the number of devices along axes of the current mesh."""
     shape = jax.sharding.get_abstract_mesh().shape
     return math.prod(shape[name] for name in axes)
 
 
 def join_parts(first: jnp.ndarray, second: jnp.ndarray, parts: int, axis: int = 1) -> jnp.ndarray:
-    """Return two sequences on one axis, in parts. Both lengths are multiples of their number."""
+    """Return two sequences joined on one axis, in parts. Both lengths are multiples of `parts`."""
     if parts == 1:
         return jnp.concatenate([first, second], axis=axis)
     both = jnp.concatenate([_cut(first, parts, axis), _cut(second, parts, axis)], axis=axis + 1)
@@ -98,7 +98,7 @@ def join_parts(first: jnp.ndarray, second: jnp.ndarray, parts: int, axis: int = 
 
 
 def split_parts(both: jnp.ndarray, length: int, parts: int, axis: int = 1) -> tuple[jnp.ndarray, jnp.ndarray]:
-    """Return the two sequences that `join_parts` has put on one axis. length: that of the first."""
+    """Return the two sequences that `join_parts` joined. length: of the first sequence."""
     if parts == 1:
         first, second = jnp.split(both, [length], axis=axis)
         return first, second
@@ -118,9 +118,9 @@ Axes: TypeAlias = tuple[str, ...]  # of the mesh
 
 
 def divide_attention_BNTH(inputs: AttentionInputs, implementation: Implementation) -> jnp.ndarray:
-    """Return the attention output of every row. implementation: computes a call of one device.
+    """Return the attention output of every row. implementation: computes the call on one device.
 
-    Without a mesh, and inside of a `shard_map`, the implementation computes all of it.
+    Without a mesh, or inside a `shard_map`, the implementation computes everything.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.manual_axes:
@@ -138,7 +138,7 @@ def divide_attention_BNTH(inputs: AttentionInputs, implementation: Implementatio
         return _own_rows_BNTH(inputs, implementation, length) if length else implementation(inputs)
 
     # The transpose of shard_map sums the gradients of biases, position keys and segment keys over the devices that
-    # divide batch and rows.
+    # share batch and rows.
     over_devices = jax.shard_map(
         on_device_BNTH,
         in_specs=(_specs(inputs, batch, heads, length), PartitionSpec(batch, heads)),
@@ -149,13 +149,13 @@ def divide_attention_BNTH(inputs: AttentionInputs, implementation: Implementatio
 
 
 def _axes_that_divide(logical_axis: str, size: int) -> Axes:
-    """Return the axes of the mesh that divide a logical axis; none where they do not divide this size."""
+    """Return the axes of the mesh that divide a logical axis; none if they do not divide this size."""
     names = mesh_axes(logical_axis)
     return names if size % count_devices(names) == 0 else ()
 
 
 def _specs(inputs: AttentionInputs, batch: Axes, heads: Axes, length: Axes) -> AttentionInputs:
-    """Return how the arrays of a call are divided, by the dimension letters of their names."""
+    """Return the partition of each array of a call, from the dimension letters of its name."""
 
     def specs_of(arrays: AttentionInputs | Relations) -> dict[str, PartitionSpec]:
         by_name = {}
@@ -173,7 +173,7 @@ def _specs(inputs: AttentionInputs, batch: Axes, heads: Axes, length: Axes) -> A
 
 
 def _own_rows_BNTH(inputs: AttentionInputs, implementation: Implementation, axes: Axes) -> jnp.ndarray:
-    """Return the attention output of this device's content rows, then of its query rows. axes: those of the mesh that
+    """Return the attention output of this device's content rows, then of its query rows. axes: of the mesh, those that
     divide the sequence."""
     count, part = jax.lax.axis_size(axes), jax.lax.axis_index(axes)
     content = inputs.query_BNTH.shape[2] - inputs.relations.num_targets // count
@@ -192,9 +192,9 @@ def _own_rows_BNTH(inputs: AttentionInputs, implementation: Implementation, axes
 def rows_of_part_BNTH(
     inputs: AttentionInputs, implementation: Implementation, part: jnp.ndarray, count: int
 ) -> jnp.ndarray:
-    """Return the attention output of one part's content rows, then of its query rows, by a call for each.
+    """Return the attention output of one part's content rows, then of its query rows, with a call for each.
 
-    inputs: queries of this part of `count`; everything else is of the whole window.
+    inputs: queries of this part; everything else for the whole window. count: number of parts.
     """
     query_BP = inputs.relations.query_position_BP
     targets = inputs.relations.num_targets // count
@@ -215,7 +215,7 @@ def rows_of_part_BNTH(
 def _take_rows(
     inputs: AttentionInputs, query_BNTH: jnp.ndarray, first: jnp.ndarray, query_position_BP: jnp.ndarray | None
 ) -> AttentionInputs:
-    """Return a call with these rows of a call alone, which it numbers from `first` on."""
+    """Return the call for only these rows, numbered from `first`."""
     relations = inputs.relations.of_rows(partial(_slice, first=first, size=query_BNTH.shape[2]))
     dropout = inputs.dropout
     if dropout is not None:

@@ -1,14 +1,14 @@
-"""Relative attention of both streams in plain XLA: the reference for every fused kernel (XLNet, section 2.3;
-Transformer-XL, section 3.3; `rel_attn_core` of modeling.py). models/attention.py has the equations around it.
+"""Compute relative attention of both streams in plain XLA: the reference for the fused kernels (XLNet, section 2.3;
+Transformer-XL, section 3.3; `rel_attn_core` of modeling.py). models/attention.py has the projections around it.
 
     AC     = (q + r_w) k
     BD     = shift((q + r_r) r)
-    EF     = (q + r_s) s_same   or, where row and key are of two segments,   (q + r_s) s_other
+    EF     = (q + r_s) s_same   or, if row and key are in different segments,   (q + r_s) s_other
     output = dropout(softmax((AC + BD + EF) / sqrt(H), masked)) v
 
-Both streams share keys and values, so their rows run together: T = L content rows, then P query rows at the target
-positions. They differ in what they may see and in the relative shift. Without BD and EF this is the attention of a
-network that adds positions to its embeddings.
+Both streams share keys and values, so their rows are computed together: T = L content rows, then P query rows at the
+target positions. They differ in their masks and in the relative shift. Without BD and EF this is the attention of a
+network with absolute positions.
 """
 
 from collections.abc import Callable
@@ -55,8 +55,8 @@ def attention_BNTH(inputs: AttentionInputs, position_scores: PositionScores = sh
 
 
 def weights_BNTK(inputs: AttentionInputs) -> jnp.ndarray:
-    """Return the attention weights of every row before dropout, float32: at least 0, and 0 on keys that the row may not
-    see; each row sums to 1. A row that sees no key has equal weights."""
+    """Return the attention weights of every row before dropout, float32. They are 0 on keys that the row may not see,
+    and each row sums to 1. A row that sees no key has equal weights."""
     return jax.nn.softmax(_scores_BNTK(inputs, shift_scores_BNTK))
 
 
@@ -71,7 +71,7 @@ def _scores_BNTK(inputs: AttentionInputs, position_scores: PositionScores) -> jn
         other_BNT = segment_scores_BNT(with_r_s, inputs.segment_key_2NH)
         is_other_BTK = relations.row_segment_BT[:, :, None] != relations.key_segment_BK[:, None, :]
         scores_BNTK += other_BNT[..., None] * is_other_BTK.astype(jnp.float32)[:, None]  # EF
-    # Added, not selected: a row that sees no key has a uniform softmax, with the gradient of one.
+    # Add the bias instead of selecting, so that a row that sees no key has a uniform softmax and its gradient.
     bias_BTK = jnp.where(relations.visible_BTK(), 0.0, MASKED)
     return scores_BNTK + bias_BTK[:, None]
 
@@ -82,7 +82,7 @@ def bias_queries(inputs: AttentionInputs) -> tuple[jnp.ndarray, jnp.ndarray, jnp
     scale = 1.0 / query_BNTH.shape[-1] ** 0.5
     if biases_3NH is None:
         return query_BNTH * scale, query_BNTH * scale, query_BNTH * scale
-    # In float32, and so is the gradient of a bias, a sum over all rows: in bfloat16 it would stop growing.
+    # In float32, because the gradient of a bias is a sum over all rows, which would stop growing in bfloat16.
     query_BNTH, dtype = query_BNTH.astype(jnp.float32), query_BNTH.dtype
     with_r_w, with_r_r, with_r_s = (
         ((query_BNTH + bias_NH[None, :, None]) * scale).astype(dtype) for bias_NH in biases_3NH
@@ -91,9 +91,9 @@ def bias_queries(inputs: AttentionInputs) -> tuple[jnp.ndarray, jnp.ndarray, jnp
 
 
 def segment_scores_BNT(query_BNTH: jnp.ndarray, segment_key_2NH: jnp.ndarray) -> jnp.ndarray:
-    """Return float32 [B, N, T]: EF of the keys of another segment minus EF of those of the row's own.
+    """Return float32 [B, N, T]: EF for keys in another segment minus EF for keys in the row's segment.
 
-    Softmax ignores what all keys of a row share: only the difference of the two segment scores counts.
+    Softmax does not change if all scores of a row shift, so only the difference of the two segment scores matters.
     """
     return einsum_float32("BNTH,NH->BNT", query_BNTH, segment_key_2NH[1] - segment_key_2NH[0])
 
@@ -102,10 +102,10 @@ def segment_scores_BNT(query_BNTH: jnp.ndarray, segment_key_2NH: jnp.ndarray) ->
 def attend_BNTH(
     scores_BNTK: jnp.ndarray, value_BNKH: jnp.ndarray, dropout_mask_BNTK: jnp.ndarray | None
 ) -> jnp.ndarray:
-    """Return softmax(scores) values, where the sum over values skips the weights that the dropout mask drops.
+    """Return softmax(scores) values, without the weights that the dropout mask drops.
 
-    Divide by the softmax sum after multiplying by the values: [B, N, T, H] is smaller than [B, N, T, K]. Of the arrays
-    of [B, N, T, K] only the weights and the dropout mask are saved for the backward pass.
+    Divides by the softmax sum after multiplying by the values, because [B, N, T, H] is smaller than [B, N, T, K]. Of
+    the arrays of shape [B, N, T, K], only the weights and the dropout mask are saved for the backward pass.
     """
     return _attend_forward(scores_BNTK, value_BNKH, dropout_mask_BNTK)[0]
 
@@ -117,7 +117,7 @@ def _attend_forward(
     scale_BNT1 = 1.0 / weights_BNTK.sum(-1, keepdims=True)
     weights_BNTK = weights_BNTK.astype(value_BNKH.dtype)
     read_BNTH = scale_BNT1 * einsum_float32("BNTK,BNKH->BNTH", _drop(weights_BNTK, dropout_mask_BNTK), value_BNKH)
-    # Name the array that is both returned and saved for backward: otherwise a remat policy that saves it recomputes it.
+    # Name the array that is both returned and saved for the backward pass: otherwise remat policies recompute it.
     read_BNTH = checkpoint_name(read_BNTH.astype(value_BNKH.dtype), "read_BNTH")
     return read_BNTH, (weights_BNTK, scale_BNT1, value_BNKH, dropout_mask_BNTK, read_BNTH)
 
@@ -125,7 +125,7 @@ def _attend_forward(
 def _attend_backward(saved: tuple, grad_BNTH: jnp.ndarray) -> tuple:
     weights_BNTK, scale_BNT1, value_BNKH, dropout_mask_BNTK, read_BNTH = saved
     scaled_BNTH = grad_BNTH * scale_BNT1
-    # The sum of probability x gradient over the keys of a row equals that of output x gradient over its features.
+    # For each row, the sum of probability x gradient over keys equals the sum of output x gradient over features.
     mean_BNT1 = (scaled_BNTH * read_BNTH).sum(-1, keepdims=True)
     scaled_BNTH = scaled_BNTH.astype(value_BNKH.dtype)
     grad_weights_BNTK = _drop(einsum_float32("BNTH,BNKH->BNTK", scaled_BNTH, value_BNKH), dropout_mask_BNTK)
@@ -141,12 +141,12 @@ def _drop(weights_BNTK: jnp.ndarray, dropout_mask_BNTK: jnp.ndarray | None) -> j
 
 
 def direct_keys_BNRH(inputs: AttentionInputs) -> jnp.ndarray:
-    """Return the position keys of the direction in which each example reads, in the type of the queries."""
+    """Return the position keys for the direction of each example, in the type of the queries."""
     key_2NRH, dtype = inputs.position_key_2NRH, inputs.query_BNTH.dtype
     if (is_reversed_B := inputs.relations.is_reversed_B) is None:
         forwards_NRH = key_2NRH.sum(0).astype(dtype)
         return jnp.broadcast_to(forwards_NRH[None], (len(inputs.query_BNTH), *forwards_NRH.shape))
-    # An einsum with the signs, because its backward pass is faster than that of a selection.
+    # Multiply by signs, because the backward pass is faster than that of a selection.
     signs_B = jnp.where(is_reversed_B, -1.0, 1.0)
     direction_B2 = jnp.stack([signs_B, jnp.ones_like(signs_B)], axis=-1)
     return jnp.einsum("Bi,iNRH->BNRH", direction_B2, key_2NRH).astype(dtype)
@@ -154,9 +154,9 @@ def direct_keys_BNRH(inputs: AttentionInputs) -> jnp.ndarray:
 
 @jax.named_scope("relative_shift")
 def shift_content_BNLK(by_distance_BNLR: jnp.ndarray, num_keys: int) -> jnp.ndarray:
-    """Return row i's score with key j from column j + L - i: one reshape, as R = K + L lines up rows and diagonals.
+    """Return row i's score with key j from column j + L - i by one reshape: with R = K + L, diagonals become columns.
 
-    Pads by a row and cuts it off again, so that the backward pass is a pad and a cut of whole rows as well.
+    Adds a row and removes it again, so that the backward pass also pads and cuts whole rows.
     """
     *lead, rows, columns = by_distance_BNLR.shape
     flat = by_distance_BNLR.reshape(*lead, rows * columns)
@@ -166,7 +166,7 @@ def shift_content_BNLK(by_distance_BNLR: jnp.ndarray, num_keys: int) -> jnp.ndar
 
 @jax.named_scope("relative_shift")
 def shift_query_BNPK(by_distance_BNPR: jnp.ndarray, positions_BP: jnp.ndarray, num_keys: int) -> jnp.ndarray:
-    """Return the scores of rows at any positions from column j + L - position: one conditional shift for each bit of
+    """Return the scores of rows at any positions from column j + L - position, by one conditional shift for each bit of
     L - 1. A gather would be several times slower, forward and backward."""
     length = by_distance_BNPR.shape[-1] - num_keys
     shift_BP = length - 1 - positions_BP

@@ -213,7 +213,7 @@ def test_what_a_kernel_does_not_support_has_a_reason_and_plain_computes_it(devic
     with interpret_kernels(device):
         assert why_not_fused(dense) == "the mask is dense, and the kernel computes visibility from ranks and spans"
         narrow = inputs_of(Case(width=24, segments=False))
-        assert why_not_fused(narrow) == "heads are 24 wide, and the kernel wants a width that divides 128"
+        assert why_not_fused(narrow) == "heads are 24 wide, and the kernel needs a width that divides 128"
         np.testing.assert_array_equal(fused_attention_BNTH(dense), plain.attention_BNTH(dense))
     np.testing.assert_array_equal(fused_attention_BNTH(inputs), plain.attention_BNTH(inputs))
 
@@ -221,8 +221,8 @@ def test_what_a_kernel_does_not_support_has_a_reason_and_plain_computes_it(devic
 @pytest.mark.parametrize(
     ("capability", "width", "dtype", "lacks"),
     [
-        ("gfx942", 64, "float32", ", and the kernel wants 8.0"),
-        ("7.5", 64, "float32", ", and the kernel wants 8.0"),
+        ("gfx942", 64, "float32", ", and the kernel needs 8.0"),
+        ("7.5", 64, "float32", ", and the kernel needs 8.0"),
         ("8.0", 64, "float32", None),
         ("8.6", 128, "float32", ", with too little shared memory for heads of 128 in float32"),
         ("8.6", 128, "bfloat16", None),

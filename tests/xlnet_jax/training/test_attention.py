@@ -31,7 +31,7 @@ DENSE = changed(CONFIG, data={"emit": "dense"})
         (CONFIG, "v5e", None),
         (CONFIG, "gpu", None),
         (CONFIG, None, "the device is cpu, and there is no kernel for it"),
-        (changed(CONFIG, {"d_head": 6}), "v5e", "heads are 6 wide, and the kernel wants a width that divides 128"),
+        (changed(CONFIG, {"d_head": 6}), "v5e", "heads are 6 wide, and the kernel needs a width that divides 128"),
         (
             changed(CONFIG, data={"emit": "dense"}),
             "v5e",

@@ -1,8 +1,9 @@
-"""Fused relative attention for GPUs: the call and its gradient.
+"""Call fused relative attention on GPUs and compute its gradient.
 
-Attention of kernels/plain.py (XLNet, sections 2.3 to 2.5; Transformer-XL, section 3.3) by Pallas-Triton, in tiles of
-rows and keys. Of arrays as large as the scores, only the position scores by distance go through the device's memory,
-and their gradient: XLA multiplies queries by position keys, and in the kernels each row reads at its own offset.
+Computes the attention of kernels/plain.py (XLNet, sections 2.3 to 2.5; Transformer-XL, section 3.3) in Pallas-Triton,
+in tiles of rows and keys. Only two arrays as large as the scores go through the device's memory: the position scores by
+distance and their gradient. XLA multiplies queries by position keys, and in the kernels each row reads the result at
+its own offset.
 """
 
 import functools
@@ -17,17 +18,17 @@ from xlnet_jax.kernels.gpu.operands import Sizes, Vectors, operands_of, sizes_of
 from xlnet_jax.kernels.mesh import interpretation
 
 OLDEST = 8.0  # compute capability: bfloat16 products
-# Compute capabilities with 99 KiB of shared memory a block: those of A10, A40, RTX 30, L4, L40S, RTX 40 and
-# RTX 50. The backward kernel of a float32 head wider than 64 wants 113.
+# Compute capabilities with 99 KiB of shared memory per block: A10, A40, RTX 30, L4, L40S, RTX 40 and RTX 50. The
+# backward kernel needs 113 KiB for float32 heads wider than 64.
 SMALL_SHARED_MEMORY = ("8.6", "8.9", "12.0", "12.1")
 
 
 def why_unsupported(inputs: AttentionInputs) -> str | None:
-    """Return why the kernels cannot compute these inputs, in a clause; None where they can."""
+    """Return a clause that says why the kernels do not support these inputs; None if they do."""
     if (reason := find_obstacle(inputs)) is not None:
         return reason
     if not (capability := _compute_capability())[0].isdigit() or float(capability) < OLDEST:
-        return f"the device has compute capability {capability}, and the kernel wants {OLDEST}"
+        return f"the device has compute capability {capability}, and the kernel needs {OLDEST}"
     width, dtype = inputs.query_BNTH.shape[-1], inputs.query_BNTH.dtype
     if capability in SMALL_SHARED_MEMORY and width > 64 and dtype == jnp.float32:
         has = f"the device has compute capability {capability}, with too little shared memory"
@@ -48,7 +49,7 @@ def _attend(sizes: Sizes, interpret: bool, inputs: AttentionInputs, vectors: Vec
 
 def _forward(sizes: Sizes, interpret: bool, inputs: AttentionInputs, vectors: Vectors) -> tuple[jnp.ndarray, tuple]:
     read = forward(sizes, operands_of(sizes, inputs), vectors, interpret)
-    # Name the arrays that the backward pass needs: a remat policy that saves them runs the forward kernel once.
+    # Name the arrays that the backward pass needs: with a remat policy that saves them, the forward kernel runs once.
     read_BNTH = checkpoint_name(read.read_BNTH[:, :, : sizes.num_rows, : sizes.head_width], "read_BNTH")
     softmax = tuple(checkpoint_name(a, "softmax_BST") for a in (read.maximum_BNT, read.sum_BNT))
     return read_BNTH, (inputs, vectors, read_BNTH, softmax)
@@ -56,7 +57,7 @@ def _forward(sizes: Sizes, interpret: bool, inputs: AttentionInputs, vectors: Ve
 
 def _backward(sizes: Sizes, interpret: bool, saved: tuple, grad_BNTH: jnp.ndarray) -> tuple[AttentionInputs, None]:
     inputs, vectors, read_BNTH, softmax = saved
-    # Position scores by distance are multiplied again rather than kept.
+    # Position scores by distance are recomputed instead of saved.
     operands, pull = jax.vjp(functools.partial(operands_of, sizes), inputs)
     mean_BNT = (read_BNTH.astype(jnp.float32) * grad_BNTH.astype(jnp.float32)).sum(-1)
     padded_grad = pad(pad(grad_BNTH, 2, sizes.more_rows), 3, sizes.more_width)
@@ -69,6 +70,6 @@ _attend.defvjp(_forward, _backward)
 
 
 def _compute_capability() -> str:
-    """Return the compute capability of this process's devices, as 9.0, or gfx942 for AMD's. Where they are no GPUs, the
-    program is for devices that are not here, and these can do it."""
+    """Return the compute capability of this process's devices, such as 9.0, or gfx942 on AMD. Without GPUs, the program
+    is compiled for other devices, which are assumed to be capable."""
     return str(getattr(jax.local_devices()[0], "compute_capability", OLDEST))

@@ -1,17 +1,17 @@
-"""Three kernels, with the same scores of a tile of rows and keys, masks and dropout.
+"""Define three kernels that share the scores of a tile of rows and keys, masks and dropout.
 
-The forward kernel: one program for each tile of rows, which passes over the tiles of keys with an online softmax (Dao,
-"FlashAttention-2", 2023, algorithm 1).
+The forward kernel has one program for each tile of rows, which loops over the tiles of keys with an online softmax
+(Dao, "FlashAttention-2", 2023, algorithm 1).
 
-The backward kernels (algorithm 2 there): a program for each tile of rows, then one for each tile of keys, so that each
-number is written by one program, in an order that does not change from run to run. With p the probabilities, made again
-from the scores, and the mask m of dropout, scaled by 1 / (1 - rate):
+The backward kernels (algorithm 2 there) have a program for each tile of rows and one for each tile of keys. One program
+writes each number, so the order of sums does not change from run to run. With p the probabilities, recomputed from the
+scores, and m the dropout mask scaled by 1 / (1 - rate):
 
     d value = (m p)^T d output
     d score = p (m (d output value^T) - mean),   mean = sum over features of output x d output
 
-Rows give the gradients of queries, of position scores by distance and of segment scores; keys give those of keys and
-values.
+The programs of rows compute the gradients of queries, position scores by distance and segment scores; the programs of
+keys compute those of keys and values.
 """
 
 import functools
@@ -55,8 +55,8 @@ def scores_TK(
         score_TK += refs.by_distance_BNTR[distance_index(sizes, vectors, tile)].astype(jnp.float32)
     if refs.other_BNT is not None:
         score_TK += jnp.where(is_other_TK(vectors, tile), refs.other_BNT[tile.rows][:, None], 0.0)
-    # A score in float32 vanishes beside MASKED, so this is a sum: the gradient does not stop at hidden keys. A row that
-    # sees no key has a uniform softmax over the keys that there are, not over padding.
+    # Next to MASKED a float32 score vanishes, so this equals a sum: gradients do not stop at hidden keys. A row that
+    # sees no key has a uniform softmax over the real keys, not over padding.
     column_1K = _numbers(tile.key, KEYS)[None]
     hidden_1K = jnp.where(column_1K < sizes.num_keys, MASKED, 2 * MASKED)
     is_visible_TK = functools.reduce(jnp.logical_and, _conditions(vectors, tile)) & (column_1K < sizes.num_keys)
@@ -64,31 +64,31 @@ def scores_TK(
 
 
 def distance_index(sizes: Sizes, vectors: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
-    """Return the indices of a tile's scores by distance: each row has an offset of its own."""
+    """Return the indices of a tile's scores by distance: each row has its own offset."""
     row_TK, start_T1 = _starts(sizes, vectors, tile)
     return row_TK, start_T1 + _numbers(tile.key, KEYS)[None]
 
 
 def other_distance_index(sizes: Sizes, vectors: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
-    """Return the indices of the distances at which a row has no keys; here `key` numbers them."""
+    """Return the indices of the distances at which a row has no keys; `tile.key` is the number of the first."""
     row_TK, start_T1 = _starts(sizes, vectors, tile)
     number_1K = _numbers(tile.key, KEYS)[None]
     return row_TK, number_1K + jnp.where(number_1K < start_T1, 0, sizes.padded_keys)
 
 
 def _starts(sizes: Sizes, vectors: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
-    """Return the numbers of the rows of a tile, and the column at which each has its first key."""
+    """Return the numbers of the rows of a tile, and the column of the first key of each."""
     row_TK = jnp.broadcast_to(_numbers(tile.row, ROWS)[:, None], (ROWS, KEYS))
     return row_TK, (sizes.num_places - vectors.row_position_BT[tile.rows])[:, None]
 
 
 def is_other_TK(vectors: Vectors, tile: Tile) -> jnp.ndarray:
-    """Return which keys are of another segment than the row."""
+    """Return True for keys in another segment than the row."""
     return vectors.row_segment_BT[tile.rows][:, None] != vectors.key_segment_BK[tile.keys][None]
 
 
 def drop_TK(sizes: Sizes, vectors: Vectors, tile: Tile, x_TK: jnp.ndarray) -> jnp.ndarray:
-    """Return x with zeros where the dropout mask drops it (`dropout.attention_mask_BNTK`)."""
+    """Set the elements of x that the dropout mask drops to zero (`dropout.attention_mask_BNTK`)."""
     if vectors.seed_BN is None:
         return x_TK
     seed = vectors.seed_BN[...]
@@ -119,7 +119,7 @@ def _numbers(start: Any, count: int) -> jnp.ndarray:
 class Read(NamedTuple):
     """Outputs of the forward kernel, padded.
 
-    Maximum and sum stay apart: beside the maximum of a row that sees no key, the logarithm of its sum would vanish.
+    Maximum and sum are separate: in a row that sees no key, the logarithm of the sum would vanish next to the maximum.
     """
 
     read_BNTH: Any
@@ -172,7 +172,7 @@ def _forward(sizes: Sizes, refs: Operands, vectors: Vectors, *outputs: Any) -> N
 
 
 class Saved(NamedTuple):
-    """Inputs of the backward kernels besides operands and vectors, padded: arrays outside, references inside."""
+    """Other inputs of the backward kernels, padded: arrays outside, references inside."""
 
     grad_BNTH: Any
     mean_BNT: Any  # float32
@@ -181,7 +181,7 @@ class Saved(NamedTuple):
 
 
 class OfRows(NamedTuple):
-    """Gradients that the rows give."""
+    """Gradients computed by the programs of rows."""
 
     query_BNTH: Any
     by_distance_BNTR: Any
@@ -189,7 +189,7 @@ class OfRows(NamedTuple):
 
 
 class OfKeys(NamedTuple):
-    """Gradients that the keys give."""
+    """Gradients computed by the programs of keys."""
 
     key_BNKH: Any
     value_BNKH: Any

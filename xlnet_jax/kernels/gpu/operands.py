@@ -1,6 +1,8 @@
-"""Operands of the kernels for GPUs from the arguments of a call: products that XLA computes, integers, and tiles of
-rows and keys. Rows of both streams and keys are padded at their end to whole tiles. Inside the kernels T counts the
-rows of a tile and K its keys.
+"""Convert the arguments of a call to operands of the GPU kernels: products that XLA computes, integers, and tiles of
+rows and keys.
+
+Rows of both streams and keys are padded at their end to whole tiles. Inside the kernels, T is the rows of a tile and K
+its keys.
 """
 
 from dataclasses import dataclass
@@ -15,18 +17,19 @@ from xlnet_jax.kernels.arguments import AttentionInputs, pad
 from xlnet_jax.kernels.plain import bias_queries, direct_keys_BNRH, segment_scores_BNT
 
 ROWS = KEYS = 64
-"""Rows and keys of a tile: powers of two, as Triton wants. Four warps hold a tile's scores in 32 registers a thread."""
+"""Rows and keys of a tile: powers of two, as Triton requires. Four warps hold a tile's scores in 32 registers a
+thread."""
 
 NARROWEST = 16
-"""Width of a head that Triton multiplies; narrower heads are padded."""
+"""Minimum head width that Triton multiplies; narrower heads are padded."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of one call, as the kernels see it on one device."""
+    """Sizes of one kernel call on one device."""
 
     num_places: int
-    """positions that rows may be at, L of `AttentionInputs.num_places`; without relative positions 0"""
+    """possible positions of rows, L of `AttentionInputs.num_places`; 0 without relative positions"""
     num_rows: int
     num_keys: int
     head_width: int
@@ -42,7 +45,7 @@ class Sizes:
 
     @property
     def more_rows(self) -> int:
-        """Number of rows that fill the last tile."""
+        """Number of rows of padding in the last tile."""
         return self.row_tiles * ROWS - self.num_rows
 
     @property
@@ -51,18 +54,18 @@ class Sizes:
 
     @property
     def more_keys(self) -> int:
-        """Number of keys that fill the last tile."""
+        """Number of keys of padding in the last tile."""
         return self.padded_keys - self.num_keys
 
     @property
     def distance_tiles(self) -> int:
-        """Number of tiles of the distances that a row has no key at."""
+        """Number of tiles of the distances at which a row has no key."""
         return -(-self.num_places // KEYS)
 
     @property
     def more_distances(self) -> int:
-        """Number of distances after those of the table: every row has some for all padded keys, and whole tiles of
-        others."""
+        """Number of distances to add after those of the table: for the padded keys of every row, and to fill the tiles
+        of distances without a key."""
         return self.more_keys + self.distance_tiles * KEYS - self.num_places
 
     @property
@@ -71,17 +74,18 @@ class Sizes:
 
     @property
     def keep(self) -> float:
-        """Share of the probabilities that dropout keeps."""
+        """Probability that dropout keeps an element."""
         return 1.0 - self.dropout_rate
 
 
 def compiler_params(sizes: Sizes) -> Any:
-    """Return the settings of the compiler."""
+    """Return the compiler's settings."""
     return plgpu.CompilerParams(num_warps=8 if sizes.head_width > 64 else 4, num_stages=2)
 
 
 class Operands(NamedTuple):
-    """Inputs that are numbers: arrays outside the kernels, references to an example's head inside. None = no such term.
+    """Floating-point inputs: arrays outside the kernels, references to one head of an example inside. None = no such
+    term.
 
     Rows, keys and distances are padded to `Sizes`.
     """
@@ -89,12 +93,12 @@ class Operands(NamedTuple):
     query_BNTH: Any  # with r_w, divided by sqrt(H)
     key_BNKH: Any
     value_BNKH: Any
-    by_distance_BNTR: Any  # in the type of the queries; position scores, those of key j in column j + L - position
-    other_BNT: Any  # float32; score of keys of another segment
+    by_distance_BNTR: Any  # in the type of the queries; position scores, key j in column j + L - position
+    other_BNT: Any  # float32; score of keys in another segment
 
 
 class Vectors(NamedTuple):
-    """Inputs that are integers: arrays outside the kernels, references to an example's vector inside.
+    """Integer inputs: arrays outside the kernels, references to the vector of an example inside.
 
     None = no such term. Rows and keys are padded with zeros.
     """
@@ -124,7 +128,7 @@ def sizes_of(inputs: AttentionInputs) -> Sizes:
 
 
 def operands_of(sizes: Sizes, inputs: AttentionInputs) -> Operands:
-    """Return the numbers of a call; XLA differentiates them by the arguments."""
+    """Return the floating-point inputs of a call. XLA differentiates this function."""
     with_r_w, with_r_r, with_r_s = (pad(query_BNTH, 2, sizes.more_rows) for query_BNTH in bias_queries(inputs))
     by_distance_BNTR = other_BNT = None
     if inputs.position_key_2NRH is not None:
@@ -143,10 +147,10 @@ def operands_of(sizes: Sizes, inputs: AttentionInputs) -> Operands:
 
 
 def vectors_of(sizes: Sizes, inputs: AttentionInputs) -> Vectors:
-    """Return the integers of a call."""
+    """Return the integer inputs of a call."""
     vectors = {name: vector for name, vector in inputs.relations._asdict().items() if name in Vectors._fields}
     if inputs.position_key_2NRH is not None:
-        # A row reads where its position says: one outside of the window would read another array.
+        # Positions are offsets for reading: one outside the window would read another array.
         vectors["row_position_BT"] = jnp.clip(_positions_BT(inputs), 0, sizes.num_places - 1)
     if inputs.dropout is not None:
         vectors["row_number_BT"], vectors["key_number_BK"] = inputs.dropout_numbers()
@@ -163,8 +167,8 @@ def _positions_BT(inputs: AttentionInputs) -> jnp.ndarray:
 
 
 def blocks(arrays: Any) -> Any:
-    """Return the blocks of arrays, all of which a program of (tile, head, example) may read: those of its example and,
-    where there are heads, of its head."""
+    """Return the blocks of arrays. A program (tile, head, example) may read all of its example and, if the array has
+    heads, of its head."""
 
     def block_of(array: Any, name: str) -> pl.BlockSpec | None:
         if array is None:

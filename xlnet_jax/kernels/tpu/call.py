@@ -1,8 +1,8 @@
-"""Fused relative attention for TPUs: the call, its layout and its gradient.
+"""Call fused relative attention on TPUs and compute its gradient.
 
-Nothing of [T, K] is ever in the memory of the device: scores, masks, segment comparisons and dropout masks exist for a
-tile of rows on the chip. Both streams run through one kernel, content rows before query rows. It is the attention of
-kernels/plain.py (XLNet, sections 2.3 to 2.5; Transformer-XL, section 3.3), forward and backward.
+No array of shape [T, K] is in the device's memory: scores, masks, segment comparisons and dropout masks exist only on
+the chip, for one tile of rows at a time. One kernel computes both streams, content rows before query rows. It computes
+the attention of kernels/plain.py (XLNet, sections 2.3 to 2.5; Transformer-XL, section 3.3), forward and backward.
 """
 
 import functools
@@ -22,7 +22,7 @@ from xlnet_jax.kernels.tpu.tiles import GENERATIONS, Sizes
 
 
 def why_unsupported(inputs: AttentionInputs) -> str | None:
-    """Return why the kernel cannot compute these inputs, in a clause; None where it can."""
+    """Return a clause that says why the kernel does not support these inputs; None if it does."""
     if (reason := find_obstacle(inputs)) is not None:
         return reason
     if _generation_name() not in GENERATIONS:
@@ -34,7 +34,7 @@ def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
     """Return the attention output of every row in the type of the values, on one device; softmax in float32."""
     generation, interpret = GENERATIONS[_generation_name()], False
     if (here := interpretation()) is not None:
-        generation = generation._replace(unrolls=False)  # the interpreter compiles loops sooner
+        generation = generation._replace(unrolls=False)  # the interpreter compiles loops faster
         interpret = here.interpret
     sizes = sizes_of(inputs, generation)
     read_BTH = _attend(sizes, interpret, operands_of(inputs, sizes))
@@ -47,11 +47,11 @@ def _attend(sizes: Sizes, interpret: Any, operands: Operands) -> jnp.ndarray:
 
 
 def _forward(sizes: Sizes, interpret: Any, operands: Operands) -> tuple[jnp.ndarray, tuple]:
-    # Position keys come in float32, so that their gradients leave in float32: every example adds to them.
+    # Position keys are float32 outside, so that their gradients, sums over examples, are float32.
     if operands.position_2RH is not None:
         operands = operands._replace(position_2RH=operands.position_2RH.astype(operands.query_BTH.dtype))
     read_BTH, softmax_BST = (forward if sizes.fits else long.forward)(sizes, operands, interpret)
-    # Name the arrays that the backward pass needs: a remat policy that saves them runs the forward kernel once.
+    # Name the arrays that the backward pass needs: with a remat policy that saves them, the forward kernel runs once.
     read_BTH = checkpoint_name(read_BTH, "read_BNTH")
     softmax_BST = checkpoint_name(softmax_BST, "softmax_BST")
     return read_BTH, (operands, read_BTH, softmax_BST)
@@ -68,7 +68,7 @@ _attend.defvjp(_forward, _backward)
 
 
 def _generation_name() -> str:
-    """Return the name of the generation of TPUs that a program is traced for; empty for other devices."""
+    """Return the TPU generation that a program is traced for; empty for other devices."""
     if (here := interpretation()) is not None:
         return here.device
     chip = chip_of(device_kind())

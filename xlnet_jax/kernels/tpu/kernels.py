@@ -1,15 +1,15 @@
-"""The kernels: attention output of a tile of rows, with the softmax statistics that the backward pass needs; and the
-gradients of all operands, in one pass over the tiles of rows.
+"""Define the kernels. The forward kernel computes the attention output of a tile of rows and the softmax statistics for
+the backward pass. The backward kernel computes the gradients of all operands in one pass over the tiles of rows.
 
-With w = exp(score - maximum) and s = 1 / (sum of w) of a row, and the mask m of dropout, scaled by 1 / (1 - rate):
+With w = exp(score - maximum) and s = 1 / (sum of w) of a row, and m the dropout mask scaled by 1 / (1 - rate):
 
     output = sum over keys of m w s value
     d value = (m w s)^T d output
     d score = w s (m (d output value^T) - mean),   mean = sum over features of output x d output
     d query = d score key + unshift(d score) position key + (sum over other segments of d score) difference
 
-and the transposes of the last line for keys, position keys and the difference of the segment keys. s is multiplied
-into output and d output, which are smaller than the scores.
+and the transposes of the last line for keys, position keys and the difference of the segment keys. Output and d output
+are multiplied by s instead of the scores, because they are smaller.
 """
 
 import functools
@@ -61,7 +61,9 @@ from xlnet_jax.kernels.tpu.tiles import ROWS, SUBLANES, Sizes, VectorRow
 class Weights(NamedTuple):
     """Scratch memory of the softmax."""
 
-    dropped: tuple[Any, ...]  # a head each of those computed together, [T, K]: dropout(w); in float32 those of Scratch
+    dropped: tuple[
+        Any, ...
+    ]  # for each head computed together, [T, K]: dropout(w); in float32 the scores of Scratch are reused
     softmax_TS: Any  # float32; columns: maximum and sum of each head of the group
 
 
@@ -92,9 +94,9 @@ def _forward_kernel(
     sizes: Sizes, refs: Operands, read_BTH: Any, softmax_BST: Any, scratch: Scratch, weights: Weights
 ) -> None:
     content, query = tiles_here(sizes)
-    # Weights in float32 take the place of the scores that they are made of.
+    # Weights in float32 overwrite the scores.
     weights = weights._replace(dropped=weights.dropped or scratch.content)
-    # Columns have one lane of a register in use, so they are rows in memory, and turn on the chip.
+    # A column would use one lane of each register, so integers are rows in memory and are transposed on the chip.
     scratch.integers_T8[...] = refs.rows_B8T[0].T
 
     def attend(tile: Tile) -> None:
@@ -145,7 +147,7 @@ class Saved(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Gradients of the operands that are numbers."""
+    """Gradients of the operands."""
 
     query_BTH: Any
     key_BKH: Any
@@ -162,9 +164,9 @@ class Sums(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Scratch memory of the strips of a tile, a head each of those computed together.
+    """Scratch memory of the strips of a tile, one item for each head computed together.
 
-    Where operands are float32, the fourth to the sixth are empty, and other scratch memory takes their place.
+    With float32 operands, `dropped`, `grad` and `by_distance` are empty, and other scratch memory is reused.
     """
 
     softmax_TS: Any  # columns: maximum and sum of each head of the group
@@ -173,7 +175,7 @@ class Work(NamedTuple):
     dropped: tuple[Any, ...]  # [T, K]: dropout(w)
     grad: tuple[Any, ...]  # [T, K]: d score
     by_distance: tuple[Any, ...]  # [T, R]: d score by distance; empty without relative positions
-    other: tuple[Any, ...]  # float32 [T, 1]: sum of d score over keys of other segments; empty without segments
+    other: tuple[Any, ...]  # float32 [T, 1]: sum of d score over keys in other segments; empty without segments
 
 
 def _work_shapes(sizes: Sizes, operand: Any) -> Work:
@@ -227,7 +229,7 @@ def _backward_kernel(sizes: Sizes, refs: Operands, saved: Saved, *others: Any) -
     *gradients, sums, scratch, work = others
     grads = Gradients(*gradients)
     content, query = tiles_here(sizes)
-    # In float32 a gradient takes the place of what it is made of.
+    # In float32 a gradient overwrites its input.
     work = work._replace(
         dropped=work.dropped or scratch.content,
         grad=work.grad or work.wanted,
@@ -291,7 +293,7 @@ def _differentiate_tile(
                 with_r_r_TH = jnp.where(mask_1H, product(by_distance_TR, window_RH, 1, 0), with_r_r_TH)
             if sizes.has_segments:
                 with_r_s_TH = jnp.where(mask_1H, work.other[i][here], with_r_s_TH)
-    # Up to here the last one is the gradient of (q + r_s) (s_other - s_same).
+    # Until here, with_r_s_TH is the gradient of (q + r_s) (s_other - s_same).
     other_1H = (with_r_s_TH * rows.with_r_s_TH).sum(0, keepdims=True)
     with_r_s_TH *= refs.vectors_8H[VectorRow.OTHER_SEGMENT : VectorRow.OTHER_SEGMENT + 1]
     by_bias = [a * sizes.scale for a in (with_r_w_TH, with_r_r_TH, with_r_s_TH)]

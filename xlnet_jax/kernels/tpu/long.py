@@ -1,16 +1,15 @@
-"""Attention of windows that do not fit the chip: the kernels of short windows, on blocks of rows and blocks of keys.
+"""Compute attention for windows that do not fit the chip, with the kernels of short windows on blocks of rows and keys.
 
-A block of rows meets one block of keys after the other. The outputs o of two blocks of keys, with the maxima m and the
-sums s of their softmax, are joined as (Milakov and Gimelshein 2018, section 3; Rabe and Staats 2021)
+A block of rows is computed with one block of keys after the other. The outputs o of two blocks of keys, with the maxima
+m and sums s of their softmax, are joined as (Milakov and Gimelshein 2018, section 3; Rabe and Staats 2021)
 
     m = max(m1, m2)     s = s1 exp(m1 - m) + s2 exp(m2 - m)     o = (s1 exp(m1 - m) o1 + s2 exp(m2 - m) o2) / s
 
-The backward kernel takes the joined m, s and o, so the gradients of blocks are summed and nothing else.
+The backward kernel uses the joined m, s and o, so the gradients of blocks are simply summed.
 
-The rows of a block are at consecutive positions, so with a block of keys they read a part of the position keys, as a
-short window would from its first column on. Query rows are at any positions: each block of positions computes the tiles
-of query rows that have a row there, few where targets are in ascending order. A block of keys is skipped where no row
-of the block sees one of its keys.
+The rows of a block are at consecutive positions, so with a block of keys they need only a part of the position keys.
+Query rows are at any positions: each block of positions computes the tiles of query rows that have a row there, which
+are few if targets are in ascending order. A block of keys is skipped if no row of the block sees one of its keys.
 """
 
 from dataclasses import replace
@@ -31,16 +30,16 @@ LEAST = jnp.iinfo(jnp.int32).min
 class Rows(NamedTuple):
     """A block of content rows, or the query rows at a block of positions."""
 
-    sizes: Sizes  # of its calls of the kernels
+    sizes: Sizes  # of the kernel calls for these rows
     number: jnp.ndarray  # of the block of positions
     query_BTH: jnp.ndarray
-    integers_B8T: jnp.ndarray  # `Operands.rows_B8T`, filled up to whole tiles
-    is_here_BT: jnp.ndarray  # bool; False = padding, or a query row elsewhere
-    busy_BQ: jnp.ndarray | None  # int32, which tiles of query rows have a row here
+    integers_B8T: jnp.ndarray  # `Operands.rows_B8T`, padded to whole tiles
+    is_here_BT: jnp.ndarray  # bool; False = padding, or a query row in another block
+    busy_BQ: jnp.ndarray | None  # int32, 1 = the tile of query rows has a row here
 
 
 class Joined(NamedTuple):
-    """Output and softmax statistics of some rows over all blocks of keys up to one, in float32."""
+    """Output and softmax statistics of some rows over the blocks of keys so far, in float32."""
 
     read_BTH: jnp.ndarray
     maximum_BNT: jnp.ndarray
@@ -48,7 +47,7 @@ class Joined(NamedTuple):
 
 
 def forward(sizes: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarray, jnp.ndarray]:
-    """Return the output and the softmax statistics, as the forward kernel of short windows does."""
+    """Return the output and the softmax statistics, like the forward kernel of short windows."""
     parts = []
     if sizes.num_content:
 
@@ -73,13 +72,13 @@ def forward(sizes: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarr
 
 
 def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: Any) -> Gradients:
-    """Return the gradients of queries, keys, values, position keys and vectors, as the backward kernel of short windows
-    does; sums over blocks are in float32."""
+    """Return the gradients of queries, keys, values, position keys and vectors, like the backward kernel of short
+    windows. Sums over blocks are in float32."""
 
     def zeros(x: jnp.ndarray | None) -> jnp.ndarray | None:
         return None if x is None else jnp.zeros(x.shape, jnp.float32)
 
-    # Keys, values, position keys and vectors; rows have a sum of their own.
+    # Keys, values, position keys and vectors; rows are summed separately.
     sums = Gradients(None, *(zeros(x) for x in (operands.key_BKH, operands.value_BKH, *operands[3:5])))
     queries = []
     if sizes.num_content:
@@ -122,7 +121,7 @@ def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: Any) -> 
 
 
 def _part(sizes: Sizes, num_content: int, num_targets: int) -> Sizes:
-    """Return the sizes of a call of the kernels on these rows at a block of positions, and on a block of keys."""
+    """Return the sizes of a kernel call for these rows at a block of positions and a block of keys."""
     return replace(
         sizes,
         num_content=num_content,
@@ -153,7 +152,7 @@ def _query_rows(sizes: Sizes, operands: Operands, number: jnp.ndarray) -> Rows:
     place_BT = integers_B8T[:, RowField.POSITION] - number * sizes.row_block
     is_target_T = jnp.arange(place_BT.shape[1]) < sizes.num_targets
     is_here_BT = (place_BT >= 0) & (place_BT < sizes.row_block) & is_target_T[None]
-    # Rows elsewhere take any place in the block: their results are not used.
+    # Rows in other blocks get any place in this block: their results are not used.
     integers_B8T = integers_B8T.at[:, RowField.POSITION].set(jnp.clip(place_BT, 0, sizes.row_block - 1))
     busy_BQ = is_here_BT.reshape(len(is_here_BT), sizes.query_tiles, ROWS).any(2).astype(jnp.int32)
     return Rows(
@@ -170,7 +169,7 @@ def _query_rows(sizes: Sizes, operands: Operands, number: jnp.ndarray) -> Rows:
 
 
 def _operands(sizes: Sizes, rows: Rows, operands: Operands, key_block: jnp.ndarray) -> Operands:
-    """Return the operands of a call on these rows and a block of keys."""
+    """Return the operands of a call for these rows and a block of keys."""
     start = key_block * sizes.key_block
     position_2RH = operands.position_2RH
     if position_2RH is not None:
@@ -192,7 +191,7 @@ def _first_distance(sizes: Sizes, rows: Rows, key_block: jnp.ndarray) -> jnp.nda
 
 
 def _is_seen_J(sizes: Sizes, rows: Rows, operands: Operands) -> jnp.ndarray:
-    """Return bool [blocks of keys]: False where no row sees a key of the block, True where one may."""
+    """Return bool [blocks of keys]: False = no row sees a key of the block, True = one may."""
     batch = len(operands.keys_B8K)
     key_B8JK = operands.keys_B8K.reshape(batch, -1, sizes.padded_keys // sizes.key_block, sizes.key_block)
     row_B8T = rows.integers_B8T[:, :, : rows.is_here_BT.shape[1]]
@@ -214,7 +213,7 @@ def _is_seen_J(sizes: Sizes, rows: Rows, operands: Operands) -> jnp.ndarray:
 
 
 def _any_sees_nothing(rows: Rows, maximum_BNT: jnp.ndarray) -> jnp.ndarray:
-    """Return whether a row has seen no key. Its softmax is uniform over all keys, so no block may be skipped."""
+    """Return True if a row has seen no key. Its softmax is uniform over all keys, so no block may be skipped."""
     return (rows.is_here_BT[:, None] & (maximum_BNT <= MASKED / 2)).any()
 
 
@@ -228,7 +227,7 @@ def _empty(sizes: Sizes, rows: Rows) -> Joined:
 
 
 def _attend(sizes: Sizes, rows: Rows, operands: Operands, start: Joined, interpret: Any) -> Joined:
-    """Return what the rows read of all blocks of keys. Rows that are not here keep what `start` has."""
+    """Return the output of the rows over all blocks of keys. Rows that are not here keep the values of `start`."""
     is_seen_J = _is_seen_J(sizes, rows, operands)
 
     def step(joined: Joined, block: jnp.ndarray, is_wanted_J: jnp.ndarray) -> Joined:
@@ -245,7 +244,7 @@ def _attend(sizes: Sizes, rows: Rows, operands: Operands, start: Joined, interpr
         joined = jax.lax.fori_loop(0, len(is_seen_J), lambda block, joined: step(joined, block, wanted_J), joined)
         return jnp.zeros_like(is_first), is_first & _any_sees_nothing(rows, joined.maximum_BNT), joined
 
-    # A second sweep, over the blocks that no row sees, for rows that have seen nothing.
+    # If rows have seen no key, a second sweep covers the blocks that no row sees.
     return jax.lax.while_loop(lambda state: state[1], sweep, (jnp.array(True), jnp.array(True), start))[2]
 
 
@@ -267,7 +266,7 @@ def _join(
 
 
 def _statistics_BNT(sizes: Sizes, softmax_BST: jnp.ndarray, length: int) -> tuple[jnp.ndarray, jnp.ndarray]:
-    """Return maxima and sums, of the heads that are computed."""
+    """Return the maxima and sums of the computed heads."""
     batch, heads = len(softmax_BST), sizes.heads_in_group
     by_group = softmax_BST.reshape(batch, sizes.num_groups, sizes.softmax_rows, -1)[:, :, : 2 * heads, :length]
     both = by_group.reshape(batch, sizes.num_groups * heads, 2, length)
@@ -275,7 +274,7 @@ def _statistics_BNT(sizes: Sizes, softmax_BST: jnp.ndarray, length: int) -> tupl
 
 
 def _softmax_BST(sizes: Sizes, joined: Joined) -> jnp.ndarray:
-    """Return maxima and sums as the kernels keep them: the inverse of `_statistics_BNT`."""
+    """Return maxima and sums in the layout of the kernels: the inverse of `_statistics_BNT`."""
     both = jnp.stack([joined.maximum_BNT, joined.sum_BNT], axis=2)
     by_group = both.reshape(len(both), sizes.num_groups, 2 * sizes.heads_in_group, -1)
     padded = pad(by_group, 2, sizes.softmax_rows - by_group.shape[2])
@@ -283,7 +282,7 @@ def _softmax_BST(sizes: Sizes, joined: Joined) -> jnp.ndarray:
 
 
 def _by_lane_BTH(sizes: Sizes, x_BNT: jnp.ndarray) -> jnp.ndarray:
-    """Return a number of each head at each of its lanes."""
+    """Repeat each head's number at all of its lanes."""
     x_BTGN = jnp.moveaxis(x_BNT, 1, 2).reshape(len(x_BNT), -1, sizes.num_groups, sizes.heads_in_group)
     x_BTGN = pad(x_BTGN, 3, sizes.group - sizes.heads_in_group)
     return jnp.repeat(x_BTGN.reshape(*x_BTGN.shape[:2], -1), sizes.head_width, axis=2)
@@ -295,12 +294,12 @@ def _by_lane_BTH(sizes: Sizes, x_BNT: jnp.ndarray) -> jnp.ndarray:
 def _differentiate(
     sizes: Sizes, rows: Rows, operands: Operands, saved: Saved, sums: Gradients, interpret: Any
 ) -> Gradients:
-    """Return the sums with the gradients of these rows and all blocks of keys."""
+    """Return the sums plus the gradients of these rows with all blocks of keys."""
     length = rows.query_BTH.shape[1]
     maximum_BNT, _ = _statistics_BNT(sizes, saved.softmax_BST, length)
     is_wanted_J = _is_seen_J(sizes, rows, operands) | _any_sees_nothing(rows, maximum_BNT)
     is_here_BT1 = rows.is_here_BT[:, :, None]
-    # Rows elsewhere have no gradient, and weights of 0 whatever their scores are.
+    # Rows in other blocks have no gradient, and weights of 0 for any score.
     is_here_BT = pad(rows.is_here_BT, 1, saved.softmax_BST.shape[2] - rows.is_here_BT.shape[1])
     saved = Saved(
         saved.read_BTH,
@@ -321,7 +320,7 @@ def _differentiate(
         if position_2RH is not None:
             position_2RH = _add_at(position_2RH, found.position_2RH, _first_distance(sizes, rows, block))
         return Gradients(
-            # Tiles without a row here are not written.
+            # The kernel does not write tiles without a row here.
             sums.query_BTH + jnp.where(is_here_BT1, found.query_BTH, 0),
             _add_at(sums.key_BKH, found.key_BKH, first),
             _add_at(sums.value_BKH, found.value_BKH, first),
@@ -342,6 +341,6 @@ def _slice(x: jnp.ndarray, axis: int, start: jnp.ndarray, length: int) -> jnp.nd
 
 
 def _concatenate(blocks: jnp.ndarray, axis: int) -> jnp.ndarray:
-    """Return blocks, whose number is the first axis, joined along another axis of theirs."""
+    """Join blocks, stacked on the first axis, along another axis."""
     moved = jnp.moveaxis(blocks, 0, axis)
     return moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])

@@ -1,6 +1,8 @@
-"""Operands of the kernels for TPUs from the arguments of an attention call: joined heads, padded lengths, integers; and
-their blocks on the chip. The grid is (group of heads, example, tile of rows), the last running fastest: keys and
-values of a head stay on the chip for all rows of an example, position keys for the whole batch.
+"""Convert the arguments of an attention call to operands of the TPU kernels (joined heads, padded lengths, integers)
+and define their blocks on the chip.
+
+The grid is (group of heads, example, tile of rows), the last axis fastest. So the keys and values of a head stay on the
+chip for all rows of an example, and position keys for the whole batch.
 """
 
 from dataclasses import replace
@@ -15,30 +17,30 @@ from xlnet_jax.kernels.arguments import AttentionInputs, pad
 from xlnet_jax.kernels.tpu.tiles import ROWS, SUBLANES, Generation, KeyField, RowField, Sizes, VectorRow
 
 NEVER = jnp.iinfo(jnp.int32).max
-"""Rank, position and number of padded keys: no row sees them."""
+"""Rank, position and number of padded keys, which no row sees."""
 
 
 class Operands(NamedTuple):
-    """Inputs of the kernel: arrays outside of it, references to their blocks inside. None = no such term.
+    """Inputs of the kernel: arrays outside, references to their blocks inside. None = no such term.
 
-    Their H holds all heads, side by side.
+    H contains all heads side by side.
     """
 
     query_BTH: Any
     key_BKH: Any
     value_BKH: Any
-    position_2RH: Any  # forwards, then backwards where examples may read backwards
+    position_2RH: Any  # forwards, then backwards if examples may be read backwards
     vectors_8H: Any  # float32, rows VectorRow.R_W to VectorRow.OTHER_SEGMENT
     rows_B8T: Any  # int32, rows RowField.RANK to RowField.NUMBER
     keys_B8K: Any  # int32, rows KeyField.RANK to KeyField.NUMBER
     is_reversed_B: Any  # int32
     seed_BN: Any  # int32
-    busy_BQ: Any = None  # int32, which tiles of query rows to compute; None = all
+    busy_BQ: Any = None  # int32, 1 = compute this tile of query rows; None = all
 
 
 def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:
-    """Return the sizes of a call. Without query rows all rows are content. A window too long for the chip is padded to
-    whole blocks."""
+    """Return the sizes of a call. Without query rows, all rows are content rows. A window too long for the chip is
+    padded to whole blocks."""
     _, num_heads, num_rows, head_width = inputs.query_BNTH.shape
     relations, has_positions = inputs.relations, inputs.position_key_2NRH is not None
     sizes = Sizes(
@@ -84,20 +86,20 @@ def operands_of(inputs: AttentionInputs, sizes: Sizes) -> Operands:
 
 
 def join_heads(x_BNTH: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
-    """Return heads side by side, [..., T, N x H]; zeros fill the last group."""
+    """Join heads side by side, [..., T, N x H]; the last group is padded with zeros."""
     x_BTNH = jnp.swapaxes(x_BNTH, -3, -2)
     joined = x_BTNH.reshape(*x_BTNH.shape[:-2], sizes.num_heads * sizes.head_width)
     return pad(joined, -1, sizes.num_groups * sizes.width - joined.shape[-1])
 
 
 def split_heads_BNTH(joined_BTH: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
-    """Return heads on an axis of their own: the inverse of `join_heads`."""
+    """Move heads to their own axis: the inverse of `join_heads`."""
     apart = joined_BTH[..., : sizes.num_heads * sizes.head_width]
     return jnp.swapaxes(apart.reshape(*apart.shape[:-1], sizes.num_heads, sizes.head_width), 1, 2)
 
 
 def pad_rows(x_BT: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
-    """Return rows where content rows fill their tiles. The last tile of query rows may reach past the end."""
+    """Pad content rows to whole tiles. The last tile of query rows may extend past the end."""
     missing = sizes.padded_content - sizes.num_content
     if not missing:
         return x_BT
@@ -106,7 +108,7 @@ def pad_rows(x_BT: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
 
 
 def unpad_rows(x_BT: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
-    """Return rows without those that `pad_rows` has added."""
+    """Remove the rows that `pad_rows` added."""
     if sizes.padded_content == sizes.num_content:
         return x_BT
     return jnp.concatenate([x_BT[:, : sizes.num_content], x_BT[:, sizes.padded_content :]], axis=1)
@@ -118,7 +120,7 @@ def _position_2RH(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray | None:
     sine_NRH, cosine_NRH = inputs.position_key_2NRH
     directions = [cosine_NRH + sine_NRH] + ([cosine_NRH - sine_NRH] if sizes.num_directions == 2 else [])
     joined_2RH = join_heads(jnp.stack(directions), sizes)
-    # Places are padded at their end, which moves all distances by as much.
+    # Padding places at their end shifts all distances by as many columns.
     before, after = sizes.padded_places - sizes.num_places, sizes.padded_keys - sizes.num_keys
     return pad(joined_2RH, 1, after, before)
 
@@ -128,7 +130,7 @@ def _vectors_8H(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray:
     if inputs.biases_3NH is not None:
         rows = dict(zip((VectorRow.R_W, VectorRow.R_R, VectorRow.R_S), inputs.biases_3NH, strict=True))
     if inputs.segment_key_2NH is not None:
-        # Softmax ignores what all keys of a row share: only the difference of the two segment scores counts.
+        # Softmax ignores shifts of a whole row, so only the difference of the two segment scores matters.
         rows[VectorRow.OTHER_SEGMENT] = inputs.segment_key_2NH[1] - inputs.segment_key_2NH[0]
     zeros_NH = jnp.zeros((sizes.num_heads, sizes.head_width))
     vectors_8NH = jnp.stack([rows.get(row, zeros_NH).astype(jnp.float32) for row in range(SUBLANES)])
@@ -166,7 +168,7 @@ def _keys_B8K(inputs: AttentionInputs, more_keys: int) -> jnp.ndarray:
 
 
 def _stack_B8T(rows: dict[int, jnp.ndarray | None], batch: int, length: int) -> jnp.ndarray:
-    """Return integers of rows or keys below one another; zeros where there are none."""
+    """Stack the integers of rows or keys; missing ones are zeros."""
     zeros_BT = jnp.zeros((batch, length), jnp.int32)
     given = [rows.get(row) for row in range(SUBLANES)]
     return jnp.stack([zeros_BT if row_BT is None else row_BT for row_BT in given], axis=1)
@@ -183,7 +185,8 @@ def key_blocks(sizes: Sizes) -> pl.BlockSpec:
 
 
 def position_blocks(sizes: Sizes) -> pl.BlockSpec:
-    """Return the blocks of an array [directions, R, N x H]. They change with the group only: one buffer will do."""
+    """Return the blocks of an array [directions, R, N x H]. They change only with the group, so one buffer is
+    enough."""
     shape = (sizes.num_directions, sizes.padded_distances, sizes.width)
     return pl.BlockSpec(shape, lambda group, example, tile: (0, 0, group), pipeline_mode=pl.Buffered(1))
 
@@ -216,7 +219,7 @@ def operand_blocks(sizes: Sizes, operands: Operands) -> Operands:
 
 
 def compiler_params(sizes: Sizes) -> Any:
-    """Return the settings of the compiler. Cores may share the groups; the sums over a batch need one core."""
+    """Return the compiler's settings. Cores may divide the groups; the sums over a batch need a single core."""
     return pltpu.CompilerParams(
         dimension_semantics=("parallel", "arbitrary", "arbitrary"), vmem_limit_bytes=sizes.generation.vmem_bytes
     )
@@ -225,7 +228,7 @@ def compiler_params(sizes: Sizes) -> Any:
 def estimate_cost(sizes: Sizes, operands: Operands, others: Any, products: int) -> pl.CostEstimate:
     """Return the FLOPs of a kernel and the bytes that it reads and writes, for the compiler's schedule and for plans.
 
-    others: its further inputs and its outputs, arrays or their shapes; products: its products of rows and keys.
+    others: other inputs and outputs, arrays or shapes; products: number of matrix products of rows and keys.
     """
     batch, elements = len(operands.query_BTH), sizes.busy_tiles * ROWS * sizes.padded_keys
     return pl.CostEstimate(

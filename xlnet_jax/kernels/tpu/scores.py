@@ -1,10 +1,10 @@
-"""Scores of a tile of rows with all keys: the part of the kernel that forward and backward pass share.
+"""Compute the scores of a tile of rows with all keys, for the forward and the backward kernel.
 
     score = (q + r_w) k  +  shift((q + r_r) r)  +  [segments differ] (q + r_s) (s_other - s_same)     each / sqrt(H)
 
-The products run over all rows of a tile and over the lanes of a group of heads, where the lanes of other heads are zero
-in the queries. They are stored in scratch memory. Everything between the products runs in a loop over strips of a few
-rows, whose scores fit into registers.
+The matrix products cover all rows of a tile and the lanes of a group of heads; lanes of other heads are zero in the
+queries. Their results are in scratch memory. Everything between the products runs in a loop over strips of a few rows,
+whose scores fit into registers.
 """
 
 import functools
@@ -27,25 +27,25 @@ STRIP = 16
 
 
 class Tile(NamedTuple):
-    """Place of the tile that a step of the grid computes. Content rows and query rows are two kinds of tiles."""
+    """Place of the tile that a grid step computes. There are tiles of content rows and tiles of query rows."""
 
     is_query: bool
     rows: int  # rows that are computed
-    number: jnp.ndarray  # of the tile in its kind
+    number: jnp.ndarray  # of the tile among those of its kind
     example: jnp.ndarray
     group: jnp.ndarray
 
 
 def tiles_here(sizes: Sizes) -> tuple[Tile, Tile]:
-    """Return this step of a grid (group of heads, example, tile) as a tile of content rows, and as one of query rows:
-    which of them it is, is known on the device only."""
+    """Return this grid step (group of heads, example, tile) as a tile of content rows and as a tile of query rows. Only
+    the device knows which one it is."""
     group, example, number = (pl.program_id(axis) for axis in range(3))
     content = Tile(False, ROWS, number, example, group)
     return content, Tile(True, sizes.query_rows, number - sizes.content_tiles, example, group)
 
 
 def call_at(sizes: Sizes, content: Tile, query: Tile, refs: Operands, compute: Callable[[Tile], None]) -> None:
-    """Call `compute` for the tile of content rows, or of query rows, that this step computes."""
+    """Call `compute` for the tile of content rows or query rows of this step."""
     pl.when(content.number < sizes.content_tiles)(lambda: compute(content))
     if sizes.query_tiles:
         is_busy = query.number >= 0
@@ -55,13 +55,13 @@ def call_at(sizes: Sizes, content: Tile, query: Tile, refs: Operands, compute: C
 
 
 class Scratch(NamedTuple):
-    """References to what the strips of a tile read: integers of its rows, and products of the heads that are computed
+    """References to the data that the strips of a tile read: integers of its rows, and products of the heads computed
     together (`Sizes.heads_at_once`)."""
 
     integers_T8: Any  # int32, columns RowField.RANK to RowField.NUMBER
-    content: tuple[Any, ...]  # a head each, float32 [T, K]: (q + r_w) k
-    by_distance: tuple[Any, ...]  # a head each, float32 [T, R]: (q + r_r) r; empty without relative positions
-    segment: tuple[Any, ...]  # a head each, float32 [T, 1]: (q + r_s) (s_other - s_same); empty without segments
+    content: tuple[Any, ...]  # one per head, float32 [T, K]: (q + r_w) k
+    by_distance: tuple[Any, ...]  # one per head, float32 [T, R]: (q + r_r) r; empty without relative positions
+    segment: tuple[Any, ...]  # one per head, float32 [T, 1]: (q + r_s) (s_other - s_same); empty without segments
 
 
 def scratch_shapes(sizes: Sizes) -> Scratch:
@@ -75,7 +75,7 @@ def scratch_shapes(sizes: Sizes) -> Scratch:
 
 
 def head_scratch(sizes: Sizes, width: int, dtype: Any, is_used: bool = True) -> tuple[Any, ...]:
-    """Return scratch memory [T, width] for each of the heads that are computed together; none where it is not used."""
+    """Return scratch memory [T, width] for each head computed together; none if it is not used."""
     return (pltpu.VMEM((ROWS, width), dtype),) * (sizes.heads_at_once if is_used else 0)
 
 
@@ -102,7 +102,7 @@ def read_rows(sizes: Sizes, tile: Tile, refs: Operands) -> Rows:
 
 
 def read_real_TH(sizes: Sizes, tile: Tile, rows_BTH: Any) -> jnp.ndarray:
-    """Read the rows of a tile as float32, zero past the last one: there the memory holds anything."""
+    """Read the rows of a tile as float32. Rows past the last one are set to zero: their memory is undefined."""
     rows_TH = rows_BTH[0, : tile.rows].astype(jnp.float32)
     if not tile.is_query:
         return rows_TH
@@ -111,7 +111,7 @@ def read_real_TH(sizes: Sizes, tile: Tile, rows_BTH: Any) -> jnp.ndarray:
 
 
 def in_head_1H(sizes: Sizes, head: int) -> jnp.ndarray:
-    """Return bool [1, H]: True at the lanes of a head of the group."""
+    """Return bool [1, H]: True = a lane of this head of the group."""
     lane_1H = jax.lax.broadcasted_iota(jnp.int32, (1, sizes.width), 1)
     return (lane_1H >= head * sizes.head_width) & (lane_1H < (head + 1) * sizes.head_width)
 
@@ -141,14 +141,14 @@ def read_window_RH(sizes: Sizes, tile: Tile, refs: Operands) -> jnp.ndarray | No
 
 
 def direction_of(tile: Tile, refs: Operands) -> Any:
-    """Return the index of the table of position keys that an example reads: 0 forwards, 1 backwards."""
+    """Return the index of the table of position keys for an example: 0 = forwards, 1 = backwards."""
     return 0 if refs.is_reversed_B is None else refs.is_reversed_B[tile.example]
 
 
 def multiply_queries(
     sizes: Sizes, tile: Tile, rows: Rows, refs: Operands, window_RH: jnp.ndarray | None, first: int, scratch: Scratch
 ) -> None:
-    """Store the products of queries with keys, position keys and segment keys, of the heads from `first` on."""
+    """Store the products of queries with keys, position keys and segment keys, for the heads from `first` on."""
     key_KH, (with_r_w_TH, with_r_r_TH, with_r_s_TH) = refs.key_BKH[0], rows
     key_KH, here = key_KH.astype(with_r_w_TH.dtype), slice(0, tile.rows)
     for i in range(sizes.heads_at_once):
@@ -166,11 +166,11 @@ def multiply_queries(
 
 
 class Strip(NamedTuple):
-    """Comparisons, shift and random words of a strip of rows, which its heads share."""
+    """Comparisons, shift and random words of a strip of rows, shared by its heads."""
 
     here: Any  # its rows in the tile
     is_visible_TK: jnp.ndarray
-    is_other_TK: jnp.ndarray | None  # keys of another segment; None = no segments
+    is_other_TK: jnp.ndarray | None  # True = key in another segment; None = no segments
     hidden_1K: jnp.ndarray  # float32, score of keys that are not visible
     shift: Shift | None
     word_TK: jnp.ndarray | None  # uint32, random bits; None = no dropout
@@ -208,10 +208,10 @@ def _read_strip(sizes: Sizes, tile: Tile, refs: Operands, first: int, scratch: S
         conditions.append(position_1K <= row_T1(RowField.LAST))
     if sizes.has_segments:
         is_other_TK = key_1K(KeyField.SEGMENT) != row_T1(RowField.SEGMENT)
-    # A row that sees no key has a uniform softmax over the keys that there are, not over padding.
+    # A row that sees no key has a uniform softmax over the real keys, not over padding.
     hidden_1K = jnp.where(key_1K(KeyField.NUMBER) == NEVER, 2 * MASKED, MASKED)
     is_visible_TK = functools.reduce(jnp.logical_and, conditions)
-    if sizes.num_directions:  # the window is that of `window_of`
+    if sizes.num_directions:  # relative to the window of `window_of`
         rotate = rotate_by_gather if sizes.generation.gathers_lanes else rotate_by_steps
         shift = Shift(offset_T1, None, rotate)
         if tile.is_query:
@@ -224,14 +224,14 @@ def _read_strip(sizes: Sizes, tile: Tile, refs: Operands, first: int, scratch: S
 
 
 def scores_TK(sizes: Sizes, tile: Tile, strip: Strip, scratch: Scratch, i: int) -> jnp.ndarray:
-    """Return the masked scores of a strip of rows, of head i of those in the scratch memory."""
+    """Return the masked scores of a strip of rows for head i in the scratch memory."""
     score_TK = scratch.content[i][strip.here]
     if strip.shift is not None:
         by_distance_TR = scratch.by_distance[i][strip.here, : window_width(sizes, tile)]
         score_TK += shift_TK(by_distance_TR, strip.shift, sizes.padded_keys)
     if strip.is_other_TK is not None:
         score_TK += jnp.where(strip.is_other_TK, scratch.segment[i][strip.here], 0.0)
-    # A score in float32 vanishes beside MASKED, so this is a sum: the gradient does not stop at hidden keys.
+    # Next to MASKED a float32 score vanishes, so this equals a sum: gradients do not stop at hidden keys.
     return jnp.where(strip.is_visible_TK, score_TK, strip.hidden_1K)
 
 
@@ -240,7 +240,7 @@ def _seed(sizes: Sizes, tile: Tile, refs: Operands, head: int) -> jnp.ndarray:
 
 
 def drop_TK(sizes: Sizes, tile: Tile, strip: Strip, refs: Operands, head: int, x_TK: jnp.ndarray) -> jnp.ndarray:
-    """Return x with zeros where the dropout mask of a head drops it (`dropout.attention_mask_BNTK`)."""
+    """Set the elements of x that the head's dropout mask drops to zero (`dropout.attention_mask_BNTK`)."""
     if strip.word_TK is None:
         return x_TK
     if sizes.heads_at_once == 2:

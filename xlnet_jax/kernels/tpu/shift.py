@@ -1,14 +1,14 @@
-"""The relative shift inside a tile, and its transpose.
+"""Compute the relative shift inside a tile, and its transpose.
 
-A product with the position keys has a column for each distance; a score needs, at key j of row t, the column of the
-distance between them (Transformer-XL, appendix B). Seen from row to row this is a rotation, and a TPU rotates by
-registers of 128 lanes:
+A product with the position keys has a column for each distance; the score of row t and key j needs the column of their
+distance (Transformer-XL, appendix B). From one row to the next this is a rotation, and a TPU rotates registers of 128
+lanes:
 
     scores[t, j] = by_distance[t, j + 128 (1 + skip_t) - turn_t]        0 <= turn_t < 128
 
-`turn` rotates the lanes of a register, each row by its own amount; the lanes that leave it come into the next one.
-`skip` selects registers. Content rows are in order, so turn is the row's number in the tile, and none skips. Query
-rows are at any positions.
+`turn` rotates the lanes of a register, each row by its own amount; lanes that leave a register enter the next. `skip`
+selects registers. Content rows are in order, so `turn` is the row's number in the tile and `skip` is 0. Query rows are
+at any positions.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from jax.experimental.pallas import tpu as pltpu
 from xlnet_jax.kernels.tpu.tiles import LANES
 
 Rotate: TypeAlias = Callable[[jnp.ndarray, jnp.ndarray], jnp.ndarray]
-"""Function of ([T, 128], int32 [T, 1]): rotates every row to the right by its own number of lanes, modulo 128."""
+"""Function of ([T, 128], int32 [T, 1]) that rotates every row to the right by its own number of lanes, modulo 128."""
 
 
 class Shift(NamedTuple):
@@ -33,13 +33,13 @@ class Shift(NamedTuple):
     rotate: Rotate
 
     def strip(self, start: int, stop: int) -> "Shift":
-        """Return the shift of some of the rows."""
+        """Return the shift of rows `start` to `stop`."""
         skip_T1 = None if self.skip_T1 is None else self.skip_T1[start:stop]
         return Shift(self.turn_T1[start:stop], skip_T1, self.rotate)
 
 
 def shift_TK(by_distance_TR: jnp.ndarray, shift: Shift, num_keys: int) -> jnp.ndarray:
-    """Return the scores by key of scores by distance."""
+    """Convert scores by distance to scores by key."""
     rotated = [shift.rotate(block, shift.turn_T1) for block in _blocks(by_distance_TR)]
     stays_T = _lanes(rotated[0]) >= shift.turn_T1
     joined = [jnp.where(stays_T, right, left) for left, right in pairwise(rotated)]
@@ -56,7 +56,7 @@ def shift_TK(by_distance_TR: jnp.ndarray, shift: Shift, num_keys: int) -> jnp.nd
 
 
 def unshift_TR(grad_TK: jnp.ndarray, shift: Shift, num_distances: int) -> jnp.ndarray:
-    """Return the transpose of `shift_TK`: the gradient by distance of a gradient by key."""
+    """Convert a gradient by key to a gradient by distance: the transpose of `shift_TK`."""
     joined = _blocks(grad_TK)
     zero, count = jnp.zeros_like(joined[0]), num_distances // LANES - 1
     if shift.skip_T1 is not None:
@@ -71,13 +71,13 @@ def unshift_TR(grad_TK: jnp.ndarray, shift: Shift, num_distances: int) -> jnp.nd
 
 
 def rotate_by_gather(block_T: jnp.ndarray, amount_T1: jnp.ndarray) -> jnp.ndarray:
-    """Rotate in one permutation of each register (`Rotate`)."""
+    """Rotate with one permutation of each register (`Rotate`)."""
     source = (_lanes(block_T) - amount_T1) & (LANES - 1)
     return jnp.take_along_axis(block_T, source, axis=1, mode="promise_in_bounds")
 
 
 def rotate_by_steps(block_T: jnp.ndarray, amount_T1: jnp.ndarray) -> jnp.ndarray:
-    """Rotate by one power of two after the other, for TPUs that permute all rows of a register alike (`Rotate`)."""
+    """Rotate by successive powers of two, for TPUs that permute all rows of a register alike (`Rotate`)."""
     for bit in range(LANES.bit_length() - 1):
         block_T = jnp.where((amount_T1 >> bit) & 1 == 1, pltpu.roll(block_T, 2**bit, 1), block_T)
     return block_T

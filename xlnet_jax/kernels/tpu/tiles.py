@@ -1,10 +1,10 @@
-"""Sizes of the fused kernel: tiles of rows, groups of heads, padded lengths, and what a generation of TPUs can do.
+"""Define sizes of the fused kernel: tiles of rows, groups of heads, padded lengths, and properties of TPU generations.
 
-The kernel takes queries as [B, T, N x H], as the projection writes them, and cuts them into tiles: 128 rows of one
-example, and the heads that share 128 lanes. Content rows fill whole tiles, then come tiles of query rows.
+The kernel takes queries as [B, T, N x H], as the projection writes them, and divides them into tiles: 128 rows of one
+example, for the heads that share 128 lanes. Content rows fill whole tiles; tiles of query rows follow.
 
-Inside the kernel the dimension letters count what is in a tile: T its rows, K the padded keys, R padded distances, and
-H the lanes of a group of heads.
+Inside the kernel, dimension letters refer to a tile: T its rows, K the padded keys, R the padded distances, H the lanes
+of a group of heads.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ SUBLANES = 8
 """Rows of a register of 32-bit numbers."""
 
 ROWS = LANES
-"""Rows of a tile. The relative shift between its first and its last row is below a register's width."""
+"""Rows of a tile. The relative shift between its first and last row is less than a register's width."""
 
 
 class RowField:
@@ -43,24 +43,24 @@ class VectorRow:
 
 
 class Generation(NamedTuple):
-    """Properties of a generation of TPUs that the kernel depends on."""
+    """Properties of a TPU generation that the kernel depends on."""
 
     vmem_bytes: int
-    """part of the on-chip memory that the kernel may take"""
+    """bytes of on-chip memory that the kernel may use"""
     reach: int
-    """largest number of padded keys and padded distances together that was compiled: all of them are on the chip"""
+    """largest sum of padded keys and padded distances that compiles: all of them are on the chip"""
     row_block: int
-    """content rows of a block of longer windows; its position keys are `row_block` + `key_block`"""
+    """content rows in a block of longer windows; the block has `row_block` + `key_block` position keys"""
     key_block: int
-    """keys of a block of longer windows"""
+    """keys in a block of longer windows"""
     multiplies_bfloat16: bool = True
-    """otherwise operands are converted to float32 on the chip; the products round them to bfloat16 all the same"""
+    """False = operands are converted to float32 on the chip; products still round them to bfloat16"""
     gathers_lanes: bool = True
-    """each row of a register can be permuted in its own way"""
+    """True = each row of a register can be permuted differently"""
     unrolls: bool = True
-    """strips in straight-line code, so that products and arithmetic overlap, do not make too many values spill"""
+    """True = strips can be unrolled, so that products and arithmetic overlap, without spilling too many values"""
     pairs_heads: bool = True
-    """there is memory to compute two heads together, which share random words"""
+    """True = memory suffices to compute two heads together, which share random words"""
 
 
 _EARLY = Generation(
@@ -79,17 +79,17 @@ GENERATIONS = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of one call, as the kernel sees it on one device, and the terms that its scores have."""
+    """Sizes of one kernel call on one device, and the terms of its scores."""
 
     num_heads: int
     head_width: int
     num_content: int
     num_targets: int
     num_places: int
-    """positions that rows may be at, L of `AttentionInputs.num_places`"""
+    """possible positions of rows, L of `AttentionInputs.num_places`"""
     num_keys: int
     num_directions: int
-    """tables of position keys: 0 = no relative positions, 2 = examples may read backwards"""
+    """tables of position keys: 0 = no relative positions, 2 = examples may be read backwards"""
     has_ranks: bool
     has_span: bool
     has_segments: bool
@@ -100,7 +100,7 @@ class Sizes:
     key_block: int = LANES
     """keys are padded to a multiple of this"""
     position_blocks: int = 1
-    """blocks of positions that the query rows are divided over; a call computes those of one"""
+    """blocks of positions that query rows are divided into; a call computes one of them"""
 
     def __post_init__(self) -> None:
         assert self.row_block % LANES == 0, self.row_block
@@ -108,7 +108,7 @@ class Sizes:
 
     @property
     def fits(self) -> bool:
-        """True where keys and position keys fit on the chip together."""
+        """True if keys and position keys fit on the chip together."""
         return self.padded_keys + self.padded_distances <= self.generation.reach
 
     @property
@@ -118,7 +118,7 @@ class Sizes:
 
     @property
     def heads_in_group(self) -> int:
-        """Number of heads of a group that are computed: not all, where there are fewer."""
+        """Number of heads computed in a group: fewer than `group` if there are fewer heads."""
         return min(self.group, self.num_heads)
 
     @property
@@ -132,7 +132,7 @@ class Sizes:
 
     @property
     def heads_at_once(self) -> int:
-        """Number of heads computed together: two that share random words, where the numbers of heads let them."""
+        """Number of heads computed together: two that share random words, if the number of heads allows it."""
         can_share = self.group % 2 == 0 and self.num_heads % 2 == 0
         return 2 if can_share and self.generation.pairs_heads else 1
 
@@ -155,7 +155,7 @@ class Sizes:
 
     @property
     def window(self) -> int:
-        """Number of distances that a tile reads at most: query rows read all."""
+        """Maximum number of distances that a tile reads: query rows read all."""
         return self.padded_distances if self.num_targets else self.padded_keys + LANES
 
     @property
@@ -168,12 +168,12 @@ class Sizes:
 
     @property
     def busy_tiles(self) -> int:
-        """Number of tiles that a call computes, if targets are in ascending order, evenly spread."""
+        """Number of tiles that a call computes if targets are in ascending order and evenly spread."""
         return self.content_tiles + min(self.query_tiles, -(-self.query_tiles // self.position_blocks) + 1)
 
     @property
     def query_rows(self) -> int:
-        """Number of rows of a tile of query rows that are computed: not all of them, where targets are few."""
+        """Number of rows computed in a tile of query rows: fewer than the tile if there are few targets."""
         return min(ROWS, round_up(self.num_targets, 16))
 
     @property
@@ -186,7 +186,7 @@ class Sizes:
 
     @property
     def softmax_rows(self) -> int:
-        """Number of rows of a group's softmax statistics: maximum and sum of each head."""
+        """Number of rows in a group's softmax statistics: maximum and sum of each head."""
         return round_up(2 * self.heads_in_group, SUBLANES)
 
     @property
@@ -194,5 +194,5 @@ class Sizes:
         return self.head_width**-0.5
 
     def product_type(self, operand: jnp.dtype) -> jnp.dtype:
-        """Return the type that operands are multiplied in."""
+        """Return the type in which operands are multiplied."""
         return operand if self.generation.multiplies_bfloat16 else jnp.dtype(jnp.float32)
