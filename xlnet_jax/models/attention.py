@@ -4,20 +4,20 @@
 h is the content stream at all L positions, g the query stream at the P target positions, m the memory, and z the
 factorization order:
 
-    g[z_t] <- Attention(Q = g[z_t], KV = h[z_<t])        predicts: does not see its own token
-    h[z_t] <- Attention(Q = h[z_t], KV = h[z_<=t])       is read by the others: sees its own token
+    g[z_t] <- Attention(Q = g[z_t], KV = h[z_<t])        predicts a token, and does not see it
+    h[z_t] <- Attention(Q = h[z_t], KV = h[z_<=t])       provides keys and values, and sees its own token
 
-Both streams have the same weights, keys and values, so their rows x = [h; g] run together, and differ in nothing but
-the masks (models/masks.py). With the context c = [m; h], and s the sines and cosines of relative distances:
+Both streams share weights, keys and values, so their rows x = [h; g] are computed together. Only the masks differ
+(models/masks.py). With the context c = [m; h], and s the sines and cosines of relative distances:
 
     q = x W_q       k = c W_k       v = c W_v       r = s W_r
     AC = (q + r_w_bias) k                        content
-    BD = (q + r_r_bias) r                        position: key j of row i takes the r of the distance i - j
-    EF = (q + r_s_bias) s_same or s_other        segments: whether row and key are of the same one
+    BD = (q + r_r_bias) r                        position: key j of row i uses r at the distance i - j
+    EF = (q + r_s_bias) s_same or s_other        segments: s_same if row and key have the same one
     x <- norm(x + dropout(softmax((AC + BD + EF) / sqrt(H), masked)) v W_o)
 
-With config.norm "pre" rows and context are normalised before they are projected, and the sum is not. kernels/plain.py
-computes AC, BD and EF; the fused kernels compute the same numbers.
+With config.norm "pre", rows and context are normalized before the projections, and the sum is not normalized.
+kernels/plain.py computes AC, BD and EF; the fused kernels compute the same numbers.
 """
 
 import flax.linen as nn
@@ -32,9 +32,9 @@ from xlnet_jax.settings.config import ModelConfig
 
 
 class Attention(nn.Module):
-    """Attention of the rows to a context, with residual and normalisation: the equations above, line by line.
+    """Attention of the rows to a context, with residual and normalization: the equations above, line by line.
 
-    The keys and values of the context are sown into the collection "keys_values", where that is mutable.
+    Sows the keys and values of the context into the collection "keys_values", if that is mutable.
     """
 
     config: ModelConfig
@@ -53,18 +53,18 @@ class Attention(nn.Module):
     ) -> jnp.ndarray:
         """Return the rows [B, T, D] after attention.
 
-        rows: content, then query rows; context: memory, then content; example: int32, place of each example in the
+        rows: content, then query rows; context: memory, then content; example: int32, index of each example in the
         global batch; signals: of relative distances (`signals_2RY`), None = no relative positions; tied_biases: r_w,
-        r_r and r_s of all layers, None = the layer has its own; row: int32, numbers of the rows for dropout, None = in
+        r_r and r_s shared by all layers, None = the layer has its own; row: int32, row numbers for dropout, None = in
         order.
         """
         c = self.config
         norm, is_pre = Norm(c, name="norm"), c.norm == "pre"
-        # In this order: initial weights depend on it.
+        # Keep this order: the initial weights depend on it.
         q_DNH, k_DNH, v_DNH = (projection_DNH(self, name, c) for name in "qkv")
         position_key_2NRH = segment_key_2NH = None
         if signals_2RY is not None:
-            # Gather the weights where the mesh divides them. XLA would divide the sum over D and add up the keys.
+            # Gather sharded weights. XLA would shard the sum over D and all-reduce the keys.
             r_DNH = nn.with_logical_constraint(projection_DNH(self, "r", c), ("width", "heads", "head_dim"))
             position_key_2NRH = position_keys_2NRH(signals_2RY, r_DNH)
         o_DNH = projection_DNH(self, "o", c)
@@ -94,10 +94,10 @@ class Attention(nn.Module):
 def attend_with_dropout_BNTH(
     module: nn.Module, rate: float, inputs: AttentionInputs, example_B: jnp.ndarray, implementation: str
 ) -> jnp.ndarray:
-    """Return the attention output with this dropout rate on its probabilities, by the module's rng "dropout".
+    """Return the attention output with dropout at this rate on its probabilities, from the module's rng "dropout".
 
-    example_B: int32, place of each example in the global batch. The attention weights of the plain implementation are
-    sown into the collection "attention_weights", where that is mutable.
+    example_B: int32, index of each example in the global batch. Sows the attention weights of the plain implementation
+    into the collection "attention_weights", if that is mutable.
     """
     if module.is_mutable_collection(ATTENTION_WEIGHTS) and not module.is_initializing():
         module.sow(ATTENTION_WEIGHTS, "weights_BNTK", plain.weights_BNTK(inputs))
@@ -111,8 +111,8 @@ def distances_R(num_queries: int, num_keys: int, clamp_len: int) -> jnp.ndarray:
     """Return the distances from a row to a key, in positions, float32 [R = K + L]: from K, long before the row, down to
     1 - L, after it.
 
-    float32 always: bfloat16 represents integers exactly only up to 256. `clamp_len` bounds them on both sides; -1 = no
-    bound.
+    Always float32, because bfloat16 represents integers exactly only up to 256. `clamp_len` limits distances in both
+    directions; -1 = no limit.
     """
     distance = jnp.arange(num_keys, -num_queries, -1, dtype=jnp.float32)
     return jnp.clip(distance, -clamp_len, clamp_len) if clamp_len > 0 else distance
@@ -125,18 +125,18 @@ def signals_2RY(distance_R: jnp.ndarray, width: int) -> jnp.ndarray:
 
 
 def position_keys_2NRH(signals_2RY: jnp.ndarray, r_DNH: jnp.ndarray) -> jnp.ndarray:
-    """Return the sine part [0] and the cosine part [1] of the position keys, float32; their sum is the keys of text
-    read forwards.
+    """Return the sine part [0] and the cosine part [1] of the position keys, float32; their sum gives the keys for
+    text read forwards.
 
-    Text read backwards has the opposite sign of every distance, which flips the sign of the sines and nothing else. So
-    both parts are projected once for the whole batch, and each row adds them up in its direction.
+    Reading backwards negates every distance, which only flips the sign of the sines. So both parts are projected once
+    for the whole batch, and each row adds or subtracts the sine part.
     """
     r_2YNH = r_DNH.reshape(2, -1, *r_DNH.shape[1:])
     return einsum_float32("iRY,iYNH->iNRH", signals_2RY.astype(r_DNH.dtype), r_2YNH)
 
 
 def signals_BLD(place_BL: jnp.ndarray, width: int) -> jnp.ndarray:
-    """Return the sines beside the cosines of any integers, float32 (Vaswani et al. 2017, section 3.5, who interleave
+    """Return the sines, then the cosines of any integers, float32 (Vaswani et al. 2017, section 3.5, interleave
     them)."""
     angle_BLY = _angles(place_BL.astype(jnp.float32), width)
     return jnp.concatenate([jnp.sin(angle_BLY), jnp.cos(angle_BLY)], axis=-1)

@@ -37,7 +37,7 @@ from xlnet_jax.settings.config import ModelConfig
 
 
 class HeadProjection(nn.Module):
-    """Projection of rows to heads, with a bias: [B, L, D] -> [B, N, L, H]."""
+    """Projection of rows to heads, with bias: [B, L, D] -> [B, N, L, H]."""
 
     config: ModelConfig
 
@@ -50,7 +50,7 @@ class HeadProjection(nn.Module):
 
 
 class BertAttention(nn.Module):
-    """Attention with residual and normalisation: norm(x + W_o attention(x) + b_o)."""
+    """Attention with residual and normalization: norm(x + W_o attention(x) + b_o)."""
 
     config: ModelConfig
     train: bool
@@ -68,7 +68,7 @@ class BertAttention(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """One layer. Scanned; sows its rows as `rows_BTD` into "intermediates", as XLNet's layers do."""
+    """One scanned layer. Sows its rows as `rows_BTD` into "intermediates", as XLNet's layers do."""
 
     config: ModelConfig
     train: bool
@@ -83,7 +83,7 @@ class BertLayer(nn.Module):
 
 
 class BertEncoder(nn.Module):
-    """Embeddings and layers, called as `Backbone` is. The memory that it returns has no slots."""
+    """Embeddings and layers, with the signature of `Backbone`. It returns memory of length 0."""
 
     config: ModelConfig
 
@@ -98,8 +98,8 @@ class BertEncoder(nn.Module):
     ) -> Outputs:
         """Return the hidden states of the content stream; reuse_len has no effect.
 
-        Raises InputError on a window of more than config.num_places positions, on memory, and on a query stream: this
-        network has none of them.
+        Raises InputError on a window of more than config.num_places positions, on memory, and on a query stream, which
+        this network does not support.
         """
         c, batch = self.config, inputs.input_ids_BL.shape[0]
         _demand_places(inputs, c)
@@ -128,9 +128,9 @@ class BertEncoder(nn.Module):
 
 
 def places_BL(inputs: Inputs) -> jnp.ndarray:
-    """Return the place of each token in BERT's order, int32: <cls> first, although it comes after the text here.
+    """Return the position of each token in BERT's order, int32: <cls> first, although it comes after the text here.
 
-    Order reaches this network through places alone, so it reads <cls> A <sep> B <sep>.
+    This network sees order only through positions, so it reads <cls> A <sep> B <sep>.
     """
     if inputs.segment_ids_BL is None:
         return inputs.positions_BL
@@ -142,17 +142,17 @@ def _demand_places(inputs: Inputs, config: ModelConfig) -> None:
     length = inputs.input_ids_BL.shape[1]
     if length > config.num_places:
         raise InputError(
-            f"a window of {length} tokens: the network has learned {config.num_places} places (model.max-positions "
-            f"{config.max_positions}); take a seq-len of {config.num_places} at most"
+            f"a window of {length} tokens is too long: the network has {config.num_places} learned positions "
+            f"(`model.max_positions` {config.max_positions}); lower `seq_len` to at most {config.num_places}"
         )
     if inputs.memory_BM.shape[1]:
-        raise InputError("model.network bert: there is no memory; model.mem-len must be 0")
+        raise InputError("BERT's network has no memory: `model.mem_len` must be 0")
     if inputs.target_positions_BP is not None:
-        raise InputError("model.network bert: there is no query stream; --objective mlm predicts without one")
+        raise InputError("BERT's network has no query stream: `objective` mlm predicts without one")
 
 
 class BertLM(nn.Module):
-    """Encoder, transform and tied vocabulary logits, called as `XLNetLM` is."""
+    """Encoder, transform and tied vocabulary logits, with the signature of `XLNetLM`."""
 
     config: ModelConfig
 
@@ -170,7 +170,7 @@ class BertLM(nn.Module):
         reuse_len: int | None = None,
         train: bool = False,
     ) -> tuple[jnp.ndarray, Outputs]:
-        """Return (float32 logits [B, P, V], outputs). at: positions, int32, to predict at; None = all."""
+        """Return (float32 logits [B, P, V], outputs). at: positions to predict, int32; None = all."""
         outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)
         hidden = outputs.content_BLD
         if at_BP is not None:
@@ -191,7 +191,7 @@ class Transform(nn.Module):
 
 
 class BertDetector(nn.Module):
-    """Encoder and detector: which tokens were replaced."""
+    """Encoder with a detector of replaced tokens (ELECTRA)."""
 
     config: ModelConfig
 

@@ -1,11 +1,10 @@
-"""Decoding token by token with cached keys and values: the numbers of the ordinary network at a constant cost a token.
+"""Decoding token by token with cached keys and values: the numbers of the full network, at constant cost per token.
 
-A pass has two rows an example: the content row of the token at `position`, whose key and value go into the cache, and
-the query row of `target`, the position to be predicted next, which sees them. In a causal network the content row
-predicts, and is alone: its target is the position after it. Position p is in slot p mod K: as text grows to the right
-the newest K positions stay, with their keys and values as they were computed. So a row sees what it would see in a
-window of its own after a memory of K - 1 positions (Transformer-XL, section 3.2). Sinusoidal positions are places in
-one window: they make sense for K positions only.
+A pass has two rows per example: the content row of the token at `position`, whose key and value go into the cache, and
+the query row of `target`, the next position to predict, which sees them. A causal network has only the content row,
+which predicts the position after it. Position p is in slot p mod K, so the cache keeps the newest K positions, with
+keys and values as they were first computed. A row therefore sees the same as with a memory of K - 1 positions
+(Transformer-XL, section 3.2). Sinusoidal positions count within one window, so they work for K positions only.
 """
 
 import functools
@@ -25,7 +24,7 @@ from xlnet_jax.settings.config import ModelConfig
 
 
 class Cache(NamedTuple):
-    """Keys and values of K positions, one array a layer: an axis of layers would be copied in each pass."""
+    """Keys and values of K positions, one array per layer: a stacked array would be copied in each pass."""
 
     keys: tuple[jnp.ndarray, ...]  # [G, K, H], G = B x N
     values: tuple[jnp.ndarray, ...]
@@ -33,18 +32,18 @@ class Cache(NamedTuple):
 
 
 class Decoder(NamedTuple):
-    """Parameters by layer, because slicing them out of the stacked ones would copy them in each pass."""
+    """Parameters by layer: slicing stacked ones would copy them in each pass."""
 
     params: dict[str, Any]
     layers: tuple[dict[str, Any], ...]
-    position_keys: tuple[jnp.ndarray | None, ...]  # [1, N, R, H] a layer; None = not relative
+    position_keys: tuple[jnp.ndarray | None, ...]  # [1, N, R, H] per layer; None = not relative
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bool) -> Decoder:
-    """Return the parameters of an XLNetLM as `prefill` and `advance` take them.
+    """Return the parameters of an XLNetLM in the form that `prefill` and `advance` need.
 
-    context: K, positions that the cache holds; ahead: whether rows see positions after their own too, as in a gap.
+    context: K, positions that the cache holds; ahead: whether rows also see later positions, as in a gap.
     """
 
     def as_computed(path: Any, weight: Any) -> jax.Array:
@@ -58,20 +57,20 @@ def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bo
         return Decoder(params, layers, (None,) * len(layers))
     signals = signals_2RY(distances_R(context if ahead else 1, context, config.clamp_len), config.d_model)
     parts = (position_keys_2NRH(signals, layer["attention"]["r"]) for layer in layers)
-    # All rows read forwards: add the sine and the cosine part once.
+    # All rows read forwards, so add the sine and cosine parts once.
     return Decoder(params, layers, tuple(key_2NRH.sum(0, keepdims=True).astype(config.dtype) for key_2NRH in parts))
 
 
 def prefill(
     config: ModelConfig, decoder: Decoder, ids_BL: jnp.ndarray, known_BL: jnp.ndarray, target_B: jnp.ndarray, slots: int
 ) -> tuple[Cache, jnp.ndarray]:
-    """Read the given text, every token seeing every other, in one pass of the ordinary network. Return the cache of
+    """Read the given text in one pass of the full network, where all tokens see each other. Return the cache of
     K = slots positions, and float32 logits [B, V] of the target.
 
     known: bool, which positions hold a token, all below K; target: a position below L that holds none.
     """
     batch, length = ids_BL.shape
-    # With same_length a row sees as far back as the memory is long: itself alone, without a memory.
+    # With same_length a row sees mem_len positions back, so without memory it would see only itself.
     memory = slots - 1 if config.same_length else 0
     inputs = compact_inputs(
         ids_BL,
@@ -106,7 +105,7 @@ def advance(
     position_B: jnp.ndarray,
     target_B: jnp.ndarray,
 ) -> tuple[Cache, jnp.ndarray]:
-    """Put a token at its position into the cache, and predict the target: float32 logits [B, V]."""
+    """Add a token at its position to the cache, and predict the target: float32 logits [B, V]."""
     batch, slots = cache.position_BK.shape
     slot_B = position_B % slots
     held_BK = cache.position_BK.at[jnp.arange(batch), slot_B].set(position_B)
@@ -145,8 +144,9 @@ def advance(
 def _advance_layer(
     config: ModelConfig, weights: dict[str, Any], rows_BTD: jnp.ndarray, inputs: AttentionInputs, slot_B: jnp.ndarray
 ) -> tuple[jnp.ndarray, jnp.ndarray, jnp.ndarray]:
-    """Return the rows after a layer (`xlnet.Layer`), and its keys and values with those of the content row in their
-    slot. inputs: the attention call, with the keys and values of the cache and without queries."""
+    """Return the rows after a layer (`xlnet.Layer`), and its cached keys and values updated by the content row.
+
+    inputs: the attention call with the cached keys and values, without queries."""
     attention, is_pre = weights["attention"], config.norm == "pre"
 
     def norm(rows_BTD: jnp.ndarray) -> jnp.ndarray:
@@ -172,12 +172,12 @@ def _advance_layer(
 
 
 def _project_BNTH(rows_BTD: jnp.ndarray, kernel_DNH: jnp.ndarray) -> jnp.ndarray:
-    # There are fewer rows than weights: transpose the rows, where XLA would transpose the weights.
+    # Transpose the rows, which are smaller: XLA would transpose the weights.
     return jnp.swapaxes(jnp.einsum("BTD,DNH->BTNH", rows_BTD, kernel_DNH), 1, 2)
 
 
 def _put(cached_GKH: jnp.ndarray, new_BN1H: jnp.ndarray, slot_B: jnp.ndarray) -> jnp.ndarray:
-    # One example after the other: a scatter of all at once would copy the cache.
+    # One example at a time: a scatter of all would copy the cache.
     batch, heads = new_BN1H.shape[:2]
     for i in range(batch):
         cached_GKH = jax.lax.dynamic_update_slice(cached_GKH, new_BN1H[i], (i * heads, slot_B[i], 0))
@@ -185,10 +185,10 @@ def _put(cached_GKH: jnp.ndarray, new_BN1H: jnp.ndarray, slot_B: jnp.ndarray) ->
 
 
 def _gather_scores_BNTK(query_BNTH: jnp.ndarray, inputs: AttentionInputs) -> jnp.ndarray:
-    """Return BD of rows and keys in any order (`plain.PositionScores`): few enough to gather each by its distance."""
+    """Return BD for rows and keys in any order (`plain.PositionScores`), gathered by distance: there are few rows."""
     relations, num_keys, key_2NRH = inputs.relations, inputs.key_BNKH.shape[2], inputs.position_key_2NRH
     distance_BPK = relations.query_position_BP[:, :, None] - relations.key_position_BK[:, None, :]
-    # Empty slots of a cache are outside the table; they are masked.
+    # Empty slots of the cache fall outside the table; they are masked.
     column_BPK = jnp.clip(num_keys - distance_BPK, 0, key_2NRH.shape[2] - 1)
     key_NRH = key_2NRH.sum(0).astype(query_BNTH.dtype)
     by_distance_BNTR = einsum_float32("BNTH,NRH->BNTR", query_BNTH, key_NRH)

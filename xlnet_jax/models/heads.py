@@ -1,6 +1,6 @@
-"""Networks under and with a head: hidden states, vocabulary logits, and heads of finetuning (`function_builder.py`,
-`run_race.py`, `run_squad.py`): one label or number a text, one label a token, one of several texts, the answer to a
-question, a pair of texts.
+"""Encoders and heads: hidden states, vocabulary logits, and finetuning heads (`function_builder.py`, `run_race.py`,
+`run_squad.py`) for one label or number per text, one label per token, a choice among texts, the answer to a question,
+and pairs of texts.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def build_encoder(config: ModelConfig, name: str | None = None) -> Backbone | Be
 
 
 class SequenceSummary(nn.Module):
-    """The last, the first or the mean hidden state, or an attention pool; then, if asked, a tanh projection.
+    """The last, first or mean hidden state, or an attention pool; then an optional tanh projection.
 
     Last, first and mean count real tokens only; with the profile paper2019, all positions.
     """
@@ -35,7 +35,7 @@ class SequenceSummary(nn.Module):
 
     @nn.compact
     def __call__(self, hidden_BLD: jnp.ndarray, attention_mask_BL: jnp.ndarray, example_B: jnp.ndarray) -> jnp.ndarray:
-        """Return float [B, D]. attention_mask: 1 = real token; example_B: place of each example in the global batch."""
+        """Return float [B, D]. attention_mask: 1 = real token; example_B: index of each example in the global batch."""
         c, kind = self.config, self.head.summary
         real_BL = attention_mask_BL.astype(bool)
         if kind == "attn":
@@ -58,7 +58,7 @@ def _first_BD(hidden_BLD: jnp.ndarray, counted_BL: jnp.ndarray) -> jnp.ndarray:
 
 
 def _mean_BD(hidden_BLD: jnp.ndarray, counted_BL: jnp.ndarray) -> jnp.ndarray:
-    """Return the mean, which is 0 for a row of nothing but padding: NaN times a weight of 0 is NaN."""
+    """Return the mean, or 0 for a row of padding: NaN would remain NaN even with weight 0."""
     sum_BD = hidden_BLD.sum(1, jnp.float32, where=counted_BL[:, :, None])
     return (sum_BD / jnp.maximum(counted_BL.sum(1, keepdims=True), 1)).astype(hidden_BLD.dtype)
 
@@ -96,13 +96,13 @@ class PairHead(nn.Module):
 
     @nn.compact
     def __call__(self, content_BLD: jnp.ndarray) -> jnp.ndarray:
-        """Return float32 logits [B, 2]: [0] for B continues A (data.pair_loss order: comes after A), [1] for not."""
+        """Return float32 logits [B, 2]: [0] B continues A (data.pair_loss order: comes after A), [1] it does not."""
         pooled_BD = nn.tanh(Dense(self.config, self.config.d_model, ("embed", None), name="pooler")(content_BLD[:, -1]))
         return Dense(self.config, 2, ("embed", None), name="logits")(pooled_BD).astype(jnp.float32)
 
 
 class SpanLogProbs(NamedTuple):
-    """Outputs in training, where the end is conditioned on the true start."""
+    """Training outputs, with the end conditioned on the true start."""
 
     start_BL: jnp.ndarray  # float32
     end_BL: jnp.ndarray  # float32
@@ -110,7 +110,7 @@ class SpanLogProbs(NamedTuple):
 
 
 class SpanBeam(NamedTuple):
-    """Outputs in prediction: the I likeliest starts, and for each start the J likeliest ends."""
+    """Prediction outputs: the I likeliest starts, and for each start the J likeliest ends."""
 
     start_log_probs_BI: jnp.ndarray
     start_index_BI: jnp.ndarray  # int32
@@ -122,7 +122,7 @@ class SpanBeam(NamedTuple):
 class XLNetForQuestionAnswering(nn.Module):
     """Encoder with scores of starts and ends; `__call__` trains, `beam` predicts.
 
-    cls_index_B: position of <cls>; excluded_BL: 1 = can be neither start nor end (p_mask of the original).
+    cls_index_B: position of <cls>; excluded_BL: 1 = not a possible start or end (p_mask of the original).
     """
 
     config: ModelConfig
@@ -157,7 +157,7 @@ class XLNetForQuestionAnswering(nn.Module):
     def beam(
         self, inputs: Inputs, cls_index_B: jnp.ndarray, excluded_BL: jnp.ndarray, start_n_top: int, end_n_top: int
     ) -> SpanBeam:
-        """Return the likeliest starts and ends. start_n_top: I, number of starts; end_n_top: J, number of ends of each
+        """Return the likeliest starts and ends. start_n_top: I, number of starts; end_n_top: J, number of ends per
         start."""
         hidden_BLD = self.backbone(inputs, train=False).content_BLD
         start_BL = self._start_BL(hidden_BLD, excluded_BL)
@@ -181,7 +181,7 @@ class XLNetForQuestionAnswering(nn.Module):
     def _unanswerable_B(
         self, hidden_BLD: jnp.ndarray, start_BL: jnp.ndarray, cls_index_B: jnp.ndarray, example_B: jnp.ndarray | None
     ) -> jnp.ndarray:
-        """example_B: places of the examples, for dropout; None = no dropout."""
+        """example_B: indices of the examples, for dropout; None = no dropout."""
         expected_BD = jnp.einsum("BL,BLD->BD", jnp.exp(start_BL).astype(hidden_BLD.dtype), hidden_BLD)
         cls_BD = _states_BID(hidden_BLD, cls_index_B[:, None])[:, 0]
         inner_BD = jnp.tanh(self.answer_inner(jnp.concatenate([expected_BD, cls_BD], axis=-1)))
@@ -200,7 +200,7 @@ def _log_probs(logits: jnp.ndarray, excluded: jnp.ndarray) -> jnp.ndarray:
 
 
 class XLNetForSequence(nn.Module):
-    """Scores of a text from its summary, for classification and regression; multiple choice scores each option so."""
+    """Scores of a text from its summary, for classification and regression, and for each option of multiple choice."""
 
     config: ModelConfig
     head: HeadConfig
@@ -209,11 +209,11 @@ class XLNetForSequence(nn.Module):
     def __call__(
         self, inputs: Inputs, attention_mask_BL: jnp.ndarray, *, earlier: Sequence[Inputs] = (), train: bool = False
     ) -> jnp.ndarray:
-        """Return float32 scores: [B, labels], with multilabel a logit each; regression [B]; multiple choice [B /
-        options, options], where the options of a question are consecutive rows of input.
+        """Return float32 scores: [B, labels], for multilabel one logit each; regression [B]; multiple choice [B /
+        options, options], where the options of a question are consecutive input rows.
 
-        attention_mask: 1 = real token; earlier: the windows of the text before this one, read for their memory only
-        (`text_windows`); train: apply dropout (takes the rng "dropout").
+        attention_mask: 1 = real token; earlier: the windows of the text before this one, read only for their memory
+        (`text_windows`); train: apply dropout (needs the rng "dropout").
         """
         head = self.head
         backbone, mems_ZBMD = build_encoder(self.config, "backbone"), None
@@ -221,7 +221,7 @@ class XLNetForSequence(nn.Module):
             mems_ZBMD = backbone(window, mems_ZBMD, train=train).new_mems_ZBMD
         hidden_BLD = backbone(inputs, mems_ZBMD, train=train).content_BLD
         if head.summary == "first" and self.config.network == "bert":
-            attention_mask_BL = attention_mask_BL * (places_BL(inputs) == 0)  # <cls>, wherever it is
+            attention_mask_BL = attention_mask_BL * (places_BL(inputs) == 0)  # selects <cls>
         summary_BD = SequenceSummary(self.config, head, train, name="summary")(
             hidden_BLD, attention_mask_BL, inputs.example_B
         )
@@ -234,7 +234,7 @@ class XLNetForSequence(nn.Module):
 
 
 class XLNetForTokens(nn.Module):
-    """Scores of every token, for tagging."""
+    """Scores for every token, for tagging."""
 
     config: ModelConfig
     head: HeadConfig
@@ -248,7 +248,7 @@ class XLNetForTokens(nn.Module):
 
 
 def init_params(config: ModelConfig, head: HeadConfig | None, key: jax.Array) -> Any:
-    """Draw the parameters of a network and its head (None = language modelling): nested dicts, boxed with the logical
+    """Draw the parameters of a network and its head (None = language modeling): nested dicts, boxed with the logical
     names of their axes."""
     model, ids = build_model(config, head), jnp.zeros((1, 2), jnp.int32)
     if isinstance(model, XLNetLM) and config.positions == "relative":
@@ -256,14 +256,14 @@ def init_params(config: ModelConfig, head: HeadConfig | None, key: jax.Array) ->
     if isinstance(model, XLNetForQuestionAnswering):
         return model.init(key, text_inputs(ids, segment_ids_BL=ids), ids[:, 0], ids, ids[:, 0])["params"]
     if isinstance(model, XLNetForSequence):
-        if model.head.task == "multiple_choice":  # a row an option
+        if model.head.task == "multiple_choice":  # one row per option
             ids = jnp.tile(ids, (model.head.num_labels, 1))
         return model.init(key, text_inputs(ids, segment_ids_BL=ids), jnp.ones_like(ids))["params"]
     return model.init(key, text_inputs(ids, segment_ids_BL=ids))["params"]
 
 
 def build_model(config: ModelConfig, head: HeadConfig | None) -> nn.Module:
-    """Build the network of a checkpoint. head: None = language modelling."""
+    """Build the network of a checkpoint. head: None = language modeling."""
     if head is None:
         return BertLM(config) if config.network == "bert" else XLNetLM(config)
     if head.task == "question_answering":

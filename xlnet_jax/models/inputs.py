@@ -17,10 +17,10 @@ class Inputs(NamedTuple):
     relations: Relations  # which of the K keys each of the T rows sees (models/masks.py)
     is_reversed_B: jnp.ndarray  # bool
     target_positions_BP: jnp.ndarray | None  # int32; None = no query stream
-    memory_BM: jnp.ndarray  # bool, memory slots in use; the others are read as zeros
-    positions_BL: jnp.ndarray  # int32, places in the window or document from 0, counting real tokens only
-    example_B: jnp.ndarray  # int32, place of each example in the global batch: dropout masks follow from it
-    predicted_BP: jnp.ndarray | None = None  # bool, query rows that start without their token; None = all
+    memory_BM: jnp.ndarray  # bool, memory slots in use; unused ones read as zeros
+    positions_BL: jnp.ndarray  # int32, positions in the window or document from 0, counting real tokens only
+    example_B: jnp.ndarray  # int32, index of each example in the global batch; dropout masks depend on it
+    predicted_BP: jnp.ndarray | None = None  # bool, query rows that start from the mask embedding; None = all
 
 
 def compact_inputs(
@@ -37,10 +37,10 @@ def compact_inputs(
 ) -> Inputs:
     """Return inputs from ranks and positions, the compact form (data_pipelines/objectives/__init__.py).
 
-    perm_rank: None = every token sees every other; target_positions: None = no query stream; is_reversed: None = none;
+    perm_rank: None = all tokens see each other; target_positions: None = no query stream; is_reversed: None = none;
     memory: bool, slots in use, None = no memory; attention_mask: 1 = real token, None = all are real; document_start:
-    as `document_bounds` takes it, no row sees another document, and places count from the start of each, None = the
-    window is one text; attend_empty_memory: let rows attend to unused slots too, as zeros.
+    as in `document_bounds`: rows see only their own document, and positions count from its start, None = the window is
+    one text; attend_empty_memory: rows also attend to unused slots, as zeros.
     """
     batch = input_ids_BL.shape[0]
     rank_BL = jnp.zeros_like(input_ids_BL) if perm_rank_BL is None else perm_rank_BL
@@ -81,11 +81,11 @@ def dense_inputs(
     memory_BM: jnp.ndarray | None = None,
     attend_empty_memory: bool = False,
 ) -> Inputs:
-    """Return inputs from tensors of the original or of Hugging Face, batch first (`transformer_xl` of modeling.py).
+    """Return inputs from tensors of the 2019 code or of Hugging Face, batch first (`transformer_xl` of modeling.py).
 
-    attention_mask: 1 = real token; perm_mask: 1 = row may NOT attend; target_mapping: one-hot rows, the query stream
-    runs at those positions. Without it, predicted (the original's inp_q, 1 = starts without its token) asks for a query
-    stream at all positions; without both there is the content stream alone. memory: slots in use, None = no memory.
+    attention_mask: 1 = real token; perm_mask: 1 = row may NOT attend; target_mapping: one-hot rows, the positions of
+    the query stream. Without it, predicted (the original's inp_q, 1 = starts from the mask embedding) adds a query
+    stream at all positions. Without both there is only the content stream. memory: slots in use, None = no memory.
     """
     batch, length = input_ids_BL.shape
     positions_BP = predicted_BP = None
@@ -121,9 +121,9 @@ def text_inputs(
     segment_ids_BL: jnp.ndarray | None = None,
     mem_len: int = 0,
 ) -> Inputs:
-    """Return inputs of text in which every token sees every other, for finetuning and embedding.
+    """Return inputs of text in which all tokens see each other, for finetuning and embedding.
 
-    attention_mask: 1 = real token, padding on either side; mem_len: slots of the memory given with it, all in use.
+    attention_mask: 1 = real token, padding on either side; mem_len: slots of the memory passed with it, all in use.
     """
     return compact_inputs(
         input_ids_BL,
@@ -140,10 +140,10 @@ def text_windows(
     window_len: int,
     mem_len: int,
 ) -> Iterator[Inputs]:
-    """Yield a text as windows of window_len tokens, each to read with the memory of the mem_len positions before it.
+    """Yield a text as windows of window_len tokens, each read with the memory of the mem_len positions before it.
 
-    Rows see the real tokens of that memory. L is a multiple of window_len, or smaller than it. Padding is on the
-    left, and its amount changes nothing.
+    Rows see only real tokens in that memory. L must be a multiple of window_len, or smaller. Padding must be on the
+    left; its length does not change the result.
     """
     for begin in range(0, input_ids_BL.shape[1], window_len):
         window = slice(begin, begin + window_len)

@@ -44,17 +44,17 @@ def projection_DNH(module: nn.Module, name: str, config: ModelConfig) -> jnp.nda
     return partitioned_param(module, name, shape, ("embed", "heads", "head_dim"), config.init_std).astype(config.dtype)
 
 
-# The gradient of a parameter that many tokens read is a sum over them. A sum in bfloat16 stops growing after a few
-# hundred terms, so such a parameter stays float32 up to where a token reads it: look_up, add_to_rows.
+# The gradient of a parameter that many tokens use is a sum over them. A bfloat16 sum stops growing after a few hundred
+# terms, so look_up and add_to_rows keep such a parameter in float32 until a token uses it.
 
 
 def look_up(table_VD: Any, ids: jnp.ndarray, config: ModelConfig) -> jnp.ndarray:
-    """Return the rows of a float32 table at any ids, int32, in the compute type."""
+    """Return the rows of a float32 table at these ids, int32, in the compute type."""
     return table_VD[ids].astype(config.dtype)
 
 
 def add_to_rows(rows: jnp.ndarray, parameter: Any) -> jnp.ndarray:
-    """Return rows plus a float32 parameter that all of them read, in the type of the rows."""
+    """Return rows plus a float32 parameter shared by all of them, in the type of the rows."""
     return (rows.astype(jnp.float32) + parameter).astype(rows.dtype)
 
 
@@ -85,13 +85,13 @@ def take_rows_BPD(hidden_BLD: jnp.ndarray, at_BP: jnp.ndarray) -> jnp.ndarray:
 
 @jax.named_scope("vocabulary")
 def tied_logits_BPV(hidden_BPD: jnp.ndarray, embedding_VD: Any, bias_V: jnp.ndarray) -> jnp.ndarray:
-    """Return float32 logits of all pieces, scored by the embedding itself."""
+    """Return float32 logits of all pieces; the output matrix is the embedding."""
     table_VD = nn.with_logical_constraint(embedding_VD.astype(hidden_BPD.dtype), ("vocab", "width"))
     return einsum_float32("BPD,VD->BPV", hidden_BPD, table_VD) + bias_V[None, None]
 
 
 class Norm(nn.Module):
-    """Layer normalisation in float32."""
+    """Layer normalization in float32."""
 
     config: ModelConfig
 
@@ -108,15 +108,15 @@ class Norm(nn.Module):
 
 
 class Dropout(nn.Module):
-    """In training, zero a share of the elements and scale up the others; takes the rng "dropout"."""
+    """In training, zero a share of the elements and scale up the others; needs the rng "dropout"."""
 
     rate: float
     train: bool
 
     @nn.compact
     def __call__(self, x: jnp.ndarray, example_B: jnp.ndarray, row_T: jnp.ndarray | None = None) -> jnp.ndarray:
-        """x: float [B, …, features]; example_B: int32, place of each example in the global batch; row_T: int32, numbers
-        of the rows between these axes (None = in order)."""
+        """x: float [B, …, features]; example_B: int32, index of each example in the global batch; row_T: int32, numbers
+        of the rows in the axes between (None = in order)."""
         if not self.train or self.rate == 0:
             return x
         rows, width = math.prod(x.shape[1:-1]), x.shape[-1]
@@ -143,7 +143,7 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(self, rows_BTD: jnp.ndarray, example_B: jnp.ndarray, row_T: jnp.ndarray | None = None) -> jnp.ndarray:
-        """row_T: int32, numbers of the rows for dropout; None = in order."""
+        """row_T: int32, row numbers for dropout; None = in order."""
         c = self.config
         norm, is_pre = Norm(c, name="norm"), c.norm == "pre"
         inner = Dense(c, c.d_ff, ("embed", "mlp"), name="inner")
@@ -154,7 +154,7 @@ class FeedForward(nn.Module):
         return rows_BTD if is_pre else norm(rows_BTD)
 
 
-# What attention returns and, in the fused kernel, the statistics of its softmax: its forward pass is not repeated.
+# Attention's output and, in the fused kernel, its softmax statistics: saving them avoids a second forward pass.
 _SAVE_ATTENTION = jax.checkpoint_policies.save_only_these_names("read_BNTH", "softmax_BST")
 _REMAT_POLICIES = {
     "full": None,
@@ -164,11 +164,11 @@ _REMAT_POLICIES = {
 
 
 def scan_layers(layer: Any, config: ModelConfig, in_axes: Any) -> Any:
-    """Return the class of config.num_layers such layers under one scan, rematerialised as config.remat says; with
-    config.share_layers one set of parameters, without an axis of layers, serves all of them.
+    """Return the class of config.num_layers layers under one scan, rematerialized according to config.remat. With
+    config.share_layers all of them use one set of parameters, without a layer axis.
 
-    in_axes: axes of the arguments of a layer besides its rows. The collections "intermediates", "keys_values" and
-    "attention_weights" gain an axis of layers, first.
+    in_axes: axes of a layer's arguments besides its rows. The collections "intermediates", "keys_values" and
+    "attention_weights" get a leading layer axis.
     """
     by_layer: dict[Any, Any] = {"intermediates": 0, "keys_values": 0, ATTENTION_WEIGHTS: 0}
     if not config.share_layers:

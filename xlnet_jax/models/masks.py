@@ -1,7 +1,7 @@
-"""Which keys a row may attend to: by ranks, the mask language of all objectives, or by the dense masks of the original.
+"""Which keys a row may attend to: by ranks, which all objectives use, or by the dense masks of the 2019 code.
 
-A key has the rank 2r, a content row 2r, a query row 2r - 1, and a row sees a key where key <= row: a content row sees
-its own token, a query row does not. Memory in use ranks below everything; unused memory and padding rank above.
+A key has the rank 2r, a content row 2r, a query row 2r - 1, and a row sees a key if key <= row. So a content row sees
+its own token and a query row does not. Memory in use ranks below everything; unused memory and padding rank above.
 """
 
 import jax
@@ -13,7 +13,7 @@ LOWEST, HIGHEST = -(2**30), 2**30
 
 
 def memory_in_use_BM(mem_filled_B: jnp.ndarray, mem_len: int) -> jnp.ndarray:
-    """Return bool [B, M]: True on the newest `mem_filled` slots of each row; newest last."""
+    """Return bool [B, M], True for the newest `mem_filled` slots of each row; the newest slot is last."""
     return jnp.arange(mem_len)[None, :] >= mem_len - mem_filled_B[:, None]
 
 
@@ -25,8 +25,8 @@ def rank_relations(
 ) -> Relations:
     """Return the masks of the compact form: content rows, then query rows at target_positions (None = none).
 
-    memory_BM: bool, which memory slots may be seen; attention_mask_BL: 1 = real token, None = all are. Padding rows may
-    see anything; nothing reads them.
+    memory_BM: bool, which memory slots rows may see; attention_mask_BL: 1 = real token, None = all are. Padding rows
+    may see anything, because nothing uses them.
     """
     content_BL = 2 * perm_rank_BL
     if attention_mask_BL is not None:
@@ -40,8 +40,8 @@ def rank_relations(
 def mask_relations(
     allowed_BLL: jnp.ndarray, target_positions_BP: jnp.ndarray | None, memory_BM: jnp.ndarray
 ) -> Relations:
-    """Return the masks of the dense form. allowed: bool, row may see key; every content row sees itself, padding
-    included."""
+    """Return the masks of the dense form. allowed: bool, row may see key. Every content row also sees itself, even
+    padding."""
     batch, length, _ = allowed_BLL.shape
     rows_BTL = jnp.logical_or(allowed_BLL, jnp.eye(length, dtype=bool)[None])
     if target_positions_BP is not None:
@@ -53,7 +53,7 @@ def mask_relations(
 
 
 def _key_positions_BK(memory_BM: jnp.ndarray, length: int) -> jnp.ndarray:
-    """Return the positions of a window's keys, int32: memory below 0."""
+    """Return the positions of a window's keys, int32; those of memory are negative."""
     batch, mem_len = memory_BM.shape
     return jnp.broadcast_to(jnp.arange(-mem_len, length)[None], (batch, mem_len + length))
 
@@ -63,8 +63,8 @@ def document_bounds(
 ) -> tuple[jnp.ndarray, jnp.ndarray]:
     """Return the first and the last position of each row's own document, int32 [B, T]: content rows, then query rows.
 
-    document_start: int32, position of the first token of each token's document; below 0 where that came before the
-    window, so that the document's tokens in memory are seen. Each document ends where the next one starts.
+    document_start: int32, position of the first token of each token's document; negative if the document began before
+    the window, so that rows see its tokens in memory. Each document ends where the next one starts.
     """
     length = document_start_BL.shape[1]
     place_1L = jnp.arange(length)[None]
@@ -76,14 +76,14 @@ def document_bounds(
 
 
 def causal_bounds(row_BT: jnp.ndarray, reach: int | None) -> tuple[jnp.ndarray, jnp.ndarray]:
-    """Return the first and the last position that each row of `attn_type` uni sees: none after its own, nor one more
-    than `reach` before it (same_length; None = no bound). row: positions in the window (`_create_mask` of
+    """Return the first and the last position that each row of `attn_type` uni sees: none after its own, and at
+    most `reach` positions back (same_length; None = no limit). row: positions in the window (`_create_mask` of
     modeling.py)."""
     return jnp.full_like(row_BT, LOWEST) if reach is None else row_BT - reach, row_BT
 
 
 def _append_queries_BT(content_BL: jnp.ndarray, target_positions_BP: jnp.ndarray | None, less: int = 0) -> jnp.ndarray:
-    """Return a number for each content row, then for each query row that of its target, minus `less`."""
+    """Append to the numbers of the content rows those of the targets, minus `less`, for the query rows."""
     if target_positions_BP is None:
         return content_BL
     query_BP = jnp.take_along_axis(content_BL, target_positions_BP, axis=1) - less

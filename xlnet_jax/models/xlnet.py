@@ -1,8 +1,8 @@
 """The XLNet transformer: embeddings, layers under one scan, memory in and out (paper, section 2; `transformer_xl` of
 modeling.py).
 
-With positions "sinusoidal" (Vaswani et al. 2017) the layers know no distances: they have neither r kernel nor r biases.
-With norm "pre" the memory holds the residual stream, and its readers normalise it.
+With positions "sinusoidal" (Vaswani et al. 2017) the layers do not use distances and have no r kernel or r biases. With
+norm "pre" the memory holds the residual stream, and each layer normalizes what it reads.
 """
 
 import flax.linen as nn
@@ -31,16 +31,16 @@ from xlnet_jax.settings.config import ModelConfig
 
 
 class Layer(nn.Module):
-    """One layer of both streams. Scanned: (rows, memory of this layer) -> (rows, next memory of this layer).
+    """One scanned layer of both streams: (rows, memory of this layer) -> (rows, next memory of this layer).
 
-    Its rows are sown as `rows_BTD` into the collection "intermediates", where that is mutable: the hidden states after
-    every layer, [Z, B, T, D].
+    Sows its rows as `rows_BTD` into the collection "intermediates", if that is mutable: the hidden states after every
+    layer, [Z, B, T, D].
     """
 
     config: ModelConfig
     reuse_len: int
     train: bool
-    parts: int  # that the devices of a mesh divide the sequence into (kernels/mesh.py)
+    parts: int  # into which a mesh divides the sequence (kernels/mesh.py)
 
     @nn.compact
     def __call__(
@@ -53,7 +53,7 @@ class Layer(nn.Module):
         tied_biases_3NH: jnp.ndarray | None,
         row_T: jnp.ndarray | None,
     ) -> tuple[jnp.ndarray, jnp.ndarray]:
-        """mems: hidden states of memory; the others: as `Attention` takes them."""
+        """mems: hidden states of memory; the others: as in `Attention`."""
         c = self.config
         length = rows_BTD.shape[1] - relations.num_targets
         content_BLD, _ = split_parts(rows_BTD, length, self.parts)
@@ -68,7 +68,7 @@ class Layer(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Embeddings and layers. `mems_ZBMD` come in as an argument and go out as a result, gradients stopped."""
+    """Embeddings and layers. Takes `mems_ZBMD` as an argument and returns the new ones, without gradients."""
 
     config: ModelConfig
 
@@ -86,11 +86,11 @@ class Backbone(nn.Module):
     def __call__(
         self, inputs: Inputs, mems_ZBMD: jnp.ndarray | None = None, *, reuse_len: int | None = None, train: bool = False
     ) -> Outputs:
-        """Return the hidden states of both streams and the new memory: the newest config.mem_len of the old and of the
-        reused positions, or all where there are fewer.
+        """Return the hidden states of both streams and the new memory: the newest config.mem_len of the old and the
+        reused positions, or all if there are fewer.
 
         mems_ZBMD: hidden states of earlier windows, newest last (None = none); reuse_len: how many of this window's
-        first positions become memory (None = all); train: apply dropout (takes the rng "dropout"). Raises InputError on
+        first positions become memory (None = all); train: apply dropout (needs the rng "dropout"). Raises InputError on
         a query stream without relative positions.
         """
         c, (batch, length), parts = self.config, inputs.input_ids_BL.shape, count_parts()
@@ -99,13 +99,13 @@ class Backbone(nn.Module):
         drop, signals = Dropout(c.dropout, train), None
         rows_BTD, row_T = self._embed(inputs, parts), _row_numbers_T(inputs, parts)
         rows_BTD = drop(rows_BTD, inputs.example_B, row_T)
-        # Zero unused memory: NaN x 0 is NaN, even where masked.
+        # Zero unused memory: NaN x 0 is NaN, even under a mask.
         mems_ZBMD = jnp.where(inputs.memory_BM[None, :, :, None], mems_ZBMD, 0).astype(c.dtype)
         mem_len = mems_ZBMD.shape[2]
         relations = relate(inputs, mem_len, c)
         if c.positions == "relative":
             signals = signals_2RY(distances_R(length, mem_len + length, c.clamp_len), c.d_model)
-            # One mask for all examples: sines and cosines take the places of two examples.
+            # One mask for all examples; sines and cosines count as two examples.
             signals = drop(signals, jnp.arange(2))
         reused = min(length, length if reuse_len is None else reuse_len)
         layers = scan_layers(Layer, c, in_axes=(0, *[nn.broadcast] * 5))(c, reused, train, parts, name="layers")
@@ -124,13 +124,13 @@ class Backbone(nn.Module):
             look_up(self.word_embedding, inputs.input_ids_BL, c), ("batch", "length", "width")
         )
         if c.positions == "sinusoidal":
-            # Reading backwards flips the sign of places, as it does of distances.
+            # Reading backwards negates positions, as it negates distances.
             signs_B1 = jnp.where(inputs.is_reversed_B, -1, 1)[:, None]
             rows_BTD = add_signals(rows_BTD, signs_B1 * inputs.positions_BL)
         if inputs.target_positions_BP is None:
             return rows_BTD
         if c.positions != "relative":
-            raise InputError(f"model.positions {c.positions}: a query stream needs relative ones")
+            raise InputError(f"`model.positions` {c.positions}: a query stream needs relative positions")
         mask_embedding_D = partitioned_param(self, "mask_embedding", (c.d_model,), ("embed",), c.init_std)
         shape = (*inputs.target_positions_BP.shape, c.d_model)
         query_BPD = jnp.broadcast_to(mask_embedding_D[None, None], shape).astype(c.dtype)
@@ -142,8 +142,8 @@ class Backbone(nn.Module):
 
 
 class XLNetLM(nn.Module):
-    """Backbone and vocabulary logits of the stream that predicts. The output matrix is the word embedding; the bias is
-    a parameter of its own (`lm_loss` of modeling.py)."""
+    """Backbone and vocabulary logits of the predicting stream. The output matrix is the word embedding; the bias is a
+    separate parameter (`lm_loss` of modeling.py)."""
 
     config: ModelConfig
 
@@ -160,10 +160,10 @@ class XLNetLM(nn.Module):
         reuse_len: int | None = None,
         train: bool = False,
     ) -> tuple[jnp.ndarray, Outputs]:
-        """Return (float32 logits, outputs): logits [B, P, V] of the query stream, or [B, L, V] of the content stream
-        without one.
+        """Return (float32 logits, outputs): logits [B, P, V] of the query stream, or, without one, [B, L, V] of the
+        content stream.
 
-        at: positions, int32, at which the content stream predicts; None = at all."""
+        at: positions that the content stream predicts, int32; None = all."""
         outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)
         hidden = outputs.content_BLD if outputs.query_BPD is None else outputs.query_BPD
         if at_BP is not None:
@@ -172,7 +172,7 @@ class XLNetLM(nn.Module):
 
 
 def add_signals(embedded_BLD: jnp.ndarray, places_BL: jnp.ndarray) -> jnp.ndarray:
-    """Return embeddings, scaled by the root of their width, plus the signals of their places (positions "sinusoidal";
+    """Return embeddings, scaled by the square root of their width, plus position signals (positions "sinusoidal";
     Vaswani et al. 2017, sections 3.4 and 3.5)."""
     signals = signals_BLD(places_BL, embedded_BLD.shape[-1])
     return embedded_BLD * embedded_BLD.shape[-1] ** 0.5 + signals.astype(embedded_BLD.dtype)
@@ -181,7 +181,7 @@ def add_signals(embedded_BLD: jnp.ndarray, places_BL: jnp.ndarray) -> jnp.ndarra
 def relate(inputs: Inputs, mem_len: int, config: ModelConfig) -> Relations:
     """Return the relations of the inputs with segments, positions and, for attn_type uni, causal bounds.
 
-    Memory counts as segment 0, as in the original.
+    Memory has segment 0, as in the 2019 code.
     """
     query_BP, segment_BL = inputs.target_positions_BP, inputs.segment_ids_BL
     relations = inputs.relations._replace(query_position_BP=query_BP, is_reversed_B=inputs.is_reversed_B)
@@ -201,7 +201,7 @@ def relate(inputs: Inputs, mem_len: int, config: ModelConfig) -> Relations:
 
 
 def _row_numbers_T(inputs: Inputs, parts: int) -> jnp.ndarray | None:
-    """Return the numbers of the rows as they are in parts, int32; None where that is their order."""
+    """Return the row numbers in the order of the parts, int32; None if the rows are in order."""
     if parts == 1 or inputs.target_positions_BP is None:
         return None
     length, targets = inputs.input_ids_BL.shape[1], inputs.target_positions_BP.shape[1]

@@ -69,11 +69,11 @@ def test_what_learned_places_do_not_have_is_refused():
     params = {"params": random_params(ROBERTA, None)}
     long, ids = jnp.ones((1, 17), jnp.int32), jnp.ones((1, 4), jnp.int32)
     asked = compact_inputs(ids, target_positions_BP=jnp.zeros((1, 1), jnp.int32))
-    with pytest.raises(InputError, match=r"a window of 17 tokens: the network has learned 16 places"):
+    with pytest.raises(InputError, match=r"a window of 17 tokens is too long: the network has 16 learned positions"):
         BertLM(ROBERTA).apply(params, text_inputs(long))
-    with pytest.raises(InputError, match="there is no memory"):
+    with pytest.raises(InputError, match="has no memory"):
         BertLM(ROBERTA).apply(params, text_inputs(ids, mem_len=1))
-    with pytest.raises(InputError, match="there is no query stream"):
+    with pytest.raises(InputError, match="has no query stream"):
         BertLM(ROBERTA).apply(params, asked)
 
 
