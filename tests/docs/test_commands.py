@@ -19,7 +19,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.settings.config import ModelConfig
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHELL = re.compile(r"^ *```(?:bash|sh)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 FORM = r"\b(TASK|SOURCE|TARGET)\b"
 NOT_RUN = {

@@ -73,7 +73,7 @@ def untrained_run(tmp_path_factory):
         ("tokenizer.md", 11, "untrained_run"),
         ("data.md", 5, "untrained_run"),
         ("windows.md", 15, "untrained_run"),
-        ("measured.md", 8, "tmp_path"),
+        ("../benchmarks/README.md", 8, "tmp_path"),
     ],
 )
 def test_the_examples_of_a_page_print_what_they_say(page, at_least, fixture, request, monkeypatch):

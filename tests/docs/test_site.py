@@ -30,7 +30,7 @@ def links(page):
 
 def test_every_link_leads_to_a_file():
     """Colab opens a notebook alone, and PyPI README.md: their links are whole addresses."""
-    pages = [*ROOT.glob("*.md"), ROOT / "launch/README.md", *DOCS.glob("*.md")]
+    pages = [*ROOT.glob("*.md"), ROOT / "launch/README.md", ROOT / "benchmarks/README.md", *DOCS.glob("*.md")]
     found = [(page, page.parent / target) for page in pages for target in links(page)]
     pages += ROOT.glob("launch/colab/*.ipynb")
     found += [(page, ROOT / path) for page in pages for path in ADDRESS.findall(page.read_text())]
