@@ -1,6 +1,5 @@
-"""One window of a corpus as text and as a picture: its view, and what is printed of it: the parts, the targets in their
-order, the tokens read in place of targets, and the keys that each row sees.
-"""
+"""Show one window of a corpus: collect its data for the picture, and print its parts, its targets in order, the tokens
+that replace targets, and the keys that each row sees."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class Part:
 
 @dataclass(frozen=True)
 class WindowView:
-    """One row of a batch. Dimensions as in dims.py; arrays over the real targets have P rows, without padding."""
+    """One row of a batch. Dimensions are those of dims.py; P counts the real targets, without padding."""
 
     filling: Filling
     data: DataConfig
@@ -47,17 +46,17 @@ class WindowView:
     steps_per_block: int
     block: int
     partner: int  # block of a random B
-    is_next: bool  # B continues A, and comes after it
+    is_next: bool  # B is the text right after A
     is_reversed: bool
     mem_len: int
     mem_filled: int
     input_ids: np.ndarray  # int32 [L]
-    pieces: list[str]  # L pieces, as they are read
+    pieces: list[str]  # L pieces, as the network reads them
     segment_ids: np.ndarray  # int32 [L]
     perm_rank: np.ndarray  # int32 [L]
     document_start: np.ndarray | None  # int32 [L]; None = documents see each other
     targets: np.ndarray  # int32 [P], positions, ascending
-    predicted: dict[int, str]  # position of a target -> piece predicted there
+    predicted: dict[int, str]  # position of a target -> piece to predict
 
     @property
     def by_query_stream(self) -> bool:
@@ -71,7 +70,7 @@ class WindowView:
 
     @cached_property
     def parts(self) -> list[Part]:
-        """Parts of the window from its first position to its last, as data.window says; none is empty."""
+        """Parts of the window (data.window) in order of position, without empty ones."""
         length, reuse = len(self.pieces), self.data.reuse_len
         specials = [("<sep>", 0, length - 2), ("<cls>", 2, length - 1)]
         if self.data.window == "pairs":
@@ -90,17 +89,17 @@ class WindowView:
 
     @cached_property
     def place(self) -> dict[int, int]:
-        """Place of each target in the order, from 1, by its position."""
+        """Place of each target in the order, counted from 1, by position."""
         return {position: place for place, position in enumerate(self.order, start=1)}
 
     @cached_property
     def is_special(self) -> np.ndarray:
-        """Mask of <sep> and <cls>, bool [L]: they have a place in the order but are never predicted."""
+        """Mask of <sep> and <cls>, bool [L]. They have a rank but are never predicted."""
         return np.isin(self.input_ids, (SEP, CLS))
 
     @cached_property
     def key_rank(self) -> np.ndarray:
-        """Ranks of the keys, int64 [K]: memory, then the tokens. A row sees the keys whose rank is not above its own
+        """Ranks of the keys, int64 [K]: memory, then the tokens. A row sees the keys of at most its own rank
         (`permutation`)."""
         memory = np.full(self.mem_len, UNUSED_MEMORY, np.int64)
         memory[self.mem_len - self.mem_filled :] = FILLED_MEMORY
@@ -108,8 +107,8 @@ class WindowView:
 
     @cached_property
     def document(self) -> np.ndarray:
-        """Number of the document of each token, from 1 in reading order, where documents do not see each other: int64
-        [L]."""
+        """Number of the document of each token, counted from 1 in reading order, int64 [L]. All 1 if documents see
+        each other."""
         start = np.zeros(len(self.pieces)) if self.document_start is None else self.document_start
         return np.unique(start, return_inverse=True)[1] + 1
 
@@ -125,7 +124,7 @@ class WindowView:
         sees = self.key_rank <= rank[:, None]
         if self.document_start is None:
             return sees
-        place = np.arange(len(self.key_rank)) - self.mem_len  # below 0 in memory, into which a document may reach
+        place = np.arange(len(self.key_rank)) - self.mem_len  # below 0 in memory, where a document may begin
         end = np.searchsorted(self.document, self.document[positions], side="right")
         return sees & (place >= self.document_start[positions, None]) & (place < end[:, None])
 
@@ -164,23 +163,21 @@ def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) 
 
 
 def describe(view: WindowView) -> Iterator[RenderableType]:
-    """Yield the text that rich prints of a window: its origin, its tokens, its targets."""
+    """Yield what rich prints about a window: its origin, its tokens, its targets."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style=HEADING, width=10)
     for name, fact in _facts(view).items():
         table.add_row(name, Text(fact))
     yield table
-    yield Text("\nTEXT", HEADING).append(f"  in the order in which the row reads it{view.filling.mark}", "not bold")
+    yield Text("\nTEXT", HEADING).append(f"  in the row's reading order{view.filling.mark}", "not bold")
     yield _text(view, backwards=False)
     if view.is_reversed:
         yield Text("\nTEXT", HEADING).append("  the same tokens in the order of the text", "not bold")
         yield _text(view, backwards=True)
     if view.by_query_stream or not view.predicts_next:
-        name, what = (
-            ("ORDER", "in which the targets are predicted, and") if view.by_query_stream else ("TARGETS", "and")
-        )
+        name, what = ("ORDER", "of prediction, and") if view.by_query_stream else ("TARGETS", "and")
         keys = f"{len(view.key_rank)} keys ({view.mem_len} of memory, {len(view.pieces)} tokens)"
-        yield Text(f"\n{name}", HEADING).append(f"  {what} how many of the {keys} each sees", "not bold")
+        yield Text(f"\n{name}", HEADING).append(f"  {what} how many of the {keys} each target sees", "not bold")
         yield _order(view)
     yield Text(view.filling.legend)
 
@@ -193,22 +190,18 @@ def _facts(view: WindowView) -> dict[str, str]:
     once = "; drawn once for all visits of the block" if data.masking == "static" else ""
     direction = "backwards, from the end of the block to its beginning" if view.is_reversed else "forwards"
     window = f"window {view.step % view.steps_per_block + 1} of {view.steps_per_block}"
-    filled = f"{view.mem_filled} of {view.mem_len} positions hold the tokens before the window"
+    filled = f"{view.mem_filled} of {view.mem_len} positions are filled with the tokens before the window"
     facts = {
         "objective": view.filling.objective,
         "batch": f"step {view.step:,}, row {view.row:,}",
         "reads": f"block {view.block:,} {direction}",
-        "visit": f"{view.step // view.steps_per_block:,}, one reading of the block: this is {window}",
+        "visit": f"{view.step // view.steps_per_block:,} (one pass over the block), {window}",
         "window": f"{length} tokens: {lengths}{once}",
         "memory": filled if view.mem_len else "none",
     }
     if data.window == "pairs":
         a, b = (next(part.end - part.begin for part in view.parts if part.name == name) for name in "AB")
-        origin = (
-            "B is the continuation of A"
-            if view.is_next
-            else f"B is a random piece of text, from block {view.partner:,}"
-        )
+        origin = "B is the continuation of A" if view.is_next else f"B is random text from block {view.partner:,}"
         if data.pair_loss == "order":
             origin = "in order: B continues A" if view.is_next else "swapped: A continues B"
         facts["A, B"] = f"{a} + {b} tokens; {origin}"
@@ -225,19 +218,19 @@ def _targets(view: WindowView) -> str:
     slots = view.data.num_predict or len(view.targets)
     counted = f"{len(view.targets)} of {slots}"
     if empty := slots - len(view.targets):
-        counted += f"; {empty} found no token to predict: weight 0, not drawn"
+        counted += f"; {empty} empty slots with weight 0 are not shown"
     if view.filling.replaces:
         read = [view.pieces[position] for position in view.predicted]
         masked = sum(piece == SPECIAL_PIECES[MASK] for piece in read)
         kept = sum(piece == view.predicted[position] for piece, position in zip(read, view.predicted, strict=True))
-        counted += f"; {masked} read as <mask>, {len(read) - masked - kept} as another piece, {kept} as they are"
+        counted += f"; {masked} masked, {len(read) - masked - kept} replaced by another piece, {kept} unchanged"
     return counted
 
 
 def _text(view: WindowView, backwards: bool) -> Table:
     columns = ["part", "segment", *(["document"] if view.data.pack else []), "positions", ""]
     table = Table(*columns, box=None, pad_edge=False, header_style="dim")
-    # A part is cut where documents begin.
+    # Split the parts where documents begin.
     breaks = np.flatnonzero(np.diff(view.document)) + 1
     stretches = []
     for part in view.parts:
@@ -267,12 +260,12 @@ def _mark(view: WindowView, positions: Iterable[int]) -> Text:
 
 
 def _order(view: WindowView) -> Table:
-    """Return the targets in the order of their prediction; those predicted all at once, from left to right."""
+    """Return the table of targets in the order of prediction; by position if all are predicted at once."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     after_reused = "A and B" if view.data.window == "pairs" else "text"
     words = ("part", "piece", "read as") if view.filling.replaces else ("part", "piece")
     for name in (
-        "place",
+        "order",
         "rank",
         "position",
         *words,
@@ -281,7 +274,7 @@ def _order(view: WindowView) -> Table:
         after_reused,
         "targets",
         "<sep> <cls>",
-        "in all",
+        "total",
     ):
         table.add_column(name, justify="left" if name in words else "right")
     part_of = {position: part.name for part in view.parts for position in range(part.begin, part.end)}

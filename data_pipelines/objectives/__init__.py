@@ -1,6 +1,6 @@
-"""Arrays of a pretraining batch, and the types shared by the files of this folder, each of which turns windows of text
-into the batches of one objective and names the arrays that these have. The pipeline, the initialiser, the planner and
-docs/data.md read shape, type and meaning of an array from here."""
+"""Arrays of a pretraining batch, and the types that the modules of this folder share. Each module turns windows of text
+into the batches of one objective, and lists the arrays of these batches. The pipeline, the initializer, the planner and
+docs/windows.md take the shape, type and meaning of an array from here."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,39 +22,37 @@ class Field(NamedTuple):
 
 
 TOKENS = {
-    "input_ids": Field("BL", "int32", "tokens, in the order in which the row reads them"),
-    "perm_rank": Field("BL", "int32", "place in the factorization order; a row sees what does not rank above it"),
+    "input_ids": Field("BL", "int32", "tokens, in the reading order of the row"),
+    "perm_rank": Field("BL", "int32", "rank in the order of prediction"),
 }
 SEGMENTS = {"segment_ids": Field("BL", "int32", "0 = reused part and A, 1 = B, 2 = `<cls>`")}
 TARGETS = {
-    "target_positions": Field("BP", "int32", "where pieces are predicted, ascending; L - 1 on padding"),
-    "target_ids": Field("BP", "int32", "what is predicted there; 0 on padding"),
+    "target_positions": Field("BP", "int32", "positions of the targets, ascending; L - 1 on padding"),
+    "target_ids": Field("BP", "int32", "token to predict at each target position; 0 on padding"),
     "target_weights": Field("BP", "float32", "1.0, or 0.0 on padding"),
 }
 ROWS = {
     "is_reversed": Field("B", "bool", "the row reads its text backwards"),
-    "mem_filled": Field("B", "int32", "how many of the newest memory slots hold the row's own past"),
+    "mem_filled": Field("B", "int32", "number of filled memory slots, newest first"),
 }
 """Fields of every batch, filled by `BatchSource`."""
-PAIRS = {"is_next": Field("B", "bool", "B continues A, or comes after it; with `data.pair-loss` next or order")}
+PAIRS = {"is_next": Field("B", "bool", "B is the text right after A; with `--data.pair-loss` next or order")}
 """Fields of a batch with data.pair_loss, filled by `BatchSource`."""
 DOCUMENTS = {
-    "document_start": Field(
-        "BL", "int32", "position of the first token of the token's document, below 0 in memory; with `data.pack`"
-    ),
+    "document_start": Field("BL", "int32", "where the token's document starts, below 0 in memory; with `--data.pack`"),
 }
 """Fields of a batch with data.pack, filled by `BatchSource`."""
-HELD_OUT = {"row_weights": Field("B", "float32", "1.0, or 0.0 in a row that has no block; in held-out batches")}
+HELD_OUT = {"row_weights": Field("B", "float32", "1.0, or 0.0 in a row without a block; in held-out batches")}
 """Fields of a batch of held-out text, filled by `BatchSource`."""
 DENSE = {
-    "perm_mask": Field("BLL", "bool", "True = the row may not attend to the key; with `data.emit dense`"),
-    "target_mapping": Field("BPL", "float32", "one-hot position of each target; with `data.emit dense`"),
+    "perm_mask": Field("BLL", "bool", "True = the row may not attend to the key; with `--data.emit dense`"),
+    "target_mapping": Field("BPL", "float32", "one-hot position of each target; with `--data.emit dense`"),
 }
-"""Fields that take the place of perm_rank and target_positions in a dense batch (`permutation.to_dense`)."""
+"""Fields that replace perm_rank and target_positions in a dense batch (`permutation.to_dense`)."""
 
 
 def batch_spec(fields: Mapping[str, Field], data: DataConfig) -> dict[str, Field]:
-    """Return the fields of a batch with these settings. fields: those that the objective fills."""
+    """Return the fields of a batch with these settings. fields: the ones that the objective fills."""
     spec = {**fields, **ROWS}
     spec |= PAIRS if data.pair_loss != "none" else {}
     spec |= DOCUMENTS if data.pack else {}
@@ -64,7 +62,7 @@ def batch_spec(fields: Mapping[str, Field], data: DataConfig) -> dict[str, Field
 
 
 def shapes_of(fields: Mapping[str, Field], rows: int, data: DataConfig) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of the arrays of a batch of so many rows, by name."""
+    """Return the shapes of the arrays of a batch with `rows` rows, by name."""
     sizes = {"B": rows, "L": data.seq_len, "P": data.num_slots}
     return {name: tuple(sizes[letter] for letter in field.shape) for name, field in fields.items()}
 
@@ -75,9 +73,9 @@ Draw = Callable[[Purpose, int], np.ndarray]
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows before anything is masked, and what else a batch is made from."""
+    """Windows before masking, and everything else that a batch is made from."""
 
-    arrays: Batch  # as `cut_windows` returns them, is_reversed and, with data.pack, those of `documents_of`
+    arrays: Batch  # of `cut_windows`, is_reversed and, with data.pack, those of `documents_of`
     is_word_start: np.ndarray  # bool [V]
     draw: Draw
     data: DataConfig
@@ -90,11 +88,11 @@ class Filling:
 
     objective: str
     fill: Callable[[Windows], Batch]
-    """return the arrays that `fields` names"""
+    """returns the arrays listed in `fields`"""
     fields: Mapping[str, Field]
-    """arrays that `fill` returns, in compact form"""
+    """arrays that `fill` returns, in the compact form"""
     stream: Literal["query", "content"]
-    """the stream that predicts; the query stream has a row of its own for each target"""
+    """the stream that predicts; the query stream has a separate row for each target"""
     target: Literal["own", "next"]
     """token that a row at a target position predicts: the one at that position, or the one after it"""
     mark: str
@@ -104,5 +102,5 @@ class Filling:
 
     @property
     def replaces(self) -> bool:
-        """True if input_ids hold something else at targets: a content row would copy the token that it reads."""
+        """True if targets are masked or replaced in input_ids, as a content row could otherwise copy its target."""
         return self.stream == "content" and self.target == "own"

@@ -8,8 +8,8 @@ from xlnet_jax.dims import Batch
 
 
 def fill(windows: Windows) -> Batch:
-    """Return input_ids, perm_rank and the targets; there are no segments. The first token of a document is no target
-    where documents do not see each other."""
+    """Return input_ids, perm_rank and the targets; there are no segments. If documents do not see each other, the
+    first token of a document is not a target."""
     ids = windows.arrays["input_ids"]
     positions = np.broadcast_to(np.arange(windows.data.seq_len, dtype=np.int32), ids.shape)
     weights = np.ones(positions.shape, np.float32)
@@ -34,5 +34,5 @@ FILLING = Filling(
     target="next",
     mark="; each piece predicts the next one",
     legend="""
-Each position predicts the piece behind it, and sees the memory and the window up to itself.""",
+Each position predicts the next piece. It sees the memory and the window up to and including itself.""",
 )

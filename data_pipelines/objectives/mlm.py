@@ -1,5 +1,5 @@
-"""Batches of masked language modelling: the network reads something else in place of its targets (Devlin et al. 2019,
-section 3.1 and appendix A.1)."""
+"""Batches of masked language modelling: the input hides most targets (Devlin et al. 2019, section 3.1,
+appendix A.1)."""
 
 import numpy as np
 
@@ -13,12 +13,12 @@ from xlnet_jax.settings.config import DataConfig
 
 
 def fill(windows: Windows) -> Batch:
-    """Return input_ids, segment_ids, perm_rank and the targets. Targets are text alone: an unknown piece can be one, as
-    in BERT, but none of the other special symbols."""
+    """Return input_ids, segment_ids, perm_rank and the targets. Only text can be a target. As in BERT,
+    unknown pieces count as text, and the other special symbols do not."""
     ids, data = windows.arrays["input_ids"], windows.data
     is_text = (ids >= len(SPECIAL_PIECES)) | (ids == UNK)
     is_target = draw_targets(windows.is_word_start[ids], is_text, windows.arrays["is_reversed"], windows.draw, data)
-    # With memory the reused part, which becomes memory, must not see targets of the next window (models/masks.py).
+    # The reused part becomes memory, so it must not see targets of the next window (models/masks.py).
     rank = np.arange(data.seq_len, dtype=np.int32) >= data.reuse_len if windows.has_memory else np.zeros(data.seq_len)
     read = np.where(is_target, _replacements(ids, len(windows.is_word_start), windows.draw, data), ids)
     return {
@@ -30,7 +30,7 @@ def fill(windows: Windows) -> Batch:
 
 
 def _replacements(ids: np.ndarray, vocab_size: int, draw: Draw, data: DataConfig) -> np.ndarray:
-    """Return int64 [B, L]: what would be read at each position if it were a target."""
+    """Return int64 [B, L]: the token to read at each position if it is a target."""
     fate, which = np.split(draw(Purpose.REPLACEMENTS, 2 * data.seq_len), 2, axis=1)
     at_random = len(SPECIAL_PIECES) + choice(which, vocab_size - len(SPECIAL_PIECES))
     other = np.where(fate < data.mask_share + data.random_share, at_random, ids)
@@ -43,9 +43,10 @@ FILLING = Filling(
     fields={**TOKENS, **SEGMENTS, **TARGETS},
     stream="content",
     target="own",
-    mark="; [<mask>→piece] = what the network reads, and the target",
+    mark="; [<mask>→piece] = what the network reads → the target",
     legend="""
-A target is predicted by the row of the content stream at its place, which reads <mask>, a piece drawn at random, or
-the target itself. rank decides: a row sees what does not rank above it. Without memory all see all; with it the reused
-part, which becomes the memory of the next window, does not see what stands behind it: some of that is asked there.""",
+The content stream predicts each target at the target's own position. There it reads <mask>, a random piece, or the
+target itself. A row sees every token whose rank is at most its own. Without memory, every row sees the whole window.
+With memory, the reused part does not see the tokens after it: it becomes the memory of the next window, where some of
+those tokens are targets.""",
 )

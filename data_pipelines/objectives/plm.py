@@ -15,8 +15,8 @@ from xlnet_jax.dims import Batch
 def fill(windows: Windows) -> Batch:
     """Return input_ids, segment_ids, perm_rank and the targets; input_ids hold the targets themselves.
 
-    Where documents do not see each other, the first target of a document in which it would see no token at all is no
-    target, but context of the others.
+    If documents do not see each other, the first target of a document may see no token at all. Such a target becomes
+    context for the others.
     """
     ids, data, draw = windows.arrays["input_ids"], windows.data, windows.draw
     functional = (ids == SEP) | (ids == CLS)
@@ -51,9 +51,8 @@ FILLING = Filling(
     fields={**TOKENS, **SEGMENTS, **TARGETS},
     stream="query",
     target="own",
-    mark="; [3:piece] = a target, the third to be predicted",
+    mark="; [3:piece] = the third target in the order",
     legend="""
-A target is predicted by a row of the query stream, which knows the place of its token and not the token. It sees the
-memory, the tokens of the reused part that are no targets, for a target in A or B those of A and B too, and the targets
-before it in the order. rank decides: a row sees what ranks below it. <sep> and <cls> rank too, and are no targets.""",
+The query stream predicts each target from its position and from all tokens of lower rank: memory, context and earlier
+targets. Targets in the reused part do not see A and B. <sep> and <cls> have ranks, but are never targets.""",
 )

@@ -10,7 +10,8 @@ from xlnet_jax.dims import Batch
 
 
 def fill(windows: Windows) -> Batch:
-    """Return input_ids, perm_rank and the targets. A row's prefix has 1 to L - 1 tokens, each length as likely."""
+    """Return input_ids, perm_rank and the targets. A row's prefix has 1 to L - 1 tokens, with every length
+    equally likely."""
     ids, length = windows.arrays["input_ids"], windows.data.seq_len
     positions = np.broadcast_to(np.arange(length, dtype=np.int32), ids.shape)
     last_of_prefix = choice(windows.draw(Purpose.PREFIX, 1), length - 1)  # int64 [B, 1]
@@ -29,8 +30,8 @@ FILLING = Filling(
     fields={**TOKENS, **TARGETS},
     stream="content",
     target="next",
-    mark="; each piece from the end of the prefix on predicts the next one",
+    mark="; each piece from the last one of the prefix on predicts the next",
     legend="""
-The positions of the prefix see the memory and the whole prefix. Its last position and each later position predict the
-next piece from the memory, the prefix, and the window up to themselves.""",
+Positions in the prefix see the memory and the whole prefix. The last position of the prefix and every later position
+predict the next piece from the memory, the prefix, and the window up to and including themselves.""",
 )

@@ -1,4 +1,4 @@
-"""Batches of replaced token detection: masked ones for its generator, and a seed for the pieces that the generator
+"""Batches of replaced token detection: masked windows for the generator, and a seed for the pieces that the generator
 draws (Clark et al. 2020, section 2)."""
 
 from dataclasses import replace
@@ -20,7 +20,8 @@ FILLING = replace(
     objective="rtd",
     fill=fill,
     fields={**mlm.FILLING.fields, "noise_seed": Field("B", "int32", "seed of the pieces that a generator draws; rtd")},
-    mark="; [<mask>→piece] = what the generator reads, and the target",
+    mark="; [<mask>→piece] = what the generator reads → the target",
     legend=f"""{mlm.FILLING.legend}
-All this is the generator's. The network reads what it draws in place of its targets, and judges every token.""",
+This describes the generator. The network reads the generator's samples in place of the targets, and predicts for
+every token whether it was replaced.""",
 )

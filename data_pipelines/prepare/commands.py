@@ -134,7 +134,7 @@ def print_corpus(settings: PrepareSettings | CheckSettings) -> None:
         corpus.check()
         shards = [shard for split in corpus.manifest.splits.values() for shard in split.shards]
         size = sum(shard.num_bytes for shard in shards)
-        print(f"corpus      {corpus.folder}, {len(shards):,} shards, {size:,} bytes, as they were written")
+        print(f"corpus      {corpus.folder}, {len(shards):,} shards, {size:,} bytes: all checksums match")
         return
     begin = time.monotonic()
     was_there = epath.Path(settings.out).expanduser().exists()
@@ -143,12 +143,12 @@ def print_corpus(settings: PrepareSettings | CheckSettings) -> None:
     seconds = time.monotonic() - begin
     manifest = corpus.manifest
     tokens = sum(split.tokens for split in manifest.splits.values())
-    took = "was there" if was_there else f"{seconds:.1f} s, {tokens / seconds:,.0f} tokens/s"
+    took = "already there" if was_there else f"{seconds:.1f} s, {tokens / seconds:,.0f} tokens/s"
     print(f"corpus      {corpus.folder}, {took}")
     normalization = corpus.tokenizer.settings.normalization
     print(f"tokenizer   {corpus.tokenizer.vocab_size:,} pieces, normalization {normalization}")
     for split_name, split in manifest.splits.items():
-        dropped = f", {split.dropped_tokens:,} behind the last block dropped" if split.dropped_tokens else ""
+        dropped = f", {split.dropped_tokens:,} after the last block dropped" if split.dropped_tokens else ""
         print(
             f"{split_name:11} {split.blocks:,} blocks of {corpus.block_len:,} from {split.documents:,} documents, "
             f"{split.tokens:,} tokens{dropped}"

@@ -41,7 +41,7 @@ NAME: dict[TokenLevel, str] = {
 OPTIONS = {
     "lower": "lowercase",
     "keep_accents": "no NFKD, accents stay",
-    "split_digit_commas": "digits are split from a comma behind them",
+    "split_digit_commas": "commas are split from the digits before them",
     "remove_space": "white space collapsed",
 }
 TokenizerPath = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER")]

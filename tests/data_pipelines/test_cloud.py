@@ -86,7 +86,7 @@ def test_a_corpus_is_prepared_from_a_bucket_into_a_bucket(
     assert str(inspect_window(settings).corpus.folder) == out
 
     assert prepare_command.main(["--check", out]) == 0
-    line = r"corpus      gs://bucket/corpora/novel, 4 shards, [\d,]+ bytes, as they were written\n"
+    line = r"corpus      gs://bucket/corpora/novel, 4 shards, [\d,]+ bytes: all checksums match\n"
     assert re.fullmatch(line, capsys.readouterr().out)
     shard = min((bucket / "corpora" / "novel").glob("corpus-train*"))
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")

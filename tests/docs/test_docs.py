@@ -70,9 +70,9 @@ def untrained_run(tmp_path_factory):
         ("model.md", 11, "demo_run"),
         ("evaluate.md", 13, "demo_run"),
         ("generate.md", 7, "demo_run"),
-        ("tokenizer.md", 11, "untrained_run"),
-        ("data.md", 5, "untrained_run"),
-        ("windows.md", 15, "untrained_run"),
+        ("tokenizer.md", 4, "untrained_run"),
+        ("data.md", 9, "untrained_run"),
+        ("windows.md", 13, "untrained_run"),
         ("../benchmarks/README.md", 8, "tmp_path"),
     ],
 )
@@ -115,10 +115,11 @@ def test_the_settings_named_beside_those_of_transformers_exist():
     assert [name for name in re.findall(r"`xlnet_jax\.([a-z_]+)", text) if not hasattr(xlnet_jax, name)] == []
 
 
-@pytest.mark.parametrize(("page", "count"), [("tokenizer.md", 7), ("data.md", 2), ("windows.md", 3)])
+@pytest.mark.parametrize(("page", "count"), [("tokenizer.md", 2), ("data.md", 2), ("windows.md", 1)])
 def test_the_commands_print_what_they_say(page, count, untrained_run, monkeypatch, capsys):
     monkeypatch.chdir(untrained_run)
-    blocks = re.findall(r"^```console\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+    text = (DOCS / page).read_text().replace("\\\n", " ")
+    blocks = re.findall(r"^```console\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     shown = [part.partition("\n") for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
     shown = [(shlex.split(command)[2:], said) for command, _, said in shown if "data_pipelines" in command]
     assert len(shown) == count

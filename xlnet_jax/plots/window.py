@@ -41,15 +41,15 @@ COLOURS = {
     Cell.HIDDEN: ("#f2f2f2", "may not see"),
     Cell.SEEN: ("#8ecae6", "may see"),
     Cell.SEEN_TARGET: ("#e69f00", "may see: a target"),
-    Cell.ITSELF: ("#003f5c", "itself: a content row knows what it reads"),
-    Cell.UNUSED: ("#bdbdbd", "memory that holds nothing yet"),
+    Cell.ITSELF: ("#003f5c", "itself: content rows see their own token"),
+    Cell.UNUSED: ("#bdbdbd", "memory that is still empty"),
     Cell.MAPPED: ("#000000", "target mapping: 1"),
 }
 TARGET_COLOUR, TEXT_COLOUR = "#a84300", "#222222"
 
 HOW_TO_READ = (
-    "How to read it. A row asks; the coloured cells of its line are what it may see: tokens of the window, and the "
-    "memory of the text before it. "
+    "How to read it: each line is one row of the network, and its colored cells are what the row may see: tokens of "
+    "the window, and memory of the text before it. "
 )
 
 
@@ -140,7 +140,7 @@ def _draw_panels(panel: Any, window: "WindowView", axis: Axis, letter_height: fl
     heights = [max(len(m), letter_height) for m in matrices]
     plots = list(panel.subplots(len(matrices), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0])
     names = ("content stream", "query stream", "target mapping")
-    shapes = ("asks: a row a token", "asks: a row a target", "a row a target")
+    shapes = ("one row per token", "one row per target", "one row per target")
     for axes, matrix, name, shape in zip(plots, matrices, names, shapes, strict=False):
         if len(matrix):
             axes.imshow(matrix, cmap=colours, vmin=0, vmax=len(Cell) - 1, aspect="auto", interpolation="nearest")
@@ -202,7 +202,7 @@ def _draw_whole(panel: Any, window: "WindowView", stretch: range) -> None:
     corner, size = (axis.column(stretch.start) - 0.5, axis.row(stretch.start) - 0.5), len(stretch) / axis.step
     plots[0].add_patch(Rectangle(corner, size, size, fill=False, ec=TARGET_COLOUR, lw=2, zorder=5))
     shown = "The whole window" if axis.step == 1 else f"The whole window, one token of {axis.step}"
-    panel.suptitle(f"{shown} (the frame is enlarged beside it)", fontsize=11)
+    panel.suptitle(f"{shown} (the frame is enlarged on the right)", fontsize=11)
 
 
 def _draw_close(panel: Any, window: "WindowView", axis: Axis) -> None:
@@ -255,10 +255,8 @@ def _draw_legend(figure: Any, window: "WindowView") -> None:
         if cell not in left_out
     ]
     width = int(figure.get_figwidth() * 15)
-    written = (
-        "n·token is the n-th target. " if window.by_query_stream else "read → token is a row that predicts a token. "
-    )
-    apart = "Documents of a window do not see each other. " if window.data.pack else ""
+    written = "n·token is the n-th target. " if window.by_query_stream else "input → target marks a row that predicts. "
+    apart = "Documents in a window do not see each other. " if window.data.pack else ""
     figure.legend(
         handles=patches,
         loc="outside lower center",

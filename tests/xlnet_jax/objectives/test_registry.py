@@ -55,7 +55,7 @@ def test_the_table_of_arrays_in_the_docs_is_that_of_the_objectives():
     ]
     assert (
         "\n".join(["| array | shape | dtype | meaning |", "|---|---|---|---|", *rows, ""])
-        in (ROOT / "docs" / "data.md").read_text()
+        in (ROOT / "docs" / "windows.md").read_text()
     )
 
 
