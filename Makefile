@@ -10,7 +10,7 @@ ARGS ?=
 MINUTES ?= 10
 SEED ?= 0
 
-.PHONY: train test check constraints fuzz faults lint format docs docs-serve package gpu-plans slurm clean
+.PHONY: train test check constraints fuzz faults lint format reference docs docs-serve package gpu-plans slurm clean
 .DELETE_ON_ERROR:
 
 train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" passes settings on
@@ -40,6 +40,9 @@ constraints: $(STAMP)-base  ## write the newest versions of all packages into co
 format: $(STAMP)-lint
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+reference: $(STAMP)-base  ## write docs/settings.md and docs/api.md from the code
+	$(BIN)/python docs/reference.py
 
 docs: $(STAMP)-docs  ## build the documentation site into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
