@@ -1,8 +1,10 @@
 """Hooks of the documentation site (mkdocs.yml): pages from outside docs/, and links out of it.
 
-The pages are written to be read in the repository as well: links are relative paths there.
+Pages are written for GitHub too, where links are relative paths.
 """
 
+import base64
+import json
 import re
 from pathlib import Path
 from posixpath import normpath
@@ -14,20 +16,56 @@ FROM_OUTSIDE = {
     "README.md": "first_run.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "launch/colab/pretrain_tpu.ipynb": "notebook_pretrain.md",
+    "launch/colab/finetune_tpu.ipynb": "notebook_finetune.md",
+    "launch/colab/library.ipynb": "notebook_library.md",
 }
-"""Pages of the repository that the site shows too, by the name that each has there."""
+"""Pages of the repository that the site shows too, each with its name on the site."""
+GENERATED = ("settings.md", "api.md")
+"""Pages that docs/reference.py writes: nobody edits them."""
 _LINK = re.compile(r"(\]\()([^)\s#]+)([^)\s]*\))")
+_IMAGE_ELSEWHERE = re.compile(r"!\[([^\]]*)\]\(https?:[^)\s]*\)")
 
 
 def on_files(files, config):
     """Add the pages that lie outside docs/."""
+    for name in GENERATED:
+        files.get_file_from_path(name).edit_uri = None
     for source, name in FROM_OUTSIDE.items():
-        files.append(File.generated(config, name, content=(ROOT / source).read_text()))
+        text, images = (ROOT / source).read_text(), {}
+        if source.endswith(".ipynb"):
+            text, images = from_notebook(json.loads(text), Path(name).stem)
+        page = File.generated(config, name, content=text)
+        page.edit_uri = f"../{source}"
+        files.append(page)
+        for image, content in images.items():
+            files.append(File.generated(config, image, content=content))
     return files
 
 
+def from_notebook(notebook, stem):
+    """Return a notebook's cells and outputs as Markdown, and its images by name. stem: begins the names of images."""
+    parts, images = [], {}
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        printed = ""
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {"text/plain": output.get("text", "")})
+            if "image/png" in data:
+                image = f"{stem}_{len(images)}.png"
+                images[image] = base64.b64decode("".join(data["image/png"]))
+                parts.append(f"![Output of the cell above]({image})")
+            elif "text/markdown" in data:
+                parts.append("".join(data["text/markdown"]))
+            else:
+                printed += "".join(data["text/plain"]).rstrip("\n") + "\n"
+        parts += [f"```text\n{printed}```"] if printed else []
+    return "\n\n".join(parts), images
+
+
 def on_page_markdown(markdown, page, config, files):
-    """Point links to the site's own pages or to the repository."""
+    """Point links to the site's own pages or to the repository, and leave out images of other hosts."""
     place = Path({name: source for source, name in FROM_OUTSIDE.items()}.get(page.file.src_uri, "docs/any.md")).parent
     of_the_repository = f"{config.repo_url}/blob/main/"
     images_of_the_repository = f"{config.repo_url}/raw/main/"
@@ -36,7 +74,7 @@ def on_page_markdown(markdown, page, config, files):
         target = link[2]
         if target.startswith((of_the_repository, images_of_the_repository)):
             path = target.removeprefix(of_the_repository).removeprefix(images_of_the_repository)
-        elif "://" in target:
+        elif "://" in target or files.get_file_from_path(target):
             return link[0]
         else:
             path = normpath((place / target).as_posix())
@@ -48,4 +86,9 @@ def on_page_markdown(markdown, page, config, files):
             return link[1] + path.removeprefix("docs/") + link[3]
         return link[1] + of_the_repository + path + link[3]
 
-    return _LINK.sub(site_link, markdown)
+    return _IMAGE_ELSEWHERE.sub(r"\1", _LINK.sub(site_link, markdown))
+
+
+def on_post_page(output, page, config):
+    """Keep the theme from asking GitHub for the repository's stars: the site sends no request to other hosts."""
+    return output.replace(' data-md-component="source"', "")

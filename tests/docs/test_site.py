@@ -15,7 +15,6 @@ from docs.reference import pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 OF_JAX = {"tasks are unhealthy", "the leader task was preempted"}
 HOSTS = r"https://(?:github\.com|colab\.research\.google\.com/github)"
 ADDRESS = re.compile(rf"{HOSTS}/xlnet-jax/xlnet_jax/(?:blob|raw)/main/([^)\s#\"\\]+)")
@@ -39,12 +38,13 @@ def test_every_link_leads_to_a_file():
 
 def test_index_and_site_list_every_page_once():
     pages = sorted(page.name for page in DOCS.glob("*.md"))
-    listed = [target for target in links(DOCS / "README.md") if "/" not in target]
+    listed = [target for target in links(DOCS / "README.md") if re.fullmatch(r"\w+\.md", target)]
     assert sorted([*listed, "README.md"]) == pages
     entries = [entry for section in SETTINGS["nav"] for entries in section.values() for entry in entries]
     shown = [page for entry in entries for page in (entry.values() if isinstance(entry, dict) else [entry])]
     of_the_repository = ["first_run.md", "contributing.md", "changelog.md"]
-    assert sorted(shown) == sorted([*pages, *of_the_repository])
+    notebooks = ["notebook_pretrain.md", "notebook_finetune.md", "notebook_library.md"]
+    assert sorted(shown) == sorted([*pages, *of_the_repository, *notebooks])
     package = configparser.ConfigParser()
     package.read(ROOT / "setup.cfg")
     assert SETTINGS["repo_url"] == package["metadata"]["url"]
@@ -66,11 +66,12 @@ def test_the_site_builds_without_a_warning(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
-    pages = [page.read_text() for page in (tmp_path / "site").rglob("*.html")]
-    fetched = {
-        url for page in pages for url in re.findall(r'(?:src|<link rel="stylesheet" href)="(https?:[^"]*)"', page)
-    }
-    assert fetched <= {BADGE}
+    html = "\n".join(page.read_text() for page in (tmp_path / "site").rglob("*.html"))
+    assert re.findall(r'(?:src|<link rel="stylesheet" href)="https?:[^"]*"', html) == [], "requests to other hosts"
+    assert 'data-md-component="source"' not in html, "asks GitHub for the repository's stars"
+    edited = re.findall(rf'href="{SETTINGS["repo_url"]}/edit/main/([^"]*)"', html)
+    assert "CONTRIBUTING.md" in edited
+    assert [path for path in edited if not (ROOT / path).exists()] == []
 
 
 def test_the_messages_among_the_symptoms_are_printed_somewhere():
