@@ -178,8 +178,13 @@ def read_lines(sources: Sequence[Source]) -> Iterator[str]:
 
 
 def survey(sources: Sequence[Source]) -> Survey:
-    """Return what decides the normalisation of a text: counts of SAMPLE_LINES lines, from the beginnings of up to
-    SAMPLED_FILES files or slices all over the sources. Raises InputError on bytes that are not text."""
+    """Return what decides the normalisation of a text: counts of `sample_lines`. Raises InputError on bytes that are
+    not text."""
+    return Survey.of(sample_lines(sources))
+
+
+def sample_lines(sources: Sequence[Source]) -> Iterator[str]:
+    """Return SAMPLE_LINES lines, from the beginnings of up to SAMPLED_FILES files or slices all over the sources."""
     units = [unit for source in sources for unit in source.units]
     chosen = units[:: -(-len(units) // SAMPLED_FILES) or 1]
 
@@ -187,7 +192,7 @@ def survey(sources: Sequence[Source]) -> Survey:
         lines = (line.strip() for chunk in unit.chunks() for line in chunk.split("\n"))
         return itertools.islice(filter(None, lines), -(-SAMPLE_LINES // len(chosen)))
 
-    return Survey.of(itertools.chain.from_iterable(map(sample, chosen)))
+    return itertools.chain.from_iterable(map(sample, chosen))
 
 
 def choose_normalization(sources: Sequence[Source]) -> Normalization:

@@ -205,6 +205,8 @@ def prepare(
         return corpus
 
     demand_place(out)
+    for source in (*given["validation"], *given["train"]):
+        tokenizer.demand_known(sources.sample_lines([source]), f"text {source.given}")
     runner = runner or LocalRunner()
     with resumable_folder(out) as (folder, work):
         # Validation first: mistakes in the shorter text are found sooner.
@@ -217,7 +219,8 @@ def prepare(
         origins: dict[str, Any] = {}
         for split, of_split in text.items():
             for source in of_split:
-                _demand_blocks(source, split, 1 if held_out else 2, block_len)
+                name = f"{split} text" if learned else "text"
+                _demand_blocks(source, name, 1 if held_out else 2, block_len)
             contents[split] = [(source, stretches_of(source)) for source in of_split]
             made_from[split] = [source.fingerprint for source in of_split] or None
             if any(source.given.remote for source in of_split):
@@ -283,12 +286,12 @@ def _refuse_copies(train: Sequence[EncodedSource], validation: Sequence[EncodedS
             tell(f"{name}: the training text holds {copies:,} of its {len(documents):,} documents")
 
 
-def _demand_blocks(source: EncodedSource, split: SplitName, blocks: int, block_len: int) -> None:
+def _demand_blocks(source: EncodedSource, name: str, blocks: int, block_len: int) -> None:
     if not source.tokens:
         raise sources.no_text([source.given])
     if source.tokens < blocks * block_len:
         needed = f"a block of {block_len}" if blocks == 1 else f"a block of {block_len}, and another to hold out"
-        raise InputError(f"{split} text {source.given.given} has {source.tokens} tokens, and needs {needed}: {REMEDY}")
+        raise InputError(f"{name} {source.given.given} has {source.tokens} tokens, and needs {needed}: {REMEDY}")
 
 
 def _hold_out(train: Sequence[EncodedSource], fraction: float, block_len: int) -> dict[SplitName, list[Content]]:

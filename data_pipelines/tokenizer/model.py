@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, Literal
@@ -46,6 +47,10 @@ UNITS = {"word": re.compile(f"{SPACE}[^{SPACE}]*"), "character": re.compile(".",
 LONG_LINE = 2**16  # characters; longer lines are encoded in parts
 PART = re.compile(rf"(.{{1,{LONG_LINE}}}|[^ ]+)(?: |\Z)", re.DOTALL)
 """A part of a long line, between spaces: as many characters as fit, or one longer word"""
+
+
+KNOWN_SAMPLE, MOST_UNKNOWN = 200_000, 0.5
+"""Characters of a text that `Tokenizer.demand_known` looks at, and the largest share of unknown letters it allows"""
 
 
 class Tokenizer:
@@ -204,6 +209,36 @@ class Tokenizer:
                 for k, text in zip(places, unknown, strict=True):
                     of_line[k] = text
         return pieces
+
+    def demand_known(self, texts: Iterable[str], name: str) -> float:
+        """Return the share of the letters in texts that are in unknown pieces, 0 to 1; of a long text, in its first
+        KNOWN_SAMPLE characters. Raises InputError, which calls the text `name`, where it is above MOST_UNKNOWN.
+
+        Letters, because SentencePiece makes one piece of neighbouring unknown characters, and knows the punctuation of
+        most scripts.
+        """
+        lines, room = [], KNOWN_SAMPLE
+        for text in texts:
+            lines.append(text[:room])
+            room -= len(lines[-1])
+            if not room:
+                break
+        rows = self.encode_lines(lines)
+        with_unknown = [i for i, ids in enumerate(rows) if UNK in ids]
+        if not with_unknown:
+            return 0.0
+        texts_of = self.encode_pieces([lines[i] for i in with_unknown])
+        pairs = (zip(rows[i], pieces, strict=True) for i, pieces in zip(with_unknown, texts_of, strict=True))
+        unknown = [c for row in pairs for i, piece in row if i == UNK for c in piece if c.isalpha()]
+        share = len(unknown) / max(sum(c.isalpha() for line in self.settings.normalize(lines) for c in line), 1)
+        if share > MOST_UNKNOWN:
+            example, _ = Counter(unknown).most_common(1)[0]
+            raise InputError(
+                f"{name}: the tokenizer does not know {share:.0%} of the letters, such as {example!r}, and would read "
+                "them as <unk>: train a tokenizer on this text (python -m data_pipelines.tokenizer train) and a "
+                "network with it, or take a checkpoint for this script"
+            )
+        return share
 
     def decode(self, ids: np.ndarray) -> str:
         """Return the text of ids, int [E], without control pieces such as <sep>."""

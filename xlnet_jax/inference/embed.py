@@ -118,6 +118,8 @@ def embed_files(settings: EmbedSettings) -> tuple[int, int]:
     done = width = 0
     with progress() as show, complete_file(settings.out) as partial, writer(partial) as append:
         while records := list(itertools.islice(texts, TEXTS_AT_ONCE)):
+            if not done:
+                pretrained.demand_tokenizer().demand_known((r.text for r in records), "the text")
             vectors_BD = embed([r.text for r in records], names=[r.where for r in records])
             append([done + i if r.id is None else r.id for i, r in enumerate(records)], vectors_BD)
             done, width = done + len(vectors_BD), vectors_BD.shape[1]

@@ -159,6 +159,7 @@ def draw_texts(
     sampler = Sampler(loaded or load_with_tokenizer(settings.checkpoint, settings.tokenizer), settings)
     tokenizer, rows = sampler.tokenizer, []
     for prompt in prompts:
+        tokenizer.demand_known([prefix, prompt], "the prompt")
         text = read_prompt(tokenizer, prompt, prefix, settings.gap_pieces, settings.max_new_tokens)
         sampler.demand_room(text)
         rows += [(prompt, text)] * settings.num_samples

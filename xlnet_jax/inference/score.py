@@ -156,6 +156,8 @@ def score_files(settings: ScoreSettings) -> Totals:
     done, pieces, log_likelihood, unknown = 0, 0, 0.0, 0
     with progress(shown=settings.out is not None) as show, _open(settings.out) as file:
         while records := list(itertools.islice(texts, TEXTS_AT_ONCE)):
+            if not done:
+                pretrained.demand_tokenizer().demand_known((r.text for r in records), "the text")
             scores = score_texts(
                 pretrained, [r.text for r in records], settings.orders, context=settings.context, seed=settings.seed,
                 max_len=max_len, names=[r.where for r in records],

@@ -221,7 +221,7 @@ def _report(evaluation: Evaluation) -> str:
         f"text        {evaluation.text}: {split.blocks:,} blocks of {manifest.record.block_len:,} tokens{dropped}",
         f"windows     {found.windows:,} of {c.seq_len} tokens, {c.batch_size} a batch, memory {m.mem_len}{left_out}",
         f"targets     {found.targets:,} pieces",
-        f"unknown     {unknown / max(pieces, 1):.2%} of the pieces: {unknown:,} of {pieces:,} are <unk>",
+        f"unknown     {found.content.unknown_share:.2%} of the pieces: {unknown:,} of {pieces:,} are <unk>",
         f"loss        {found.loss:.4f} nats a piece, {side} the unigram line",
         f"unigram     {found.unigram:.4f} nats a piece, by the frequencies of {evaluation.known}",
         *_units(found),
@@ -234,7 +234,12 @@ def _report(evaluation: Evaluation) -> str:
             f"detection   {others['detection_loss']:.4f} nats a token, {others['detection_accuracy']:.2%} right, where "
             f"{others['replaced_share']:.2%} are replaced: the loss above is the generator's"
         ]
-    return "\n".join(lines)
+    return "\n".join([*lines, _COMPARABLE])
+
+
+_COMPARABLE = (
+    "compare     perplexity a piece between models with one tokenizer only; else bits a character, at equal <unk>"
+)
 
 
 def _units(found: Measured) -> Iterator[str]:

@@ -40,6 +40,11 @@ class Content:
     unknown: int  # pieces that the vocabulary does not have
     documents: int  # ends of documents, not counted above
 
+    @property
+    def unknown_share(self) -> float:
+        """Share of the pieces that the vocabulary does not have, 0 to 1."""
+        return self.unknown / max(self.pieces, 1)
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -67,6 +72,7 @@ class Measured:
         """
         plain = asdict(self)
         found = {**plain.pop("content"), **plain.pop("besides"), **plain}
+        found["unknown_share"] = self.content.unknown_share
         kind, bits = objective_named(self.objective).loss, self.loss / math.log(2)
         if kind == "pseudo":
             return found | {"pseudo_perplexity": math.exp(self.loss)}
