@@ -101,6 +101,7 @@ def test_the_table_says_what_was_spent_and_learned(compared):
     )
     assert head == f"| {columns} |"
     corpus = Corpus(compared / "corpus")
+    assert rows.pop().startswith("| baseline |  |")
     for row, (name, numbers) in zip(rows, found.items(), strict=True):
         data = Workdir(compared / name / "seed-0/pretrained").settings(Config).data
         batches_of_all_blocks = corpus.num_blocks("train") // 8 * windows.steps_per_block(corpus.block_len, data)

@@ -50,11 +50,18 @@ THRESHOLDS = "thresholds.json"
 
 
 @dataclasses.dataclass(frozen=True)
+class _Baseline:
+    answer: str = ""
+    metrics: dict[str, float | None] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
 class Results:
     """Content of results.json that is read again."""
 
     checkpoint: str | None = None
     metrics: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    baseline: _Baseline | None = None
 
 
 @dataclasses.dataclass(frozen=True)

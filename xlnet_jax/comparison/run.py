@@ -155,6 +155,7 @@ def collect_results(comparison: Comparison) -> dict[str, Any]:
     Of each contender: the cost of one pretraining as `parameters`, steps (`updates`), `tokens`, FLOPs (`operations`)
     and `passes` over the text; and over the seeds (`summarize`) its `held_out_loss`, in nats per target, its
     `pair_loss`, in nats per window, where it has one, and the metric of each task on the held-out examples.
+    `baselines` has the metric of each task's trivial answer.
     """
     settings, contenders = comparison.settings, {}
     metrics = {task: config.selection.metric or make_task(config).metric for task, config in comparison.tasks.items()}
@@ -175,8 +176,12 @@ def collect_results(comparison: Comparison) -> dict[str, Any]:
         for task, metric in metrics.items():
             files = {seed: comparison.folder(name, seed, task) / RESULTS for seed in settings.seeds}
             contenders[name][task] = summarize({seed: _read_score(file, metric) for seed, file in files.items()})
+    first = next(iter(comparison.contenders)), settings.seeds[0]  # all runs of a task have one baseline
+    baselines = {
+        task: _read_baseline(comparison.folder(*first, task) / RESULTS, name) for task, name in metrics.items()
+    }
     budget = {"budget": settings.budget, "equal": settings.equal, "seeds": list(settings.seeds)}
-    return budget | {"metrics": metrics, "contenders": contenders}
+    return budget | {"metrics": metrics, "baselines": baselines, "contenders": contenders}
 
 
 def _read_score(file: epath.Path, metric: str) -> float:
@@ -185,6 +190,11 @@ def _read_score(file: epath.Path, metric: str) -> float:
     if metric not in metrics:
         raise InputError(f"{file} is damaged: it has no {metric}; {again}")
     return math.nan if (score := metrics[metric]) is None else score
+
+
+def _read_baseline(file: epath.Path, metric: str) -> float | None:
+    baseline = read_versioned(file, "results", Results).baseline
+    return baseline.metrics.get(metric) if baseline else None
 
 
 def summarize(by_seed: Mapping[int, float]) -> dict[str, Any]:
@@ -206,12 +216,17 @@ def make_table(results: Mapping[str, Any]) -> str:
         costs = [f"{numbers[key]:,}" for key in ("parameters", "updates", "tokens")]
         shares = [f"{numbers['operations']:.3g}", f"{numbers['passes']:.2g}"]
         rows.append([name, *costs, *shares, *(show_summary(numbers.get(key)) for key in (*losses, *metrics))])
+    if metrics:
+        baselines = ("" if (value := results["baselines"][task]) is None else f"{value:.3f}" for task in metrics)
+        rows.append(["baseline", *[""] * (len(head) - 1), *baselines])
     over = f"Mean ± sample deviation over the seeds {', '.join(seeds)}." if seeds[1:] else f"One seed, {seeds[0]}."
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     return (
         f"{table}\nBudget: {results['budget']:,.0f} {results['equal']} each. {over}\n"
         "Held-out loss is in nats per target of a contender's own objective: losses of different objectives do not "
         "compare. Tasks do.\n"
+        + "The baseline of a task is what an answer scores that reads no text, such as the most frequent label.\n"
+        * bool(metrics)
     )
 
 

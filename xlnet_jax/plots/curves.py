@@ -45,7 +45,8 @@ def draw_learning_curves(
 ) -> bool:
     """Write a PNG of the training loss and a metric; return False, and write nothing, if the records have neither.
 
-    metric: its name; "" if nothing is evaluated. best: step of the checkpoint with the best metric.
+    The metric's panel has the baseline as a dashed line where the records hold one. metric: its name; "" if nothing is
+    evaluated. best: step of the checkpoint with the best metric.
     """
     records = list(records)
     losses, scores = _points(records, "train", "loss"), _points(records, "validation", metric)
@@ -64,6 +65,8 @@ def draw_learning_curves(
         axes = panels[-1]
         axes.plot(*scores.T, marker="o", color="tab:red", label="held-out examples")
         axes.set_ylabel(metric)
+        if len(baseline := _points(records, "validation", "baseline")):
+            axes.axhline(baseline[-1, 1], ls="--", color="gray", label=f"baseline, {baseline[-1, 1]:.4g}")
         for step, value in scores[scores[:, 0] == best]:
             label = f"chosen: {value:.4g} at step {int(step):,}"
             axes.plot(step, value, marker="*", ms=16, ls="", color="tab:green", zorder=3, label=label)

@@ -27,6 +27,7 @@ from xlnet_jax.settings.fields import differences, flatten, with_values
 from xlnet_jax.settings.parser import with_keywords
 from xlnet_jax.storage.files import name_on_disk, sync_tree, write_durably
 from xlnet_jax.storage.reading import write_versioned
+from xlnet_jax.tasks.baseline import Baseline, measure_baseline
 from xlnet_jax.tasks.config import FinetuneConfig, folder_of
 from xlnet_jax.tasks.defaults import (
     DEFAULTS,
@@ -70,6 +71,8 @@ class Result:
     """metrics of that checkpoint on the examples of `eval`; of several seeds their mean"""
     predictions: tuple[str, ...]
     """files of predictions"""
+    baseline: Baseline | None = None
+    """metrics of the best answer that reads no text, on the same examples; None where nothing was evaluated"""
 
 
 def finetune(config: FinetuneConfig | None = None, **settings: Any) -> Result:
@@ -191,7 +194,12 @@ def summarize(workdir: epath.Path, by_seed: Mapping[int, Result], console: Conso
         table.add_row(str(seed), f"{result.step:,}", *(f"{columns[name][i]:.4g}" for name in names))
     table.add_section()
     table.add_row("mean", "", *(f"{mean[name]:.4g} ± {deviation[name]:.2g}" for name in names))
+    baseline = next(iter(by_seed.values())).baseline
+    if baseline:
+        table.add_row("baseline", "", *(f"{baseline.metrics.get(name, math.nan):.4g}" for name in names))
     console.print(table)
+    if baseline:
+        console.print("\n".join(("mean of the seeds:", *baseline.compare(mean))))
     best = max(by_seed.values(), key=lambda result: or_lowest(result.metrics.get(result.metric, math.nan)))
     content = {
         "task": best.task,
@@ -199,6 +207,7 @@ def summarize(workdir: epath.Path, by_seed: Mapping[int, Result], console: Conso
         "metric": best.metric,
         "mean": mean,
         "deviation": deviation,
+        "baseline": baseline and asdict(baseline),
         "seeds": {str(seed): _row(result) for seed, result in by_seed.items()},
     }
     write_versioned(workdir / RESULTS, "results", content)
@@ -243,7 +252,9 @@ def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Resu
     # ---- scores and predictions of the best checkpoint --------------------------------------------------------------
     metrics, files, picture = predict_splits(task, prepared.splits, selection.predictor, params, workdir, process)
     checkpoint, chosen_by = workdir.checkpoints / str(step), "" if best is None else selection.metric
-    result = Result(str(workdir.folder), config.task, str(checkpoint), step, chosen_by, metrics, files)
+    result = Result(
+        str(workdir.folder), config.task, str(checkpoint), step, chosen_by, metrics, files, prepared.baseline
+    )
     if process.first:
         unit = "squared error" if config.head.task == "regression" and config.task != RANKING else "nats"
         title, records = f"{workdir.folder.name}: finetuning for {config.task}", read_records(workdir.metrics)
@@ -277,7 +288,7 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Run,
         origin = describe_origin(config.init, drawn)
     # ---- evaluation -------------------------------------------------------------------------------------------------
     held_out = prepared.splits.get("eval")
-    selection = Selection(Predictor(program), task, held_out)
+    selection = Selection(Predictor(program), task, held_out, prepared.baseline and prepared.baseline.value)
 
     def rates(seconds: float) -> Numbers:
         return {"seconds_per_step": seconds, "examples_per_second": config.data.batch_size / seconds}
@@ -311,6 +322,8 @@ def _report(result: Result, workdir: Workdir, has_curves: bool, picture: str | N
         ("in Python", f"xlnet_jax.load({there!r}).predict([...])"),
     ]
     console.print(f"\n{describe(result.metrics)}" if result.metrics else "")
+    if result.baseline:
+        console.print("\n".join(result.baseline.compare(result.metrics)))
     console.print("\n".join(f"  {name:12} {place}" for name, place in places if place))
     if result.task != RANKING:  # whose command needs its collection of documents too
         console.print("next\n" + "\n".join(f"  {name:12} {line}" for name, line in following if line))
@@ -344,10 +357,14 @@ def predict(config: FinetuneConfig, process: Process) -> Result:
     workdir.make()
     params = sharding.from_host(params, sharding.shardings_of(program.plan.params))
     metrics, files, picture = predict_splits(task, splits, Predictor(program), params, workdir, process)
-    if metrics:
-        say(f"eval        {describe(metrics)}")
+    baseline = None
+    if "eval" in splits:
+        examples = splits["eval"].examples
+        baseline = measure_baseline(task, examples, examples)
+        say(f"baseline    {baseline.describe()} of these examples")
+        say("\n".join((f"eval        {describe(metrics)}", *baseline.compare(metrics))))
     say("\n".join(f"  {file}" for file in [*files, *([workdir.folder / picture] if picture else [])]))
-    return Result(str(workdir.folder), config.task, config.init, 0, "", metrics, files)
+    return Result(str(workdir.folder), config.task, config.init, 0, "", metrics, files, baseline)
 
 
 def predict_splits(

@@ -99,8 +99,8 @@ def _training(checkpoint: Path | None, settings: dict[str, Any]) -> str:
             "a step": f"{config.data.batch_size:,} examples",
         }
         results = workdir / native.RESULTS if workdir else None
-        metrics = read_versioned(results, "results", native.Results).metrics if results and results.is_file() else {}
-        rows |= {f"held-out {name}": f"{value:.4g}" for name, value in metrics.items() if value is not None}
+        if results and results.is_file():
+            rows |= _scores(read_versioned(results, "results", native.Results))
     else:
         config = from_dict(Config, settings)
         start, name = defaults_of(config), f"the preset {config.preset}"
@@ -121,6 +121,17 @@ def _training(checkpoint: Path | None, settings: dict[str, Any]) -> str:
     table = "\n".join(("| | |", "|---|---|", *(f"| {label} | {text} |" for label, text in rows.items() if text)))
     differing = f"Settings that differ from those of {name}:\n\n```json\n{json.dumps(changed, indent=2)}\n```"
     return f"{table}\n\n{differing}"
+
+
+def _scores(results: native.Results) -> dict[str, str]:
+    """Return the rows of the held-out metrics, each with its baseline."""
+    baseline = results.baseline.metrics if results.baseline else {}
+    rows = {}
+    for name, value in results.metrics.items():
+        if value is not None:
+            beside = baseline.get(name)
+            rows[f"held-out {name}"] = f"{value:.4g}" + ("" if beside is None else f" (baseline {beside:.4g})")
+    return rows | ({"baseline": _plain(results.baseline.answer)} if results.baseline else {})
 
 
 def _held_out_loss(workdir: Path, step: int) -> str:

@@ -23,7 +23,7 @@ from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text
 from xlnet_jax.tasks.readers import Record, json_file, json_lines
-from xlnet_jax.tasks.task import Prediction, Task, inputs_of
+from xlnet_jax.tasks.task import Prediction, Task, inputs_of, most_frequent
 
 SPECIALS = 3  # <sep> after the text, <sep> and <cls> after the question
 PREDICTIONS = "predictions.jsonl"
@@ -80,6 +80,9 @@ class MultipleChoice(Task[Question, list[Prediction]]):
             raise InputError(f"{where}: from 2 to {len(LETTERS)} options can be chosen from, of which one may be empty")
         right = _number_of(record.get(columns.label or "answer", object), options, where) if labelled else None
         return Question(name, context, question, options, right, where, record.content.get("level"))
+
+    def text_of(self, example: Question) -> str:
+        return example.context
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
         """Return a head for as many options as the longest list in the training examples."""
@@ -140,6 +143,15 @@ class MultipleChoice(Task[Question, list[Prediction]]):
             if (of_level := np.array([question.level == level for question in examples])).any():
                 found[f"accuracy_{level}"] = float(right[of_level].mean())
         return found
+
+    def trivial_answers(
+        self, train: Sequence[Question], examples: Sequence[Question]
+    ) -> dict[str, list[list[Prediction]]]:
+        """Return the most frequent place of the right option in the training examples; the last option where a
+        question has fewer."""
+        place = most_frequent(question.answer or 0 for question in train)
+        answers = [Prediction(question.options[min(place, len(question.options) - 1)], {}) for question in examples]
+        return {f"always answers {LETTERS[place]}, the option that is right most often": [answers]}
 
     def write(self, folder: epath.Path, examples: Sequence[Question], answers: list[Prediction]) -> list[str]:
         """Write predictions.jsonl: for each question its id, the letter and text of its answer, and the probability of

@@ -16,6 +16,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.settings.fields import differences
+from xlnet_jax.tasks.baseline import Baseline, measure_baseline
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task, set_ungiven, validate_finetuning
 from xlnet_jax.tasks.features import Features, Split
@@ -41,6 +42,8 @@ class Prepared:
     """features of the training examples in an epoch"""
     splits: Mapping[Role, Split]
     """"eval" and "predict", where the settings name their files"""
+    baseline: Baseline | None
+    """for the examples of `eval`; None without them"""
 
 
 def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Console) -> Prepared:
@@ -67,6 +70,7 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     task = make_task(config)
     train = task.read(config.train, "train")
     config = replace(config, head=task.head(train))
+    unknown = tokenizer.demand_known(map(task.text_of, train), "`train`")
     splits = read_splits(config, task, tokenizer)
 
     @functools.lru_cache(1)
@@ -85,10 +89,15 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     sharding.make_mesh(config)  # refuse a mesh that does not fit before a workdir is claimed
     read = [f"{len(train):,} to learn from", *(f"{len(s.examples):,} to {name}" for name, s in splits.items())]
     console.print(f"examples    {', '.join(read)}")
+    if unknown:
+        console.print(f"unknown     {unknown:.2%} of the letters to learn from are in <unk>")
+    baseline = measure_baseline(task, train, splits["eval"].examples) if "eval" in splits else None
+    if baseline:
+        console.print(f"baseline    {baseline.describe()}")
     if narrow:
         console.print(f"narrow      {narrow}; --no-narrow-start keeps the values in parentheses")
     sha256 = hashlib.sha256("".join(map(repr, train)).encode()).hexdigest()
-    return Prepared(config, task, start, tokenizer, sha256, training_features, splits)
+    return Prepared(config, task, start, tokenizer, sha256, training_features, splits, baseline)
 
 
 def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokenizer) -> dict[Role, Split]:
@@ -98,6 +107,7 @@ def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokeniz
     for role in roles:
         if paths := getattr(config, role):
             examples = task.read(paths, role)
+            tokenizer.demand_known(map(task.text_of, examples), f"`{role}`")
             splits[role] = Split(examples, task.features(examples, tokenizer, config.head, training=False))
     return splits
 

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model, init_params
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, Scored
 from xlnet_jax.tasks.config import FinetuneConfig
@@ -95,13 +94,15 @@ class Selection:
     task: Task[Any, Any]
     held_out: Split | None
     """None = nothing is evaluated"""
+    baseline: float | None = None
+    """metric of the trivial answer"""
     history: list[tuple[int, float]] = field(default_factory=list)
     """(step, metric) of every evaluation, ascending"""
 
     @property
     def metric(self) -> str:
         """Metric that chooses the best checkpoint."""
-        return self.task.config.selection.metric or self.task.metric
+        return self.task.selected_by
 
     @property
     def every_steps(self) -> int:
@@ -121,10 +122,8 @@ class Selection:
         if outputs is None:
             return None
         numbers = self.task.metrics(examples, self.task.answers(examples, features, outputs))
-        if self.metric not in numbers:
-            raise InputError(f"selection.metric {self.metric}: the task has {', '.join(numbers)}")
         self.history = [row for row in self.history if row[0] < step] + [(step, numbers[self.metric])]
-        return numbers
+        return numbers | {"baseline": self.baseline} if self.baseline is not None else numbers
 
     def describe(self, numbers: Numbers) -> str:
         """Return e.g. 'accuracy 0.912, f1 0.905; the best accuracy so far'."""

@@ -7,7 +7,8 @@ A family of tasks is a subclass of `Task` that fills in its own parts of this pa
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import flax.linen as nn
@@ -34,6 +35,15 @@ def inputs_of(batch: DeviceBatch) -> Inputs:
     return text_inputs(ids, mask, segments)
 
 
+V = TypeVar("V", str, int, tuple[str, ...])
+
+
+def most_frequent(values: Iterable[V]) -> V:
+    """Return the most frequent of these values; of equally frequent ones, the first in sorted order."""
+    counts = Counter(values)
+    return min(counts, key=lambda value: (-counts[value], value))
+
+
 E = TypeVar("E")  # example
 A = TypeVar("A")  # answers to all examples
 
@@ -58,6 +68,8 @@ class Task(ABC, Generic[E, A]):
 
     metric: str
     """metric that chooses the best checkpoint where the settings name none; higher is better"""
+    top = 1.0
+    """highest value of the metrics"""
     draws_anew = False
     """True where the training features differ from epoch to epoch, though not their number"""
 
@@ -72,6 +84,11 @@ class Task(ABC, Generic[E, A]):
             raise InputError(
                 f"`data.seq_len` {seq_len} leaves no room for a text beside {others} tokens: raise it{instead}"
             )
+
+    @property
+    def selected_by(self) -> str:
+        """Metric that chooses the best checkpoint."""
+        return self.config.selection.metric or self.metric
 
     @property
     def tuned_thresholds(self) -> Mapping[str, float]:
@@ -140,6 +157,11 @@ class Task(ABC, Generic[E, A]):
         """Return the id of an example, with whatever else it takes to tell it from all others."""
         return example.id
 
+    def text_of(self, example: Any) -> str:
+        """Return the text of an example, or the longest of its texts."""
+        text: str = example.text
+        return text
+
     # ---- examples to features and outputs ---------------------------------------------------------------------------
 
     def head(self, train: Sequence[E]) -> HeadConfig:
@@ -175,6 +197,14 @@ class Task(ABC, Generic[E, A]):
     @abstractmethod
     def metrics(self, examples: Sequence[E], answers: A) -> dict[str, float]:
         """Return the official metrics by name, as fractions of 1 unless the family says per cent."""
+
+    @abstractmethod
+    def trivial_answers(self, train: Sequence[E], examples: Sequence[E]) -> Mapping[str, Sequence[A]]:
+        """Return answers that read no text, by what they do in words: the best of them is the baseline. Where the
+        answers are random there are several, and their metrics are averaged.
+
+        train: labelled examples, from which the most frequent label comes.
+        """
 
     @abstractmethod
     def write(self, folder: epath.Path, examples: Sequence[E], answers: A) -> list[str]:

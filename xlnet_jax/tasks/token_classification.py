@@ -27,7 +27,7 @@ from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text
 from xlnet_jax.tasks.readers import Record
-from xlnet_jax.tasks.task import Prediction, Task, inputs_of
+from xlnet_jax.tasks.task import Prediction, Task, inputs_of, most_frequent
 
 DOCUMENT_START = "-DOCSTART-"
 SPECIALS = 2  # <sep> and <cls> after a window
@@ -150,6 +150,9 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         """Return a new object: sentences have no ids."""
         return object()
 
+    def text_of(self, example: Sentence) -> str:
+        return " ".join(example.words)
+
     def head(self, train: Sequence[Sentence]) -> HeadConfig:
         """Return a head with the labels of the training examples, sorted."""
         names = sorted({label for sentence in train for label in sentence.labels or ()})
@@ -222,6 +225,15 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
             both = ([strict_entities(tags, scheme) for tags in side] for side in (true, predicted))
             found["strict_f1"] = entity_scores(*both)[None].f1
         return found | {f"f1_{kind}": of_type.f1 for kind, of_type in by_type.items()}
+
+    def trivial_answers(
+        self, train: Sequence[Sentence], examples: Sequence[Sentence]
+    ) -> dict[str, list[list[Prediction]]]:
+        """Return the most frequent label of the training examples for every word, which is O where few words are
+        entities."""
+        label = most_frequent(label for sentence in train for label in sentence.labels or ())
+        answers = [Prediction((label,) * len(sentence.words), {}) for sentence in examples]
+        return {f"labels every word {label}, the most frequent label": [answers]}
 
     def compare(self, examples: Sequence[Sentence], answers: list[Prediction]) -> Confusion:
         """Return counts of words by their true and predicted label; for tags of entities, by the type of the entity,

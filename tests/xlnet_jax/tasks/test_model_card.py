@@ -64,15 +64,23 @@ def test_the_card_of_a_run_has_its_text_its_settings_and_the_loss_of_its_step(tm
     assert "/home/me" not in card
 
 
+BASELINE = {"answer": 'always answers "a", the most frequent label', "metrics": {"accuracy": 0.5}}
+
+
 def test_the_card_of_a_finetuned_model_has_its_task_and_its_scores(tmp_path):
     folder = run(tmp_path / "run", FINETUNING)
-    results = {"checkpoint": "checkpoints/200", "metrics": {"accuracy": 0.9166}}
+    results = {"checkpoint": "checkpoints/200", "metrics": {"accuracy": 0.9166}, "baseline": BASELINE}
     (folder / "results.json").write_text(json.dumps(with_version("results", results)))
     model = random_model(head=replace(HEADS["classification"], summary="last"))
     card = card_of(model, folder, tmp_path / "hf")
     assert header_of(card)["pipeline_tag"] == "text-classification"
     assert "base_model" not in header_of(card)
-    rows = ("task | sst-2", "started from | mine", "training examples | train.tsv", "held-out accuracy | 0.9166")
+    rows = (
+        "task | sst-2",
+        "started from | mine",
+        "training examples | train.tsv",
+        "held-out accuracy | 0.9166 (baseline 0.5)",
+    )
     for words in (*(f"| {row} |" for row in rows), "(a, b, c)"):
         assert words in card
     assert "/home/me" not in card

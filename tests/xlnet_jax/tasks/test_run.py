@@ -107,7 +107,8 @@ def test_a_checkpoint_predicts_as_its_run_did_whatever_the_padding_the_buckets_a
     assert finetune.main([*argv.split(), *other.split()]) == 0
     assert_predictions_agree(tmp_path / "out", straight, 2e-5)
     printed = capsys.readouterr().out
-    assert "accuracy" in printed
+    assert 'baseline    0.5 accuracy: always answers "bad", the most frequent label of these examples' in printed
+    assert ", 0.5 above the baseline 0.5\n" in printed
     assert str(tmp_path / "out" / "confusion.png") in printed
 
 

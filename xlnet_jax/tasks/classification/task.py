@@ -32,7 +32,7 @@ from xlnet_jax.tasks.classification.tables import ANY, field, files_of_role, rea
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text, head_and_tail, shorten
 from xlnet_jax.tasks.readers import Record, demand_form
-from xlnet_jax.tasks.task import Prediction, Role, Task
+from xlnet_jax.tasks.task import Prediction, Role, Task, most_frequent
 
 PARTS = ("accuracy_m", "accuracy_mm")  # of MNLI
 PREDICTIONS = "predictions.tsv"
@@ -287,6 +287,13 @@ class Classification(TextTask):
     def _scores(self, true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
         return classification_scores(predicted, true, len(self._labels))
 
+    def trivial_answers(
+        self, train: Sequence[TextExample], examples: Sequence[TextExample]
+    ) -> dict[str, list[list[Prediction]]]:
+        """Return the most frequent label of the training examples."""
+        label = most_frequent(e.label for e in train)
+        return {f'always answers "{label}", the most frequent label': [[Prediction(label, {})] * len(examples)]}
+
     def compare(self, examples: Sequence[TextExample], answers: list[Prediction]) -> Confusion:
         return Confusion.count(self._labels, *self._both(examples, answers), "examples")
 
@@ -319,6 +326,14 @@ class Regression(TextTask):
 
     def _scores(self, true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
         return regression_scores(predicted, true)
+
+    def trivial_answers(
+        self, train: Sequence[TextExample], examples: Sequence[TextExample]
+    ) -> dict[str, list[list[Prediction]]]:
+        """Return the mean of the training examples, whose correlation with any numbers counts as 0."""
+        mean = math.fsum(e.label for e in train) / len(train)
+        words = f"always answers {mean:.4g}, the mean, which correlates with nothing"
+        return {words: [[Prediction(mean, {})] * len(examples)]}
 
     def compare(self, examples: Sequence[TextExample], answers: list[Prediction]) -> Scatter:
         return Scatter(*self._both(examples, answers))
@@ -357,6 +372,18 @@ class Multilabel(TextTask):
 
     def _scores(self, true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
         return multilabel_scores(predicted > 0, true > 0)
+
+    def trivial_answers(
+        self, train: Sequence[TextExample], examples: Sequence[TextExample]
+    ) -> dict[str, list[list[Prediction]]]:
+        """Return the most frequent set of labels in the training examples, and the most frequent label."""
+        in_order = [tuple(label for label in self._labels if label in e.label) for e in train]
+        found, label = most_frequent(in_order), most_frequent(label for e in train for label in e.label)
+        always = f"always answers {self._written(found)}" if found else "never gives a label"
+        return {
+            f"{always}, the most frequent set of labels": [[Prediction(found, {})] * len(examples)],
+            f"always answers {label}, the most frequent label": [[Prediction((label,), {})] * len(examples)],
+        }
 
 
 def _write_tsv(path: epath.Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

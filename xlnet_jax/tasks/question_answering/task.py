@@ -38,7 +38,7 @@ from xlnet_jax.tasks.question_answering.scores import (
     squad2_scores,
 )
 from xlnet_jax.tasks.readers import Record
-from xlnet_jax.tasks.task import Prediction, Task, inputs_of
+from xlnet_jax.tasks.task import Prediction, Task, inputs_of, most_frequent
 
 HEAD = HeadConfig("question_answering")
 SPECIALS = 3  # <sep>, <sep> and <cls>
@@ -103,6 +103,8 @@ class SpanFeatures(Features):
 class QuestionAnswering(Task[Question, Answers]):
     """Tasks squad, squad2, cmrc2018 and drcd, which differ in their metrics; only squad2 has unanswerable questions."""
 
+    top = 100.0
+
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
         self._qa = config.qa
@@ -125,6 +127,9 @@ class QuestionAnswering(Task[Question, Answers]):
 
     def example(self, record: Record, number: int, labelled: bool) -> Question:
         return question_of(record, number, labelled, self._unanswerable)
+
+    def text_of(self, example: Question) -> str:
+        return example.context
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
         return HEAD
@@ -245,6 +250,17 @@ class QuestionAnswering(Task[Question, Answers]):
         if self._unanswerable:
             return squad2_scores(examples, answers.predicted, answers.null_odds)
         return (squad1_scores if self.config.task == "squad" else cmrc_scores)(examples, answers.predicted)
+
+    def trivial_answers(self, train: Sequence[Question], examples: Sequence[Question]) -> dict[str, list[Answers]]:
+        """Return no answer at all and, where every question has one, the most frequent answer of the training
+        examples."""
+        ids, constants = [question.id for question in examples], {"never answers": ""}
+        if not self._unanswerable:
+            text = most_frequent(question.answers[0].text for question in train)
+            constants[f'always answers "{text}", the most frequent answer'] = text
+        return {
+            words: [Answers({}, dict.fromkeys(ids, 0.0), dict.fromkeys(ids, text))] for words, text in constants.items()
+        }
 
     def write(self, folder: epath.Path, examples: Sequence[Question], answers: Answers) -> list[str]:
         """Write predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""

@@ -41,6 +41,7 @@ from xlnet_jax.tasks.task import Role, Task, inputs_of
 
 RUN_FILE = "run.trec"
 SPECIALS = 3  # document <sep> query <sep> <cls>
+SHUFFLES, SHUFFLED_PAIRS = 20, 1_000_000  # random orders of a baseline, and queries with a document in all of them
 EVALUATION_SEED = 0  # runs of all seeds rank the same documents
 
 
@@ -297,6 +298,19 @@ class Ranking(Task[RankedQuery, Run]):
     def metrics(self, examples: Sequence[RankedQuery], answers: Run) -> dict[str, float]:
         """Return NDCG@k, ERR@k, MAP, MRR and P@k, 0 to 1 (`mean_scores`)."""
         return mean_scores({e.id: e.grades for e in examples}, answers, self._settings)
+
+    def trivial_answers(self, train: Sequence[RankedQuery], examples: Sequence[RankedQuery]) -> dict[str, list[Run]]:
+        """Return random orders of the documents that the network ranks too."""
+        queries, documents = self._draw_to_rank(examples)
+        pairs = [(examples[query].id, document) for query, document in zip(queries, documents[:, 0], strict=True)]
+        names, rng = list(self.documents), np.random.default_rng(EVALUATION_SEED)
+        runs = []
+        for _ in range(max(1, min(SHUFFLES, SHUFFLED_PAIRS // len(pairs)))):
+            run: Run = {e.id: {} for e in examples}
+            for (query, document), score in zip(pairs, rng.random(len(pairs)).tolist(), strict=True):
+                run[query][names[document]] = score
+            runs.append(run)
+        return {f"ranks the same documents in random order, the mean of {len(runs)}": runs}
 
     def write(self, folder: epath.Path, examples: Sequence[RankedQuery], answers: Run) -> list[str]:
         """Write run.trec, the ranking as a TREC run."""

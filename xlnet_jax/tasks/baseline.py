@@ -1,0 +1,93 @@
+"""Baseline of a finetuning run: the scores of an answer that reads no text, such as the most frequent label. A score
+means something only beside it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.tasks.task import Task
+
+CORRELATIONS = ("pearson", "spearman", "mcc")
+ERRORS = 2  # standard errors by which a score must exceed the baseline
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Scores of the best trivial answer (`Task.trivial_answers`)."""
+
+    answer: str
+    """the trivial answer in words, such as: always answers "good", the most frequent label"""
+    metric: str
+    """metric that chooses the best checkpoint"""
+    metrics: Mapping[str, float]
+    examples: int
+    """number of examples that were scored"""
+    top: float
+    """highest value of the metrics: 1, or 100 where they are in per cent"""
+
+    @property
+    def value(self) -> float:
+        """Baseline of the metric that chooses the best checkpoint."""
+        return self.metrics[self.metric]
+
+    def describe(self) -> str:
+        """Return e.g. '0.512 accuracy: always answers "good", the most frequent label'."""
+        return f"{self.value:.4g} {self.metric}: {self.answer}"
+
+    def compare(self, metrics: Mapping[str, float]) -> list[str]:
+        """Return how far metrics on the same examples are above the baseline, and a second line where they are not."""
+        value = metrics[self.metric]
+        gain = value - self.value
+        if not gain > 1e-9 * self.top:  # NaN is not above; the mean of equal numbers is rounded
+            return [
+                f"{self.metric} {value:.4g}, baseline {self.value:.4g}",
+                f"not above the baseline: {self.metric} {value:.4g} against {self.describe()}. {_ADVICE}",
+            ]
+        lines = [f"{self.metric} {value:.4g}, {gain:.4g} above the baseline {self.value:.4g}"]
+        if gain < (margin := ERRORS * self._standard_error(value)):
+            count = f"{self.examples:,} example{'s' * (self.examples != 1)}"
+            lines.append(
+                f"not above the baseline beyond chance: on {count}, {self.metric} varies by ±{margin:.2g} (two "
+                f"standard errors). Evaluate on more examples, or: {_ADVICE}"
+            )
+        return lines
+
+    def _standard_error(self, value: float) -> float:
+        """Return roughly the standard error of a metric, as if it were a share of examples or a correlation."""
+        share = min(max(value / self.top, 0.0), 1.0)
+        spread = 1 - share**2 if self.metric in CORRELATIONS else math.sqrt(share * (1 - share))
+        return self.top * spread / math.sqrt(self.examples)
+
+
+_ADVICE = (
+    "Try more steps (--steps), a network that was pretrained on more text (--init), or another learning rate "
+    "(--optimizer.learning-rate)"
+)
+
+
+def measure_baseline(task: Task[Any, Any], train: Sequence[Any], examples: Sequence[Any]) -> Baseline:
+    """Return the baseline for examples with labels: of the trivial answers that the training examples suggest, the one
+    with the highest metric.
+
+    Call it after `task.features`, which sets the labels. Raises InputError where the task does not have the metric
+    that `selection.metric` names.
+    """
+    metric, best = task.selected_by, None
+    for words, several in task.trivial_answers(train, examples).items():
+        metrics = _mean(task.metrics(examples, answers) for answers in several)
+        if metric not in metrics:
+            raise InputError(f"selection.metric {metric}: the task has {', '.join(metrics)}")
+        if best is None or metrics[metric] > best.value:
+            best = Baseline(words, metric, metrics, len(examples), task.top)
+    assert best
+    return best
+
+
+def _mean(several: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    rows = list(several)
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
