@@ -36,7 +36,7 @@ def spiece(tmp_path_factory):
 def commands(text, table, spiece, out):
     return {
         "prepare": f"data_pipelines.prepare --source {text} --tokenizer {spiece} --out {out}",
-        "train": f"xlnet_jax.train --preset tiny --corpus {text} --tokenizer {spiece} --workdir {out}",
+        "train": f"xlnet_jax.train --preset demo --corpus {text} --tokenizer {spiece} --workdir {out}",
         "finetune": f"xlnet_jax.finetune --init tiny --train {table} --workdir {out}",
         "evaluate": f"xlnet_jax.evaluate tiny --text {text}",
         "score": f"xlnet_jax.score tiny --texts {text}",

@@ -1,6 +1,4 @@
-"""Baseline of a finetuning run: the scores of an answer that reads no text, such as the most frequent label. A score
-means something only beside it.
-"""
+"""Baseline of a finetuning run: the score of an answer that ignores the text, such as the most frequent label."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,26 +11,26 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.task import Task
 
 CORRELATIONS = ("pearson", "spearman", "mcc")
-ERRORS = 2  # standard errors by which a score must exceed the baseline
+ERRORS = 2  # a score within this many standard errors of the baseline may be chance
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Scores of the best trivial answer (`Task.trivial_answers`)."""
+    """Metrics of the best trivial answer (`Task.trivial_answers`)."""
 
     answer: str
-    """the trivial answer in words, such as: always answers "good", the most frequent label"""
+    """description of the trivial answer, such as: always answers "good", the most frequent label"""
     metric: str
     """metric that chooses the best checkpoint"""
     metrics: Mapping[str, float]
     examples: int
     """number of examples that were scored"""
     top: float
-    """highest value of the metrics: 1, or 100 where they are in per cent"""
+    """highest possible value of the metrics: 1, or 100 for per cent"""
 
     @property
     def value(self) -> float:
-        """Baseline of the metric that chooses the best checkpoint."""
+        """Baseline value of `metric`."""
         return self.metrics[self.metric]
 
     def describe(self) -> str:
@@ -40,7 +38,8 @@ class Baseline:
         return f"{self.value:.4g} {self.metric}: {self.answer}"
 
     def compare(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return how far metrics on the same examples are above the baseline, and a second line where they are not."""
+        """Return a line with the distance of a run's metrics from the baseline, and a warning if they are not above
+        it."""
         value = metrics[self.metric]
         gain = value - self.value
         if not gain > 1e-9 * self.top:  # NaN is not above; the mean of equal numbers is rounded
@@ -58,7 +57,7 @@ class Baseline:
         return lines
 
     def _standard_error(self, value: float) -> float:
-        """Return roughly the standard error of a metric, as if it were a share of examples or a correlation."""
+        """Return the approximate standard error of a metric, taken as a share of the examples or as a correlation."""
         share = min(max(value / self.top, 0.0), 1.0)
         spread = 1 - share**2 if self.metric in CORRELATIONS else math.sqrt(share * (1 - share))
         return self.top * spread / math.sqrt(self.examples)
@@ -71,11 +70,10 @@ _ADVICE = (
 
 
 def measure_baseline(task: Task[Any, Any], train: Sequence[Any], examples: Sequence[Any]) -> Baseline:
-    """Return the baseline for examples with labels: of the trivial answers that the training examples suggest, the one
-    with the highest metric.
+    """Return the baseline on labelled examples: the trivial answer with the highest metric.
 
-    Call it after `task.features`, which sets the labels. Raises InputError where the task does not have the metric
-    that `selection.metric` names.
+    Call it after `task.features`, which sets the labels. Raises InputError if the task does not have the metric that
+    `selection.metric` names.
     """
     metric, best = task.selected_by, None
     for words, several in task.trivial_answers(train, examples).items():
