@@ -288,7 +288,7 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Run,
         origin = describe_origin(config.init, drawn)
     # ---- evaluation -------------------------------------------------------------------------------------------------
     held_out = prepared.splits.get("eval")
-    selection = Selection(Predictor(program), task, held_out, prepared.baseline and prepared.baseline.value)
+    selection = Selection(Predictor(program), task, held_out, prepared.baseline)
 
     def rates(seconds: float) -> Numbers:
         return {"seconds_per_step": seconds, "examples_per_second": config.data.batch_size / seconds}

@@ -14,6 +14,7 @@ import numpy as np
 
 from xlnet_jax.models.heads import build_model, init_params
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, Scored
+from xlnet_jax.tasks.baseline import Baseline
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, Split, batch_by_length, restore_order
 from xlnet_jax.tasks.task import Task
@@ -94,8 +95,7 @@ class Selection:
     task: Task[Any, Any]
     held_out: Split | None
     """None = nothing is evaluated"""
-    baseline: float | None = None
-    """metric of the trivial answer"""
+    baseline: Baseline | None = None
     history: list[tuple[int, float]] = field(default_factory=list)
     """(step, metric) of every evaluation, ascending"""
 
@@ -123,7 +123,7 @@ class Selection:
             return None
         numbers = self.task.metrics(examples, self.task.answers(examples, features, outputs))
         self.history = [row for row in self.history if row[0] < step] + [(step, numbers[self.metric])]
-        return numbers | {"baseline": self.baseline} if self.baseline is not None else numbers
+        return numbers | {"baseline": self.baseline.value} if self.baseline else numbers
 
     def describe(self, numbers: Numbers) -> str:
         """Return e.g. 'accuracy 0.912, f1 0.905; the best accuracy so far'."""
