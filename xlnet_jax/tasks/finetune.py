@@ -1,5 +1,5 @@
-"""A finetuning run: from a pretrained checkpoint and labelled examples to a model, its scores and its predictions; or
-predictions of a finetuned checkpoint alone. As in pretraining, the same command resumes after any interruption.
+"""Finetune a pretrained checkpoint on labelled examples, evaluate it and write its predictions; or evaluate and predict
+with a checkpoint that is already finetuned. As in pretraining, the same command resumes an interrupted run.
 """
 
 import hashlib
@@ -62,34 +62,36 @@ class Result:
     """folder of the run: checkpoints, results.json, metrics.jsonl, predictions/"""
     task: str
     checkpoint: str
-    """folder of the checkpoint that is the result, for `load`: the best one, or the last where nothing was evaluated;
-    of several seeds that of the best; of predictions alone the one that made them"""
+    """folder of the resulting checkpoint, for `load`: the best one, or the last if nothing was evaluated; with several
+    seeds the best seed's; with prediction only the checkpoint that predicted"""
     step: int
     metric: str
-    """metric by which it was chosen; "" where nothing was evaluated"""
+    """metric that chose the checkpoint; "" if nothing was evaluated"""
     metrics: Mapping[str, float]
-    """metrics of that checkpoint on the examples of `eval`; of several seeds their mean"""
+    """metrics of the checkpoint on the examples of `eval`; with several seeds the mean"""
     predictions: tuple[str, ...]
     """files of predictions"""
     baseline: Baseline | None = None
-    """metrics of the best answer that reads no text, on the same examples; None where nothing was evaluated"""
+    """score of the best answer that ignores the text, on the same examples; None if nothing was evaluated"""
 
 
 def finetune(config: FinetuneConfig | None = None, **settings: Any) -> Result:
     """Finetune a checkpoint for a task, in this process and on all its devices; return the result.
 
-    The same call resumes a run that was interrupted, and returns the result of a finished one. Without `train`, write
-    the predictions of a finetuned checkpoint for the examples of `eval` and `predict`.
+    The same call resumes an interrupted run, and returns the result of a finished one. Without `train`, it writes the
+    predictions of a finetuned checkpoint for the examples of `eval` and `predict`.
 
-    config: all settings; each counts as given, but for those of the network that its weights bring. None = those of the
-    `task`. settings: fields of FinetuneConfig by name, sections as dictionaries: task="sst-2", init="runs/mine",
-    train="glue/SST-2", steps=200, optimizer={"learning_rate": 1e-4}. train, eval and predict name files, or are rows: a
-    list of dictionaries or a table of pandas, written to WORKDIR/examples. Rows have the columns of the task; words and
-    labels, lists of equal length, for labels of words; and for questions about a text question, context, and answers
-    {"text": […], "answer_start": […]}, as SQuAD's have on the Hub.
+    config: all settings. Each counts as given, except those of the network, which come with the weights. None = the
+    defaults of `task`. settings: fields of FinetuneConfig by name, with sections as dictionaries: task="sst-2",
+    init="runs/mine", train="glue/SST-2", steps=200, optimizer={"learning_rate": 1e-4}.
 
-    Raises InputError where settings contradict each other, the weights or the workdir, or an example cannot be read;
-    KeyboardInterrupt where a signal stopped the run, its state saved.
+    train, eval and predict are names of files, or rows: a list of dictionaries or a pandas DataFrame, which is written
+    to WORKDIR/examples. Rows have the columns of the task. For token classification these are words and labels, lists
+    of equal length; for question answering question, context, and answers {"text": […], "answer_start": […]}, as in
+    SQuAD on the Hub.
+
+    Raises InputError if settings contradict each other, the weights or the workdir, or an example cannot be read;
+    KeyboardInterrupt if a signal stopped the run, whose state is saved.
     """
     if config is None:
         task = settings.get("task", FinetuneConfig().task)
@@ -109,12 +111,12 @@ def finetune(config: FinetuneConfig | None = None, **settings: Any) -> Result:
         config = with_keywords(config, _write_rows(config, rows))
     result, _ = run(config)
     if result is None:
-        raise KeyboardInterrupt("the run was stopped with its state saved; the same call goes on")
+        raise KeyboardInterrupt("the run was stopped and its state is saved; the same call continues it")
     return result
 
 
 def _write_rows(config: FinetuneConfig, rows: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
-    """Write the rows of each role to a file of JSON lines, named after their hash, and return its path."""
+    """Write the rows of each role to a JSON Lines file named after their hash. Return its path by the role."""
     workdir = Workdir(folder_of(config))
     workdir.make()
     folder = workdir.folder / "examples"
@@ -128,30 +130,30 @@ def _write_rows(config: FinetuneConfig, rows: dict[str, list[dict[str, Any]]]) -
 
 
 def run(config: FinetuneConfig, *, is_command: bool = False) -> tuple[Result | None, int]:
-    """Finetune, evaluate and predict. Return the result and exit code 0; (None, exit code) of a run that was stopped
-    with its state saved.
+    """Finetune, evaluate and predict. Return the result and exit code 0, or (None, exit code) if a signal stopped the
+    run, whose state is saved.
 
-    The run is in this process, or in one process on each host as in `pretrain`; is_command: likewise. Raises InputError
-    where settings contradict each other, the weights or the workdir, or a file of examples cannot be read.
+    It runs in this process, or in one process per host as in `pretrain`; is_command: as in `pretrain`. Raises
+    InputError if settings contradict each other, the weights or the workdir, or a file of examples cannot be read.
     """
     with connect(config, is_command) as process:
         return _run(replace(config, distributed=DistributedConfig()), process)
 
 
 def run_finetuning(config: FinetuneConfig) -> int:
-    """Finetune, evaluate and predict as the command does; return the exit code."""
+    """Finetune, evaluate and predict, as the command does. Return the exit code."""
     return run(config, is_command=True)[1]
 
 
 def _run(config: FinetuneConfig, process: Process) -> tuple[Result | None, int]:
-    """Finetune, evaluate and predict. Process 0 alone writes everything but the checkpoints."""
+    """Finetune, evaluate and predict. Only process 0 writes files, except checkpoints."""
     if not config.train:
         return predict(config, process), 0
     top, seeds = Workdir(folder_of(config)), config.seeds
     if len(seeds) > 1:
-        _demand_no_run(top, "give several seeds a `workdir` of their own")
+        _demand_no_run(top, "give several seeds another `workdir`")
     elif any(top.folder.glob(f"{seed_folder('*')}/config.json")):
-        raise InputError(f"workdir {top.folder} holds the runs of several seeds: give one seed a `workdir` of its own")
+        raise InputError(f"workdir {top.folder} holds the runs of several seeds: give a single seed another `workdir`")
     workdirs = {s: top if len(seeds) == 1 else Workdir(top.folder / seed_folder(s)) for s in seeds}
     prepared, results = None, {}
     for number, (seed, workdir) in enumerate(workdirs.items(), 1):
@@ -172,19 +174,19 @@ def _run(config: FinetuneConfig, process: Process) -> tuple[Result | None, int]:
 
 
 def seed_folder(seed: int | str) -> str:
-    """Return the folder of one seed of a run with several; "*" matches all."""
+    """Return the name of the folder of one seed in a run with several; "*" matches all."""
     return f"seed-{seed}"
 
 
 def _demand_no_run(workdir: Workdir, hint: str) -> None:
-    """Raise InputError where a run in the workdir would lose its results and predictions."""
+    """Raise InputError if the workdir holds a run, whose results and predictions would be overwritten."""
     if workdir.has_checkpoints:
-        raise InputError(f"workdir {workdir.folder} holds a run, with results of its own: {hint}")
+        raise InputError(f"workdir {workdir.folder} already holds a run and its results: {hint}")
 
 
 def summarize(workdir: epath.Path, by_seed: Mapping[int, Result], console: Console) -> Result:
-    """Print the metrics of each seed with their mean and sample standard deviation; write them to results.json, with
-    the checkpoint of the seed whose metric is the highest. Return that seed's result with the mean of the metrics."""
+    """Print the metrics of each seed, their mean and sample standard deviation. Write them to results.json, with the
+    checkpoint of the best seed. Return the best seed's result with the mean metrics."""
     names = list(dict.fromkeys(name for result in by_seed.values() for name in result.metrics))
     columns = {name: [r.metrics.get(name, math.nan) for r in by_seed.values()] for name in names}
     mean = {name: float(np.mean(values)) for name, values in columns.items()}
@@ -215,7 +217,7 @@ def summarize(workdir: epath.Path, by_seed: Mapping[int, Result], console: Conso
 
 
 def _row(result: Result) -> dict[str, Any]:
-    """Return a result with paths relative to its workdir, which may move."""
+    """Return a result with paths relative to its workdir, so that the workdir can be moved."""
     row, above = asdict(result), f"{result.workdir}/"
     del row["workdir"]
     paths = [path.removeprefix(above) for path in result.predictions]
@@ -223,13 +225,13 @@ def _row(result: Result) -> dict[str, Any]:
 
 
 def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Result | None, int]:
-    """Return the result, or None and the exit code of a stop."""
+    """Return the result and exit code 0, or (None, exit code) if the run was stopped."""
     config, task = prepared.config, prepared.task
     # ---- workdir ----------------------------------------------------------------------------------------------------
     config = keep_fit(config, workdir.resumes(FinetuneConfig))
     if process.first:
         workdir.claim(config)
-        if not workdir.has_checkpoints:  # an attempt with other weights may have left its tokenizer
+        if not workdir.has_checkpoints:  # an earlier attempt with other weights may have left a tokenizer
             workdir.tokenizer.rmtree(missing_ok=True)
             prepared.tokenizer.save(workdir.tokenizer)
     process.demand_same("other examples in `train`", {"SHA-256": prepared.sha256[:12]})
@@ -261,7 +263,7 @@ def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Resu
         has_curves = draw_learning_curves(records, selection.metric, best, unit, workdir.curves, title)
         if task.tuned_thresholds:
             write_thresholds(checkpoint, task.tuned_thresholds)
-        sync_tree(workdir.folder)  # once results.json exists, all of it does
+        sync_tree(workdir.folder)  # results.json is the last file to be written: when it exists, the run is complete
         write_versioned(workdir.folder / RESULTS, "results", _row(result))
         _report(result, workdir, has_curves, picture, process.console)
     return result, 0
@@ -305,7 +307,7 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Run,
 
 
 def _report(result: Result, workdir: Workdir, has_curves: bool, picture: str | None, console: Console) -> None:
-    """Print the metrics, where everything is, and what to run next."""
+    """Print the metrics, the paths of all files, and what to run next."""
     there, copy = name_on_disk(result.workdir)
     command = shlex.join(["python", "-m", "xlnet_jax.finetune", "--task", result.task, "--init", there])
     places = [
@@ -330,9 +332,9 @@ def _report(result: Result, workdir: Workdir, has_curves: bool, picture: str | N
 
 
 def predict(config: FinetuneConfig, process: Process) -> Result:
-    """Write the predictions and scores of the checkpoint config.init.
+    """Write the predictions and metrics of the checkpoint config.init.
 
-    Raises InputError where the checkpoint has no head for the task, or the workdir holds a training run.
+    Raises InputError if the checkpoint has no head for the task, or the workdir holds a training run.
     """
     workdir, say = Workdir(folder_of(config)), process.console.print
     _demand_no_run(workdir, "give predictions another `workdir`")
@@ -344,12 +346,12 @@ def predict(config: FinetuneConfig, process: Process) -> Result:
         has = "vocabulary scores" if start.head is None else f"a head for {start.head.task}"
         raise InputError(
             f"`init` {config.init} has {has}, and `task` {config.task} needs a head for {wanted}: give `train` to "
-            "finetune it, or a checkpoint that was"
+            "finetune it, or name a finetuned checkpoint"
         )
     unset = _take_settings_of_checkpoint(replace(config, head=start.head), process.console)
     config = set_ungiven(unset, start.thresholds)
     if config != unset:
-        say(f"thresholds  of the checkpoint: {describe_thresholds(start.thresholds)}")
+        say(f"thresholds  from the checkpoint: {describe_thresholds(start.thresholds)}")
     task = make_task(config)
     splits = read_splits(config, task, tokenizer_of(start, config))
     program = Program.of(config, Supervised(config, task))
@@ -375,8 +377,8 @@ def predict_splits(
     workdir: Workdir,
     process: Process,
 ) -> tuple[dict[str, float], tuple[str, ...], str | None]:
-    """Write the predictions of all splits. Return the metrics of "eval", the files of predictions, and the name of the
-    picture of the predictions of "eval" beside their labels; None where the task has no picture."""
+    """Write the predictions of all splits. Return the metrics on "eval", the files of predictions, and the name of the
+    plot of predictions and labels of "eval"; None if the task has no plot."""
     metrics: dict[str, float] = {}
     files, picture = [], None
     for name, split in splits.items():
@@ -398,8 +400,8 @@ def predict_splits(
 
 
 def _take_settings_of_checkpoint(config: FinetuneConfig, console: Console) -> FinetuneConfig:
-    """Take settings that nobody gave from the finetuning that made the checkpoint, where it was for a task of the same
-    family, and print them: texts are then read and cut as they were there."""
+    """Take settings that were not given from the finetuning run that made the checkpoint, and print them, so that texts
+    are read and cut as in that run. Only for a task of the same family."""
     there = finetuning_of(Path(config.init))
     if there is None or family_of(there) != family_of(config):
         return config
@@ -407,5 +409,5 @@ def _take_settings_of_checkpoint(config: FinetuneConfig, console: Console) -> Fi
     values = {s.name.replace("-", "_"): s.value for s, _ in differences(there, config) if s.name.startswith(read)}
     taken = set_ungiven(config, values)
     if changed := [f"{s.name} {s.value}" for s, _ in differences(taken, config)]:
-        console.print(f"settings    as the checkpoint was finetuned for {there.task}: {', '.join(changed)}")
+        console.print(f"settings    from the finetuning for {there.task}: {', '.join(changed)}")
     return taken
