@@ -1,6 +1,8 @@
-"""Features of examples, and batches of a few shapes from texts of different lengths. Batch t is a pure function of
-(features, settings, seed, t): an epoch is a shuffle of all items, cut into pools of many batches; each pool is
-sorted by length, so that a batch has little padding, and the batches of the epoch are shuffled again.
+"""Features of examples, and batches of a few shapes from texts of different lengths.
+
+Batch t is a pure function of (features, settings, seed, t). Each epoch shuffles all items and cuts them into pools of
+many batches. Each pool is sorted by length, so that batches have little padding. Then the batches of the epoch are
+shuffled again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,23 +17,23 @@ from xlnet_jax.dims import CLS_SEGMENT, Batch
 from xlnet_jax.tasks.config import TaskDataConfig
 
 Outputs = dict[str, np.ndarray]
-FILL = {"input_ids": PAD, "excluded": 1}  # of padding; all else is 0
+FILL = {"input_ids": PAD, "excluded": 1}  # padding values; 0 for all other arrays
 NO_ITEM = -1
 
 
 @dataclass(frozen=True)
 class Features:
-    """Features that the network reads, before padding: each item is one row of a batch, with C texts of different
-    lengths (C > 1 in multiple choice and in groups of documents)."""
+    """Network inputs before padding. Each item is one row of a batch, with C texts of different lengths (C > 1 in
+    multiple choice and in groups of documents)."""
 
     tokens: Mapping[str, Sequence[np.ndarray]]
-    """arrays along the tokens, int32 [tokens] for each of items * C texts: input_ids, segment_ids, a task's own"""
+    """input_ids, segment_ids and others of the task: int32 [tokens] for each of the items * C texts"""
     values: Mapping[str, np.ndarray]
-    """[items, …]: labels, numbers; target_weights, where they are not 1.0"""
+    """[items, …]: labels or numbers; target_weights, if they are not all 1.0"""
     examples: np.ndarray
-    """int64 [items]: which example it belongs to"""
+    """int64 [items]: the example that each item belongs to"""
     positions: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """int32 [items, …]: places among the tokens of an item, which move where padding is on the left"""
+    """int32 [items, …]: positions of tokens in an item, which shift when padding is on the left"""
     texts_per_item: int = 1
 
     def __len__(self) -> int:
@@ -52,8 +54,8 @@ class Split(NamedTuple):
 
 
 def bucket_lengths(data: TaskDataConfig) -> tuple[int, ...]:
-    """Return the lengths that batches are padded to, ascending. The last is the longest that a text can have: seq_len,
-    or several windows of seq_len that are read in turn."""
+    """Return the lengths that batches are padded to, ascending. The last is the maximum length of a text: seq_len, or
+    several windows of seq_len."""
     buckets = data.buckets or (-(-data.seq_len // part) for part in (8, 4, 2))
     windows = data.max_windows if data.long_texts == "memory" else 1
     whole = (data.seq_len * n for n in range(1, windows + 1))
@@ -63,9 +65,9 @@ def bucket_lengths(data: TaskDataConfig) -> tuple[int, ...]:
 def collate(
     features: Features, items: Sequence[int] | np.ndarray, length: int, side: Literal["left", "right"]
 ) -> Batch:
-    """Pad items to `length` tokens; NO_ITEM is a row of padding, of weight 0.
+    """Pad items to `length` tokens. NO_ITEM becomes a row of padding with weight 0.
 
-    Returns tokens as [B, L] or, for several texts an item, [B, C, L], with attention_mask (1 = real token); values and
+    Returns tokens as [B, L], or [B, C, L] if items have several texts, with attention_mask (1 = real token); values and
     positions as [B, …]; and target_weights, float32 [B] or [B, W].
     """
     chosen = np.asarray(items)
@@ -96,7 +98,8 @@ def collate(
 
 
 def restore_order(parts: Sequence[tuple[np.ndarray, dict[str, Any]]], count: int) -> Outputs:
-    """Return the outputs of batches, each with its items (`batch_by_length`), as [count, …] in their order."""
+    """Return the outputs of batches as [count, …] in the order of the items. parts: (items, outputs) of each batch,
+    with the items of `batch_by_length`."""
     outputs: Outputs = {}
     for items, of_batch in parts:
         real = items != NO_ITEM
@@ -115,7 +118,7 @@ POOL = 50  # number of batches in a pool
 
 @dataclass(frozen=True)
 class TrainingBatches:
-    """Training batches of all epochs. features_of returns the features of an epoch, always equally many."""
+    """Training batches of all epochs. features_of returns the features of an epoch; their number never changes."""
 
     features_of: Callable[[int], Features]
     data: TaskDataConfig
@@ -123,17 +126,17 @@ class TrainingBatches:
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Number of batches in an epoch, whose last one may be partly padding."""
+        """Number of batches in an epoch. The last one may be partly padding."""
         return -(-len(self.features_of(0)) // self.data.batch_size)
 
     @property
     def longest(self) -> Batch:
-        """Row of the longest batch of the first epoch."""
+        """One row of the longest batch of the first epoch."""
         _, row = next(batch_by_length(self.features_of(0), self.data, np.arange(1)))
         return row
 
     def iterate(self, start: int, stop: int, rows: np.ndarray) -> Iterator[Batch]:
-        """Yield the batches start, …, stop - 1; rows: the rows of the global batch that this process builds."""
+        """Yield the batches start, …, stop - 1. rows: the rows of the global batch that this process builds."""
         of_epoch = lru_cache(1)(self._epoch)
         for step in range(start, stop):
             epoch, place = divmod(step, self.steps_per_epoch)
@@ -141,7 +144,7 @@ class TrainingBatches:
             yield _collated(features, items[place], rows, self.data)
 
     def _epoch(self, epoch: int) -> tuple[Features, np.ndarray]:
-        """Return the features of an epoch, and their items as [steps, B]."""
+        """Return the features of an epoch, and the items of its batches, [steps, B]."""
         features, rng = self.features_of(epoch), np.random.default_rng([self.seed, epoch])
         order, lengths = rng.permutation(len(features)), features.lengths
         pool = POOL * self.data.batch_size
@@ -151,16 +154,16 @@ class TrainingBatches:
 
 
 def batch_by_length(features: Features, data: TaskDataConfig, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Yield all items once: their numbers [B], NO_ITEM for padding, and their batch.
+    """Yield all items once, as (item numbers [B] with NO_ITEM for padding, batch).
 
-    The longest come first, so that too little memory shows at once.
+    The longest come first, so that an out-of-memory error comes at once.
     """
     for items in _cut(np.argsort(-features.lengths, kind="stable"), data.batch_size):
         yield items, _collated(features, items, rows, data)
 
 
 def _collated(features: Features, items: np.ndarray, rows: np.ndarray, data: TaskDataConfig) -> Batch:
-    # The longest of the global batch: all processes must agree on the length.
+    # The longest item of the global batch, because all processes must use the same length.
     longest = features.lengths[items[items != NO_ITEM]].max()
     length = next(n for n in bucket_lengths(data) if n >= longest)
     return collate(features, items[rows], length, data.padding_side)
@@ -179,8 +182,8 @@ def encode_text(*texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def shorten(lengths: list[int], limit: int) -> list[int]:
-    """Return lengths of one or two texts with a sum of `limit` at most: the longer text is cut first, the second of
-    equal ones."""
+    """Return lengths of one or two texts that sum to at most `limit`. The longer text is cut first; of equal ones, the
+    second."""
     if sum(lengths) <= limit:
         return lengths
     if len(lengths) == 1:

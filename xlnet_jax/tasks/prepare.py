@@ -1,5 +1,5 @@
-"""Prepare a finetuning run: weights, tokenizer, examples and their features, and settings for a network narrower than
-those of the papers (benchmarks/narrow_start.py measures what each of them gains).
+"""Prepare a finetuning run: weights, tokenizer, examples, features, and the settings for a network narrower than the
+papers' (benchmarks/narrow_start.py measures the gain of each).
 """
 
 import functools
@@ -29,41 +29,42 @@ from xlnet_jax.training.workdir import Workdir
 
 @dataclass(frozen=True)
 class Prepared:
-    """Everything that the runs of all seeds share."""
+    """What the runs of all seeds share."""
 
     config: FinetuneConfig
     task: Task[Any, Any]
     start: Pretrained | None
-    """None where all seeds resume from checkpoints of their own"""
+    """None if all seeds resume from their own checkpoints"""
     tokenizer: Tokenizer
     sha256: str
     """of the training examples"""
     training_features: Callable[[int], Features]
-    """features of the training examples in an epoch"""
+    """returns the features of the training examples in an epoch"""
     splits: Mapping[Role, Split]
-    """"eval" and "predict", where the settings name their files"""
+    """"eval" and "predict", if the settings name files for them"""
     baseline: Baseline | None
-    """for the examples of `eval`; None without them"""
+    """on the examples of `eval`; None without them"""
 
 
 def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Console) -> Prepared:
-    """Read weights and examples of runs that differ in their seed alone; workdirs: one for each.
+    """Read weights and examples for runs that differ only in their seed. workdirs: one for each seed.
 
-    Raises InputError where settings contradict each other or the weights, or a file cannot be read.
+    Raises InputError if settings contradict each other or the weights, a file cannot be read, or the tokenizer does not
+    know the script of the examples.
     """
     # ---- weights ----------------------------------------------------------------------------------------------------
     there = [workdir.resumes(FinetuneConfig) for workdir in workdirs]
     own = there[0] if all(there) else None
     config, start = begin_from(config.init, config, own, DEFAULTS[config.task]())
-    if not config.model.mem_len:  # with same_length a row sees only as far back as the memory is long
+    if not config.model.mem_len:  # with same_length, each token sees only mem_len tokens back
         config = replace(config, model=replace(config.model, same_length=False))
     source = start or own
     assert source is not None
     config = replace(config, objective=source.objective)
     validate_finetuning(config)
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
-    # The standard deviation that the network's weights had before pretraining: from the default, which suits wide
-    # networks, a narrow one learns little.
+    # Draw new weights with the standard deviation that pretraining used: the default suits wide networks, and with it a
+    # narrow network learns little.
     config = set_ungiven(config, {"model.init_std": source.model.init_std})
     config, narrow = narrow_start(config, source)
     # ---- examples ---------------------------------------------------------------------------------------------------
@@ -86,11 +87,11 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
         config = replace(config, steps=max(round(config.epochs * steps_per_epoch), 1), epochs=None)
     warmup = round(config.optimizer.warmup_steps * config.steps / DEFAULTS[config.task]().steps)
     config = set_ungiven(config, {"optimizer.warmup_steps": warmup})
-    sharding.make_mesh(config)  # refuse a mesh that does not fit before a workdir is claimed
+    sharding.make_mesh(config)  # raises InputError if the mesh does not fit, before the workdir is claimed
     read = [f"{len(train):,} to learn from", *(f"{len(s.examples):,} to {name}" for name, s in splits.items())]
     console.print(f"examples    {', '.join(read)}")
     if unknown:
-        console.print(f"unknown     {unknown:.2%} of the letters to learn from are in <unk>")
+        console.print(f"unknown     {unknown:.2%} of the letters in the training examples are <unk>")
     baseline = measure_baseline(task, train, splits["eval"].examples) if "eval" in splits else None
     if baseline:
         console.print(f"baseline    {baseline.describe()}")
@@ -101,7 +102,7 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
 
 
 def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokenizer) -> dict[Role, Split]:
-    """Read the examples to evaluate and to predict, where the settings name files of them."""
+    """Read the examples to evaluate and to predict, if the settings name files for them."""
     splits = {}
     roles: tuple[Role, ...] = ("eval", "predict")
     for role in roles:
@@ -113,10 +114,11 @@ def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokeniz
 
 
 def weights_of(start: Pretrained, head: HeadConfig, abstract_params: Any) -> tuple[dict[str, Any], list[str]]:
-    """Return the checkpoint's parameters that the network takes over, and the names of the parts that it lacks.
+    """Return the parameters that the network takes from the checkpoint, and the names of the parts that it does not
+    have.
 
-    A head is taken over where it is for the same task and labels, which may come in another order. Without one, a
-    summary of <cls> starts from the pooler that pretraining read pairs with.
+    The head is taken if it is for the same task and labels, in any order. Otherwise a summary of <cls> starts from the
+    pooler that pretraining trained on pairs.
     """
     wanted, given = flatten(abstract_params), flatten(start.params)
     other = start.head
@@ -131,26 +133,26 @@ def weights_of(start: Pretrained, head: HeadConfig, abstract_params: Any) -> tup
     return nest(taken), sorted({path.partition("/")[0] for path in wanted.keys() - taken.keys()})
 
 
-_BY_LABEL = ("logits/kernel", "logits/bias")  # whose last axis is the labels
+_BY_LABEL = ("logits/kernel", "logits/bias")  # their last axis is the labels
 
 
 WIDE = 768
-"""width of the narrowest network that the settings of the papers are for"""
+"""width of the narrowest network in the papers"""
 _TUNED_RATE, _TUNED_WIDTH = 1e-3, 128
 
 
 def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) -> tuple[FinetuneConfig, str]:
-    """Return the settings with those for a narrow network in place of the task's, where `narrow_start` asks for it, and
-    what has changed, for the user. A setting that was given stays.
+    """Replace the task's settings by those for a narrow network, if `narrow_start` is on and the network is narrow.
+    Settings that were given stay. Return the settings and a description of the changes.
 
     source: the checkpoint that the run starts from, or the settings of the run that it resumes.
 
-    - The learning rate is `learning_rate_of` the width.
-    - Dropout is that of pretraining: the task's 0.1 holds a network back that has learned without. Labels of words keep
-      the task's: their few sentences are read many times over.
-    - The summary, for heads that read one, is that of the head which the checkpoint has, or else the mean of all hidden
-      states: XLNet's pretraining asks nothing of <cls>, and a small network learns to gather a text there from many
-      examples only. BERT's pretraining reads <cls>, so its networks keep the summary of the task.
+    - The learning rate depends on the width (`learning_rate_of`).
+    - Dropout is that of pretraining: a network that was pretrained without dropout learns less with the task's 0.1.
+      Token classification keeps the task's dropout, because it trains on few sentences for many epochs.
+    - The summary, for heads that have one, is that of the checkpoint's head, or else the mean of all hidden states.
+      XLNet's pretraining does not train <cls>, and a small network needs many examples to learn a summary there. BERT's
+      pretraining trains <cls>, so BERT networks keep the summary of the task.
     """
     if config.model.d_model >= WIDE or not config.narrow_start:
         return config, ""
@@ -165,11 +167,10 @@ def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) ->
 
 
 def learning_rate_of(task: str, width: int) -> float:
-    """Return the learning rate that a task starts from: its own, or one for the width of a narrow network.
+    """Return the default learning rate of a task: its own, or one for the width of a narrow network.
 
-    Pretrained networks of 128 and 192 learn as well or better from 1e-3 than from 3e-4 on all tasks of
-    benchmarks/measured/eight_tasks; above, the rate falls as one over the width, as muP (Yang et al. 2022, table 3) has
-    it.
+    Networks of width 128 and 192 learn as well or better with 1e-3 than with 3e-4 on all tasks of
+    benchmarks/measured/eight_tasks. For wider ones the rate falls as 1 / width, as in muP (Yang et al. 2022, table 3).
     """
     own = DEFAULTS[task]().optimizer.learning_rate
     return own if width >= WIDE else max(own, _TUNED_RATE * min(_TUNED_WIDTH / width, 1))

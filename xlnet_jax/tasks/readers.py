@@ -1,7 +1,6 @@
-"""Rows of examples, found and read in one way by all tasks: files on a disk or in a bucket, and values of Python.
+"""Find and read rows of examples, for all tasks: from files on disk or in a bucket, and from Python values.
 
-A file whose name ends in .gz, .zst, .xz or .bz2 is decompressed. Every InputError names the file, and the line or the
-record in it.
+Files that end in .gz, .zst, .xz or .bz2 are decompressed. Every InputError names the file, and the line or record.
 """
 
 import json
@@ -19,20 +18,20 @@ from data_pipelines.sources import DatasetSlice, find, match_glob
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.reading import decode_json
 
-Role = Literal["train", "eval", "predict"]  # what examples are for, and the setting that names their files
+Role = Literal["train", "eval", "predict"]  # use of the examples; the setting with this name lists their files
 V = TypeVar("V")
 
 
 @dataclass(frozen=True)
 class Record:
-    """Row of a table or a JSON object, and its place: file, and line or path of records."""
+    """Row of a table or a JSON object, and where it is: the file, and the line or record."""
 
     content: Mapping[str, Any]
-    """values by name; by number of the column, from 0, where a table has no header"""
+    """values by column name, or by column number from 0 if the table has no header"""
     where: str
 
     def get(self, key: str, form: type[V]) -> V:
-        """Return the value of a key. Raises InputError where there is none, or one of another form."""
+        """Return the value of a key. Raises InputError if there is none, or it has the wrong type."""
         if key not in self.content:
             raise InputError(f"{self.where} has no {key!r}, only {', '.join(map(repr, self.content)) or 'nothing'}")
         value: V = demand_form(self.content[key], form, f"{self.where}: {key!r}")
@@ -40,8 +39,8 @@ class Record:
 
 
 def demand_form(value: Any, form: Any, where: str) -> Any:
-    """Return the value, converted to a type such as list[str] or a TypedDict (`msgspec.convert`). Raises InputError
-    where it has another form, or a text that UTF-8 cannot hold."""
+    """Return the value, converted to a type such as list[str] or a TypedDict (`msgspec.convert`). Raises InputError if
+    it has the wrong type, or has text that is not valid UTF-8."""
     whole(json.dumps(value, ensure_ascii=False, default=str), where)
     try:
         return msgspec.convert(value, form)
@@ -50,9 +49,9 @@ def demand_form(value: Any, form: Any, where: str) -> Any:
 
 
 def files(names: Sequence[str], what: str, wanted: str = "a file, a folder, or a glob in quotes") -> list[str]:
-    """Return the files that names, globs, URLs and folders (their files at any depth) stand for, each sorted.
+    """Return the files of names, globs, URLs and folders (files at any depth), each sorted.
 
-    what, wanted: for messages, such as "questions". Raises InputError where a name stands for no file.
+    what, wanted: for messages, such as "questions". Raises InputError if a name matches no file.
     """
     found: list[str] = []
     for name in names:
@@ -70,17 +69,17 @@ def files(names: Sequence[str], what: str, wanted: str = "a file, a folder, or a
 
 
 def lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, line) of those that are not blank."""
+    """Yield (number from 1, line) of all lines that are not blank."""
     return ((number, line) for number, line in numbered_lines(path) if line.strip())
 
 
 def json_file(path: str, form: Any = Any) -> Any:
-    """Return the value of a JSON file. Raises InputError where it has another form."""
+    """Return the value of a JSON file. Raises InputError if it has the wrong type."""
     return demand_form(decode_json(read_text(path), path, "mend the file, or fetch it again"), form, path)
 
 
 def json_lines(path: str) -> Iterator[Record]:
-    """Yield the objects of a file with an object on each line."""
+    """Yield the objects of a JSON Lines file."""
     for number, line in lines(path):
         where = f"{path}: line {number}"
         value = decode_json(line, where, wanted := "an example is one JSON object on one line")
@@ -90,8 +89,8 @@ def json_lines(path: str) -> Iterator[Record]:
 
 
 def rows_of(value: Any) -> list[dict[str, Any]] | None:
-    """Return the rows of a list of dictionaries or a table of pandas, with lists and numbers of Python in place of
-    NumPy's and None in place of NaN, which a table has where nothing is; None of anything else, as paths."""
+    """Return the rows of a list of dictionaries or a pandas DataFrame; None for anything else, such as paths. NumPy
+    values become Python lists and numbers, and NaN, which marks a missing value in a DataFrame, becomes None."""
     if hasattr(value, "columns") and hasattr(value, "to_dict"):
         found = list(value.to_dict("records"))
     else:

@@ -1,4 +1,4 @@
-"""Train and evaluate while finetuning: the loss of a task as an objective, its metrics, the choice of the best
+"""Training and evaluation in finetuning: the loss of a task as an objective, its metrics, the choice of the best
 checkpoint, and early stopping.
 """
 
@@ -26,7 +26,7 @@ from xlnet_jax.training.stop import Interrupt, Wish
 
 @dataclass(frozen=True)
 class Supervised:
-    """Objective of a task. Rows carry no memory from batch to batch, because examples are independent."""
+    """Training objective of a task. Rows have no memory between batches, because examples are independent."""
 
     config: FinetuneConfig
     task: Task[Any, Any]
@@ -56,11 +56,11 @@ class Supervised:
 
 
 class Predictor:
-    """Run the network on features, on all devices; it is compiled once for each bucket length."""
+    """Run the network on features, on all devices. It is compiled once per bucket length."""
 
     def __init__(self, program: Program[Supervised]):
         objective, mesh, config = program.objective, program.mesh, program.config
-        # As many rows at a time as a micro-batch of training has.
+        # The same number of rows as a micro-batch in training.
         rows = config.data.batch_size // config.optimizer.accumulate
         self._data = replace(objective.config.data, batch_size=rows)
         self._rows, self._put = sharding.process_rows(mesh, rows), sharding.batch_to_mesh(mesh, rows)
@@ -76,7 +76,7 @@ class Predictor:
         )
 
     def outputs(self, params: Any, features: Features, interrupt: Interrupt | None = None) -> Outputs | None:
-        """Return the task's outputs as [items, …] in the order of the features; None where a stop cut this short."""
+        """Return the task's outputs as [items, …] in the order of the features; None if a stop interrupted it."""
         parts: list[tuple[np.ndarray, dict[str, jax.Array]]] = []
         for items, batch in batch_by_length(features, self._data, self._rows):
             if interrupt and interrupt.poll() is Wish.STOP:
@@ -110,12 +110,12 @@ class Selection:
         return self.task.config.selection.every_steps
 
     def recall(self, records: Iterable[dict[str, Any]], step: int) -> None:
-        """Take over the evaluations that a run resuming at `step` has on record."""
+        """Load the evaluations up to `step` from the records of the run that is resumed."""
         rows = {r["step"]: r for r in records if r["split"] == "validation" and r["step"] <= step}
         self.history = [(n, float(r[self.metric])) for n, r in sorted(rows.items()) if self.metric in r]
 
     def run(self, state: TrainState, step: int, interrupt: Interrupt) -> Numbers | None:
-        """Return all metrics of the task; None where a stop cut the evaluation short."""
+        """Return all metrics of the task, and the baseline; None if a stop interrupted the evaluation."""
         assert self.held_out
         examples, features = self.held_out
         outputs = self.predictor.outputs(state.params, features, interrupt)
@@ -132,7 +132,7 @@ class Selection:
 
     @property
     def best_step(self) -> int | None:
-        """Step with the highest metric, the first of equal ones; None before the first evaluation."""
+        """Step with the highest metric, the first if several are equal; None before the first evaluation."""
         return max(self.history, key=lambda row: or_lowest(row[1]), default=(None, 0.0))[0]
 
     @property
@@ -142,7 +142,7 @@ class Selection:
 
     @property
     def is_enough(self) -> bool:
-        """True if the last `patience` evaluations were no better than an earlier one."""
+        """True if the last `patience` evaluations did not improve on an earlier one."""
         best, patience = self.best_step or 0, self.task.config.selection.patience
         return 0 < patience <= sum(step > best for step, _ in self.history)
 
@@ -153,5 +153,5 @@ def describe(numbers: Numbers) -> str:
 
 
 def or_lowest(value: float) -> float:
-    """Return a metric as a sort key: NaN is below all numbers."""
+    """Return a metric as a sort key, with NaN below all numbers."""
     return -math.inf if math.isnan(value) else value

@@ -255,7 +255,7 @@ def test_workdirs_of_other_runs_are_refused_and_left_alone(straight, pretrained,
         (predicting, "already holds a run and its results: give predictions another --workdir"),
         (words(pretrained, table, tmp_path / "pretrained"),
          r"config\.json is not the settings of a run of this kind \(.*corpus.*\): give another"),
-        (words(pretrained, table, tmp_path / "seeds"), "holds the runs of several seeds: give a single seed another --workdir"),
+        (words(pretrained, table, tmp_path / "seeds"), "holds the runs of several seeds: give a single seed another"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             finetune.main(argv)
