@@ -1,4 +1,4 @@
-"""Measure the held-out loss of a checkpoint on any text (`measure_loss`), and print it."""
+"""Measure and print the held-out loss of a checkpoint on any text (`measure_loss`)."""
 
 from __future__ import annotations
 
@@ -32,55 +32,55 @@ BATCH_SIZE = 8  # rows, for a checkpoint that no run of ours wrote
 
 @dataclass(frozen=True)
 class EvaluateSettings(TextSourceSettings):
-    """The held-out loss on a text."""
+    """Measure the held-out loss on a text."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format, the folder of a run, tiny, or a name on the Hugging Face Hub"""
+    """checkpoint with a tokenizer, in any format; or the folder of a run, tiny, or a name on the Hugging Face Hub"""
     text: tuple[str, ...] = ()
-    """text to measure the loss on: files, globs, folders, URLs, tfds:NAME, hf:NAME, or a folder that
-    data_pipelines.prepare made, for its validation split; none = the run's own held-out text"""
+    """text to measure the loss on: files, globs, folders, URLs, tfds:NAME or hf:NAME; or a folder made by
+    data_pipelines.prepare, whose validation split is read; none = the run's own held-out text"""
     max_windows: int | None = setting(None, at_least(1))
-    """most windows to measure it on, in whole batches; None = as the run on its own text, 16,384 on another"""
+    """maximum number of windows to measure, in whole batches; None = as in the run, or 16,384 with --text"""
     objective: str | None = None
-    """objective whose loss is measured, by its name; None = the objective that trained the checkpoint"""
+    """objective whose loss is measured; None = the objective that the checkpoint was trained with"""
     mem_len: int | None = None
-    """positions of earlier windows that a row can attend to; None = as in training, or the paper's 384"""
+    """memory: number of positions of earlier windows to attend to; None = as in training, or the paper's 384"""
     clamp_len: int | None = None
-    """largest relative distance in a loss, larger ones count as this one; None = as in training"""
+    """largest relative distance; larger ones are clamped to it; None = as in training"""
     same_length: bool = False
-    """clm: every row of a loss sees as many positions as the memory is long, also where training did not do so"""
+    """clm: every token sees exactly --mem-len earlier positions, even if it did not in training"""
     out: str | None = None
-    """.json file for the printed numbers; None = print them only"""
+    """.json file to write the numbers to; None = only print them"""
     overwrite: bool = False
     """replace an existing file"""
     tokenizer: str | None = None
-    """SentencePiece model, for a checkpoint without one"""
+    """SentencePiece model, if the checkpoint has none"""
     dtype: Literal["float32", "bfloat16"] | None = None
     """compute type; None = the checkpoint's"""
     data: DataConfig = field(default_factory=DataConfig)
-    """windows; the defaults are the run's, or the paper's; the other lengths follow --data.seq-len"""
+    """windows; the defaults are those of the run, or the paper's; other lengths scale with --data.seq-len"""
     mesh: MeshConfig = field(default_factory=MeshConfig)
     given: Given = field(default=frozenset(), compare=False, repr=False)
 
     def check(self) -> None:
-        """Raise InputError for what cannot work, before anything is read."""
+        """Raise InputError for settings that cannot work, before anything is read."""
         check_bounds(self)
         if self.out:
             if Path(self.out).suffix != ".json":
-                raise InputError(f"`out` {self.out}: give a name that ends in .json")
+                raise InputError(f"`out` {self.out}: give a name ending in .json")
             demand_new_file(self.out, self.overwrite)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A measured loss, with the settings and the text that it belongs to."""
+    """A measured loss, with its settings and its text."""
 
     measured: Measured
     config: Config
     checkpoint: str
     text: str  # name of the text
     manifest: Manifest  # of its corpus
-    known: str  # text whose frequencies the unigram line knows
+    known: str  # text that the frequencies of the unigram line come from
 
 
 def evaluate(
@@ -88,13 +88,13 @@ def evaluate(
     on_batch: Callable[[int, int], None] = lambda number, batches: None,
     **settings: Any,
 ) -> Evaluation:
-    """Measure the held-out loss of a checkpoint on a text, and write its numbers to `out`; `measured` has it in all
-    units.
+    """Measure the held-out loss of a checkpoint on a text, and write the numbers to `out`. The field `measured` of the
+    result has the loss in all units.
 
-    checkpoint: its folder, or settings to start from. on_batch: called before each batch with its number, from 1, and
-    the number of batches. settings: fields of EvaluateSettings by name, such as text="other.txt" (none = the run's own
-    held-out text), max_windows=64, or data={"seq_len": 256}, which changes the windows of the run. Raises InputError
-    for settings, a text or a checkpoint that cannot work.
+    checkpoint: its folder, or settings. on_batch: called before each batch with its number, from 1, and the number of
+    batches. settings: fields of EvaluateSettings by name, such as text="other.txt" (none = the run's own held-out
+    text), max_windows=64, or data={"seq_len": 256}, which changes the windows of the run. Raises InputError for
+    settings, a text or a checkpoint that cannot work.
     """
     start = checkpoint if isinstance(checkpoint, EvaluateSettings) else EvaluateSettings(str(checkpoint))
     asked = with_keywords(start, settings)
@@ -131,10 +131,10 @@ def print_evaluation(settings: EvaluateSettings) -> None:
 
 
 def _config(settings: EvaluateSettings, pretrained: Pretrained, run: Run | None) -> Config:
-    """Return the settings of the run, or the paper's, with the changes that are asked for.
+    """Return the settings of the run, or the paper's, with the changes that were given.
 
-    The original's windows are twice as long as the part that becomes memory (512 and 256); so are those of a checkpoint
-    that tells nothing but that part, as Hugging Face's `reuse_len` does.
+    The original's windows are twice as long as the part that becomes memory (512 and 256). Where a checkpoint has only
+    that length, as `reuse_len` in Hugging Face's configuration, the windows are twice as long too.
     """
     from xlnet_jax.checkpoints.native import trained_mem_len
     from xlnet_jax.objectives.presets import with_objective
@@ -151,7 +151,7 @@ def _config(settings: EvaluateSettings, pretrained: Pretrained, run: Run | None)
         scaled = resized(base.data, max(data.seq_len, 1))
         mem_len = mem_len * scaled.seq_len // base.data.seq_len
         data = give(scaled, settings.data, given, "data.")
-    usual = EvalConfig() if settings.text else base.eval  # a run measures a few windows of its own text at a time
+    usual = EvalConfig() if settings.text else base.eval  # in training, a run measures only a few windows of its text
     carried = data.reuse_len * (data.windows_per_block - 1)
     model = replace(pretrained.model, mem_len=min(mem_len, carried) if settings.mem_len is None else settings.mem_len)
     if settings.clamp_len is not None:
@@ -179,7 +179,7 @@ def _corpus(
 
     prepared = [name for name in settings.text if is_corpus(name)]
     if prepared and len(settings.text) > 1:
-        raise InputError(f"`text` {prepared[0]} is a prepared corpus: it stands alone")
+        raise InputError(f"`text` {prepared[0]} is a prepared corpus: give no other text with it")
     if prepared:
         yield Corpus(prepared[0]), prepared[0]
     elif settings.text:
@@ -194,12 +194,12 @@ def _corpus(
     elif run and (own := run.corpus()):
         yield own, str(own.folder)
     else:
-        raise InputError("`text` names no text, and there is no corpus beside the checkpoint: give `text`")
+        raise InputError("there is no corpus beside the checkpoint: give a text to measure the loss on, by `text`")
 
 
 def _count_pieces(corpus: Corpus, run: Run | None) -> tuple[np.ndarray, str]:
-    """Return how often each piece occurs in the text that the unigram line knows, and the name of that text."""
-    with contextlib.suppress(InputError):  # a damaged corpus of the run does not prevent the loss on another text
+    """Return the counts of all pieces in the text that the unigram line is computed from, and the name of that text."""
+    with contextlib.suppress(InputError):  # if the run's corpus is damaged, another text can still be measured
         if run and (own := run.corpus()) and len(own.unigram_counts) == corpus.manifest.vocab_size:
             return own.unigram_counts, "the run's training text"
     made_from = corpus.manifest.made_from
@@ -243,11 +243,11 @@ _COMPARABLE = (
 
 
 def _units(found: Measured) -> Iterator[str]:
-    """Yield the loss in the units that it has a meaning in."""
+    """Yield lines with the loss in all units that apply."""
     numbers, content = found.numbers(), found.content
     if "pseudo_perplexity" in numbers:
         perplexity = numbers["pseudo_perplexity"]
-        yield f"pseudo      perplexity {perplexity:,.2f} a masked piece: no likelihood of the text follows"
+        yield f"pseudo      perplexity {perplexity:,.2f} a masked piece, which is not the likelihood of a text"
         return
     is_likelihood = "word_perplexity" in numbers
     of_words = f", {numbers['word_perplexity']:,.2f} a word" if numbers.get("word_perplexity") is not None else ""

@@ -1,6 +1,5 @@
-"""Held-out loss: of a run while it trains, and of any checkpoint on any text, measured with the same windows, masks,
-targets and carried memory; the units in which it is reported; and the unigram line, the loss of a model that knows
-word frequencies alone.
+"""Held-out loss: during training, and of any checkpoint on any text, with the same windows, masks, targets and memory.
+Also its units, and the unigram line: the loss of a model that knows only the frequencies of pieces.
 """
 
 import itertools
@@ -31,44 +30,44 @@ from xlnet_jax.training.stop import Interrupt, Wish
 
 @dataclass(frozen=True)
 class Content:
-    """Counts of the text that pieces stand for, after the tokenizer's normalisation."""
+    """Size of a text in pieces and other units, after the tokenizer's normalization."""
 
     pieces: int
-    characters: int  # spaces count, and an end of a line is read as a space; an unknown piece is one
+    characters: int  # with spaces; a line end counts as a space, an unknown piece as one character
     bytes: int  # these characters in UTF-8
-    words: int  # pieces that begin with a space; at token level word, unknown pieces too
-    unknown: int  # pieces that the vocabulary does not have
+    words: int  # pieces that begin with a space; with word-level tokenizers, unknown pieces too
+    unknown: int  # <unk> pieces
     documents: int  # ends of documents, not counted above
 
     @property
     def unknown_share(self) -> float:
-        """Share of the pieces that the vocabulary does not have, 0 to 1."""
+        """Share of <unk> among the pieces, 0 to 1."""
         return self.unknown / max(self.pieces, 1)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Loss on some windows, and their text: the predicted text where the loss is a likelihood, otherwise the whole
-    windows.
+    """Loss on some windows, and the size of their text: of the predicted text if the loss is a likelihood, otherwise of
+    the whole windows.
 
-    In a likelihood an end of a document counts as a word and a character, as Transformer-XL's code counts `<eos>`.
+    In a likelihood, an end of a document counts as one word and one character, like `<eos>` in Transformer-XL's code.
     """
 
     objective: str
     loss: float  # nats per target
     targets: int
-    unigram: float  # nats per target of a model that knows the frequencies of pieces alone
+    unigram: float  # nats per target of a model that knows only the frequencies of pieces
     windows: int
     content: Content
     besides: dict[str, float]  # other measures, by the names of `HeldOutLoss.measure`
 
     def numbers(self) -> dict[str, Any]:
-        """Return every number by its name, perplexities and bits among them.
+        """Return every number by its name, with perplexities and bits.
 
-        Bits per unit of the text are bits per piece x pieces / units. Masked pieces are predicted together from the
-        rest of the text, so no likelihood of the text follows from their loss. word_perplexity: exp(nats of the whole
-        text / its words), comparable between vocabularies (Dai et al. 2019, table 1); None where no float can hold it,
-        as in scripts without spaces, whose lines are words.
+        Bits per unit of the text are bits per piece x pieces / units. Masked pieces are predicted at once from the rest
+        of the text, so their loss is not the likelihood of a text. word_perplexity: exp(nats of the whole text / its
+        words), comparable between vocabularies (Dai et al. 2019, table 1); None if it overflows, as in scripts without
+        spaces, where a line counts as one word.
         """
         plain = asdict(self)
         found = {**plain.pop("content"), **plain.pop("besides"), **plain}
@@ -87,7 +86,7 @@ class Measured:
 
 
 def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: str) -> Content:
-    """Count the text that these batches predict where the loss is a likelihood, otherwise the text in their windows,
+    """Count the text that these batches predict if the loss is a likelihood, otherwise the text in their windows,
     without <sep> and <cls>."""
     is_likelihood = objective_named(objective).loss == "likelihood"
     counts_V = np.zeros(tokenizer.vocab_size, np.int64)
@@ -108,7 +107,7 @@ def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: str) -
 
 
 def _text_ids(batch: Batch) -> np.ndarray:
-    """Return the pieces of the windows of held-out text, with the original pieces at masked targets."""
+    """Return the pieces of the windows, with the original pieces at masked targets."""
     ids = batch["input_ids"].copy()
     if "target_positions" in batch:
         row, slot = np.nonzero(batch["target_weights"])
@@ -117,7 +116,7 @@ def _text_ids(batch: Batch) -> np.ndarray:
 
 
 def unigram_line(counts_V: np.ndarray, batches: Sequence[Batch]) -> float:
-    """Return the cross-entropy, in nats per target, of the batches' targets under the frequencies of a text."""
+    """Return the cross-entropy of the batches' targets under the frequencies of a text, in nats per target."""
     return _mean_over_targets(-np.log(frequencies_V(counts_V)), batches)
 
 
@@ -129,8 +128,8 @@ def unknown_share(vocab_size: int, batches: Sequence[Batch]) -> float:
 def frequencies_V(counts_V: np.ndarray) -> np.ndarray:
     """Return the frequency of each piece, estimated from its count in a text (Witten and Bell 1991, method C).
 
-    A text of N tokens that has T of the V pieces gives (count + T / V) / (N + T): add-one smoothing where it has all
-    pieces, and little to the pieces that a short text does not have.
+    In a text of N tokens with T of the V pieces, it is (count + T / V) / (N + T). If the text has all pieces, this is
+    add-one smoothing; in a short text, missing pieces get little.
     """
     kinds = np.count_nonzero(counts_V)
     return (counts_V + kinds / len(counts_V)) / (counts_V.sum() + kinds)
@@ -143,7 +142,7 @@ def _mean_over_targets(values_V: np.ndarray, batches: Sequence[Batch]) -> float:
 
 @dataclass(frozen=True)
 class HeldOutLoss:
-    """`Evaluation` of pretraining: the same batches every time, of which each process computes its rows."""
+    """`Evaluation` of pretraining, on the same batches every time. Each process computes its own rows."""
 
     program: Program[Any]
     step: EvalStep
@@ -161,15 +160,15 @@ class HeldOutLoss:
         return self.measure(state.params, lambda: interrupt.poll() is Wish.STOP)
 
     def measure(self, params: Any, is_stopped: Callable[[], bool]) -> Numbers | None:
-        """Return loss, nats per target over all batches, and the other measures per row: pair_loss (nats) and
-        pair_accuracy (a share), or detection_loss (nats a token), detection_accuracy and replaced_share. Return None
-        where `is_stopped`, asked before each batch, says so."""
+        """Return the loss, in nats per target over all batches, and other means over rows: pair_loss (nats) and
+        pair_accuracy, or detection_loss (nats per token), detection_accuracy and replaced_share. Return None if
+        `is_stopped`, which is called before each batch, returns True."""
         program, sums = self.program, cast(Any, None)
         mems_ZBMD = empty_mems_ZBMD(program.plan.mems_ZBMD)
         for batch in self.batches:
             if is_stopped():
                 return None
-            jax.block_until_ready(sums)  # stay one batch ahead of the device: a stop waits for no more
+            jax.block_until_ready(sums)  # stay at most one batch ahead of the device, so that a stop is quick
             on_mesh = program.put({name: array[program.rows] for name, array in batch.items()})
             scored = self.step(params, on_mesh, mems_ZBMD)
             mems_ZBMD = scored.new_mems_ZBMD
@@ -180,8 +179,8 @@ class HeldOutLoss:
         return {"loss": float(loss_sum / weight_sum)} | {name: float(s / rows) for name, s in of_rows.items()}
 
     def describe(self, numbers: Numbers) -> str:
-        """Return the numbers as printed: 'loss 5.608, 0.512 below the unigram line 6.120', then '; pairs 0.650, 61.2%
-        right' or '; detection 0.410, 87.1% right, 12.9% replaced' where there are such."""
+        """Return the numbers as printed: 'loss 5.608, 0.512 below the unigram line 6.120', followed by '; pairs 0.650,
+        61.2% right' or '; detection 0.410, 87.1% right, 12.9% replaced' if the objective has them."""
         besides = ""
         if "pair_loss" in numbers:
             besides = f"; pairs {numbers['pair_loss']:.3f}, {numbers['pair_accuracy']:.1%} right"
@@ -192,24 +191,24 @@ class HeldOutLoss:
 
 
 def held_out_batches(corpus: Corpus, tokenizer: Tokenizer, config: Config) -> list[Batch]:
-    """Return the batches of an evaluation: every block once, or those that eval.max_windows admits."""
+    """Return the batches of an evaluation: all blocks once, up to eval.max_windows."""
     source = batch_source(corpus, tokenizer, config, "validation", config.eval.max_windows)
     return list(source.iterate(0, source.steps_per_epoch))
 
 
 def count_windows(batches: Sequence[Batch]) -> int:
-    """Return the number of windows in the batches of an evaluation, without rows that lack a block."""
+    """Return the number of windows in the batches of an evaluation, without empty rows."""
     return int(sum(batch["row_weights"].sum() for batch in batches))
 
 
 def relative_to_unigram(loss: float, unigram_nats: float) -> str:
-    """Return '0.512 below the unigram line 6.120', or above it."""
+    """Return e.g. '0.512 below the unigram line 6.120'."""
     side = "below" if loss < unigram_nats else "above"
     return f"{abs(unigram_nats - loss):.3f} {side} the unigram line {unigram_nats:.3f}"
 
 
 AT_EVALUATION = ("mem_len", "clamp_len", "same_length")
-"""Settings of the network that an evaluation may change: they decide what a row sees, not its parameters."""
+"""Network settings that an evaluation may change, because parameters do not depend on them."""
 
 
 def measure_loss(
@@ -219,11 +218,12 @@ def measure_loss(
     unigram_counts: np.ndarray,
     on_batch: Callable[[int, int], None] = lambda number, batches: None,
 ) -> Measured:
-    """Return the loss of a checkpoint on the validation split of a corpus. config: read for its objective, data, eval
-    and mesh, and AT_EVALUATION of its network; unigram_counts: int64 [V], of the text that the unigram line knows.
+    """Return the loss of a checkpoint on the validation split of a corpus.
 
-    on_batch: called before each batch with its number, from 1, and the number of batches. Raises InputError where the
-    settings contradict each other, or the corpus or the checkpoint does not fit.
+    config: its objective, data, eval and mesh are used, and AT_EVALUATION of its network. unigram_counts: int64 [V],
+    the counts of pieces for the unigram line. on_batch: called before each batch with its number, from 1, and the
+    number of batches. Raises InputError if the settings contradict each other, or the corpus or the checkpoint does not
+    fit.
     """
     tokenizer = vocabulary_tokenizer(pretrained)
     corpus.demand(tokenizer, "the checkpoint's")
@@ -236,8 +236,8 @@ def measure_loss(
     params, missing = params_of(pretrained, config)
     if missing:
         raise InputError(
-            f"the checkpoint has no {', '.join(missing)}: it was trained by another objective, or without "
-            "data.pair-loss; measure what it has learned"
+            f"the checkpoint has no {', '.join(missing)}: it was trained with another objective, or without "
+            "`data.pair_loss`; measure the objective that it was trained with"
         )
     eval_step = make_eval_step(program.objective, program.plan, program.mesh)
     held_out = HeldOutLoss(program, eval_step, batches, unigram)
