@@ -111,7 +111,7 @@ def finetune(config: FinetuneConfig | None = None, **settings: Any) -> Result:
         config = with_keywords(config, _write_rows(config, rows))
     result, _ = run(config)
     if result is None:
-        raise KeyboardInterrupt("the run was stopped and its state is saved; the same call continues it")
+        raise KeyboardInterrupt("the run was stopped with its state saved; the same call goes on")
     return result
 
 
@@ -151,9 +151,9 @@ def _run(config: FinetuneConfig, process: Process) -> tuple[Result | None, int]:
         return predict(config, process), 0
     top, seeds = Workdir(folder_of(config)), config.seeds
     if len(seeds) > 1:
-        _demand_no_run(top, "give several seeds another `workdir`")
+        _demand_no_run(top, "give several seeds a `workdir` of their own")
     elif any(top.folder.glob(f"{seed_folder('*')}/config.json")):
-        raise InputError(f"workdir {top.folder} holds the runs of several seeds: give a single seed another `workdir`")
+        raise InputError(f"workdir {top.folder} holds the runs of several seeds: give one seed a `workdir` of its own")
     workdirs = {s: top if len(seeds) == 1 else Workdir(top.folder / seed_folder(s)) for s in seeds}
     prepared, results = None, {}
     for number, (seed, workdir) in enumerate(workdirs.items(), 1):
@@ -181,7 +181,7 @@ def seed_folder(seed: int | str) -> str:
 def _demand_no_run(workdir: Workdir, hint: str) -> None:
     """Raise InputError if the workdir holds a run, whose results and predictions would be overwritten."""
     if workdir.has_checkpoints:
-        raise InputError(f"workdir {workdir.folder} already holds a run and its results: {hint}")
+        raise InputError(f"workdir {workdir.folder} holds a run, with results of its own: {hint}")
 
 
 def summarize(workdir: epath.Path, by_seed: Mapping[int, Result], console: Console) -> Result:
@@ -351,7 +351,7 @@ def predict(config: FinetuneConfig, process: Process) -> Result:
     unset = _take_settings_of_checkpoint(replace(config, head=start.head), process.console)
     config = set_ungiven(unset, start.thresholds)
     if config != unset:
-        say(f"thresholds  from the checkpoint: {describe_thresholds(start.thresholds)}")
+        say(f"thresholds  of the checkpoint: {describe_thresholds(start.thresholds)}")
     task = make_task(config)
     splits = read_splits(config, task, tokenizer_of(start, config))
     program = Program.of(config, Supervised(config, task))
@@ -409,5 +409,5 @@ def _take_settings_of_checkpoint(config: FinetuneConfig, console: Console) -> Fi
     values = {s.name.replace("-", "_"): s.value for s, _ in differences(there, config) if s.name.startswith(read)}
     taken = set_ungiven(config, values)
     if changed := [f"{s.name} {s.value}" for s, _ in differences(taken, config)]:
-        console.print(f"settings    from the finetuning for {there.task}: {', '.join(changed)}")
+        console.print(f"settings    as the checkpoint was finetuned for {there.task}: {', '.join(changed)}")
     return taken

@@ -83,7 +83,7 @@ class Task(ABC, Generic[E, A]):
         if (seq_len := self.config.data.seq_len) <= others:
             instead = setting and f", or lower `{setting}`"
             raise InputError(
-                f"`data.seq_len` {seq_len} leaves no room for text beside {others} other tokens: raise it{instead}"
+                f"`data.seq_len` {seq_len} leaves no room for a text beside {others} tokens: raise it{instead}"
             )
 
     @property
@@ -112,11 +112,11 @@ class Task(ABC, Generic[E, A]):
             with naming_damage(path):
                 examples += self.examples_in(path, before, role != "predict")
             if len(examples) == before:
-                raise InputError(f"{path} contains no examples")
+                raise InputError(f"{path}: there are no examples in it")
             for example in examples[before:]:
                 key = self.key(example)
                 if key in places:
-                    raise InputError(f"{example.where}: its id {example.id} is already used at {places[key]}")
+                    raise InputError(f"{example.where}: its id {example.id} is also that of {places[key]}")
                 places[key] = example.where
         return examples
 

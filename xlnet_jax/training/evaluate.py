@@ -179,7 +179,7 @@ def _corpus(
 
     prepared = [name for name in settings.text if is_corpus(name)]
     if prepared and len(settings.text) > 1:
-        raise InputError(f"`text` {prepared[0]} is a prepared corpus: give no other text with it")
+        raise InputError(f"`text` {prepared[0]} is a prepared corpus: it stands alone")
     if prepared:
         yield Corpus(prepared[0]), prepared[0]
     elif settings.text:
@@ -194,7 +194,7 @@ def _corpus(
     elif run and (own := run.corpus()):
         yield own, str(own.folder)
     else:
-        raise InputError("there is no corpus beside the checkpoint: give a text to measure the loss on, by `text`")
+        raise InputError("`text` names no text, and there is no corpus beside the checkpoint: give `text`")
 
 
 def _count_pieces(corpus: Corpus, run: Run | None) -> tuple[np.ndarray, str]:
@@ -247,7 +247,7 @@ def _units(found: Measured) -> Iterator[str]:
     numbers, content = found.numbers(), found.content
     if "pseudo_perplexity" in numbers:
         perplexity = numbers["pseudo_perplexity"]
-        yield f"pseudo      perplexity {perplexity:,.2f} a masked piece, which is not the likelihood of a text"
+        yield f"pseudo      perplexity {perplexity:,.2f} a masked piece: no likelihood of the text follows"
         return
     is_likelihood = "word_perplexity" in numbers
     of_words = f", {numbers['word_perplexity']:,.2f} a word" if numbers.get("word_perplexity") is not None else ""

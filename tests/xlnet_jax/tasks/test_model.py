@@ -146,5 +146,5 @@ def test_keywords_that_are_no_settings_are_refused(pretrained, table, tmp_path):
 
 def test_a_stopped_run_is_no_result(pretrained, table, tmp_path, monkeypatch):
     monkeypatch.setattr("xlnet_jax.tasks.finetune.run", lambda config: (None, 143))
-    with pytest.raises(KeyboardInterrupt, match="the same call continues it"):
+    with pytest.raises(KeyboardInterrupt, match="the same call goes on"):
         finetuned(pretrained, table, tmp_path / "run")

@@ -26,7 +26,7 @@ def squad(*questions, context="The tea was cold."):
         # ---- texts and labels
         ("classification", "a.tsv", "sentence\tlabel\na\t1\n", "line 2: there is no column text, only sentence"),
         ("classification", "a.tsv", "text\tlabel\na\t1\n \t1\n", "line 3: its text is empty; fill it, or leave"),
-        ("classification", "a.tsv", "text\tlabel\n", "a.tsv contains no examples"),
+        ("classification", "a.tsv", "text\tlabel\n", "a.tsv: there are no examples in it"),
         ("classification", "a.tsv", "text\tlabel\na\t\n", "line 2: it has no label; training and evaluation need one"),
         ("classification", "a.jsonl", '{"text": "a", "label": NaN}', "line 1: it has no label"),
         ("classification", "a.jsonl", {"text": "a", "label": HALF}, r"line 1 holds half a character, \ud83d; mend it"),
@@ -49,7 +49,7 @@ def squad(*questions, context="The tea was cold."):
         ("squad2", "a.json", {"questions": []}, "a.json is damaged: it has no 'data'"),
         ("squad2", "a.json", squad(ASKED | {"answers": []}), "question a needs either an answer or"),
         ("squad2", "a.json", squad(PLACELESS), "question a: an answer is a text and answer_start"),
-        ("squad2", "a.json", squad(ASKED, ASKED), "its id a is already used at"),
+        ("squad2", "a.json", squad(ASKED, ASKED), "its id a is also that of"),
         ("squad2", "a.json", squad(ASKED, context=" \n"), "question a: its text is empty"),
         ("squad", "a.json", squad({"id": "a", "question": "?", "is_impossible": True}), "`task` squad2 learns that"),
         ("cmrc2018", "a.json", [{"qas": [{"query_id": "a", "query_text": "?"}]}], "it has no 'context_text'"),

@@ -128,7 +128,7 @@ def test_texts_are_read_as_the_checkpoint_was_finetuned_where_nothing_is_given(
     data = seen[0].data
     assert (data.seq_len, data.batch_size, data.buckets) == (seq_len, batch_size, (32,))
     lines = " ".join(capsys.readouterr().out.split())
-    assert f"settings from the finetuning for classification: {printed}" in lines
+    assert f"settings as the checkpoint was finetuned for classification: {printed}" in lines
 
 
 @pytest.mark.slow
@@ -251,11 +251,11 @@ def test_workdirs_of_other_runs_are_refused_and_left_alone(straight, pretrained,
         (words(pretrained, table, straight, "--optimizer.learning-rate", "0.1"),
          r"holds another run \(optimizer\.learning-rate: 0\.02 there, 0\.1 here\)"),
         (words(pretrained, table, straight, "--seeds", "0", "1"),
-         "already holds a run and its results: give several seeds another --workdir"),
-        (predicting, "already holds a run and its results: give predictions another --workdir"),
+         "holds a run, with results of its own: give several seeds a --workdir"),
+        (predicting, "holds a run, with results of its own: give predictions another --workdir"),
         (words(pretrained, table, tmp_path / "pretrained"),
          r"config\.json is not the settings of a run of this kind \(.*corpus.*\): give another"),
-        (words(pretrained, table, tmp_path / "seeds"), "holds the runs of several seeds: give a single seed another"),
+        (words(pretrained, table, tmp_path / "seeds"), "holds the runs of several seeds: give one seed a --workdir of"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             finetune.main(argv)

@@ -98,7 +98,7 @@ def test_memory_is_that_of_the_run_or_the_papers(straight):
 def test_what_cannot_be_measured_is_said_in_one_line(straight, text, tmp_path):
     for arguments, said in (
         (("--text", "nowhere.txt"), r"text nowhere\.txt: no such file or folder"),
-        (("--text", straight / "corpus", text), r"is a prepared corpus: give no other text with it"),
+        (("--text", straight / "corpus", text), r"is a prepared corpus: it stands alone"),
         (("--out", tmp_path / "x.txt"), r"x\.txt: give a name that ends in \.json"),
         (("--max-windows", "0"), r"--max-windows 0 must be at least 1"),
         (("--data.windows-per-block", "2", "--mem-len", "64"), r"model\.mem-len 64 can never be filled"),
@@ -110,7 +110,7 @@ def test_what_cannot_be_measured_is_said_in_one_line(straight, text, tmp_path):
     with pytest.raises(InputError, match=r"has \d+ tokens, and needs a block of 78: .*lower --data\.windows-per-block"):
         evaluate.main([str(straight), "--text", str(short)])
     xlnet_jax.save(xlnet_jax.load(straight), tmp_path / "converted")
-    with pytest.raises(InputError, match=r"there is no corpus beside the checkpoint: give a text"):
+    with pytest.raises(InputError, match=r"--text names no text, and there is no corpus beside the checkpoint"):
         evaluate.main([str(tmp_path / "converted")])
 
 

@@ -175,7 +175,7 @@ def test_a_masked_loss_makes_no_claim_on_the_likelihood_of_a_text(masked, tmp_pa
     assert found["pseudo_perplexity"] == pytest.approx(math.exp(found["loss"]))
     assert [name for name in found if name.startswith("bits") or "perplexity" in name] == ["pseudo_perplexity"]
     out = capsys.readouterr().out
-    assert "a masked piece, which is not the likelihood of a text" in out
+    assert "a masked piece: no likelihood of the text follows" in out
     assert f"pairs       {found['pair_loss']:.4f} nats, {found['pair_accuracy']:.2%} right" in out
 
 

@@ -1,5 +1,5 @@
 """GLUE, IMDB and Yelp by name: their files, columns, labels in the original's order (`run_classifier.py`,
-`classifier_utils.py`), and official metrics as scikit-learn and scipy define them.
+`classifier_utils.py`), and the official metrics, as in scikit-learn and scipy.
 """
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ import scipy.stats
 from xlnet_jax.tasks.classification.tables import Groups, Published
 from xlnet_jax.tasks.readers import Role
 
-# What files are called where a task has no names of its own.
+# Names of files, unless a task has other names.
 STEMS: dict[Role, Groups] = {
     "train": (("train",),),
     "eval": (("dev",), ("validation",), ("valid",), ("val",)),
@@ -79,16 +79,16 @@ PUBLISHED: dict[str, Published] = {
 
 
 def classification_scores(predicted: np.ndarray, true: np.ndarray, num_labels: int) -> dict[str, float]:
-    """Return accuracy, f1 and mcc (Matthews correlation), as fractions of 1. predicted, true: int [examples], numbers
-    of labels.
+    """Return accuracy, f1 and mcc (Matthews correlation), as fractions of 1. predicted, true: label numbers, int
+    [examples].
 
-    f1 is that of the second label where there are two, else the mean over the labels that occur or are predicted.
+    With two labels, f1 is that of the second; otherwise it is the mean over the labels that occur or are predicted.
     """
     confusion = np.zeros((num_labels, num_labels))
     np.add.at(confusion, (true, predicted), 1)
     hits, both = np.diag(confusion), confusion.sum(0) + confusion.sum(1)
     f1 = 2 * hits / np.maximum(both, 1)
-    # For any number of labels (Gorodkin 2004); 0 where only one label occurs, or is predicted.
+    # For any number of labels (Gorodkin 2004); 0 if only one label occurs or is predicted.
     of_true, of_predicted, total = confusion.sum(1), confusion.sum(0), confusion.sum()
     spread = (total**2 - of_true @ of_true) * (total**2 - of_predicted @ of_predicted)
     mcc = (np.trace(confusion) * total - of_true @ of_predicted) / np.sqrt(spread) if spread > 0 else 0.0
@@ -100,8 +100,8 @@ def classification_scores(predicted: np.ndarray, true: np.ndarray, num_labels: i
 
 
 def regression_scores(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
-    """Return pearson and spearman correlation. predicted, true: float [examples]. Both are 0 where either side is
-    constant, or has a number that is not finite."""
+    """Return the pearson and spearman correlations. predicted, true: float [examples]. Both are 0 if one side is
+    constant or not finite."""
     varied = all(np.isfinite(x).all() and len(x) > 1 and np.ptp(x) > 0 for x in (predicted, true))
     return {
         "pearson": float(scipy.stats.pearsonr(predicted, true).statistic) if varied else 0.0,
@@ -110,8 +110,8 @@ def regression_scores(predicted: np.ndarray, true: np.ndarray) -> dict[str, floa
 
 
 def multilabel_scores(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
-    """Return micro_f1 over all decisions, macro_f1, its mean over the labels (0 for one that is neither given nor
-    predicted), and accuracy, the share of texts whose labels are all right; fractions of 1. predicted, true: bool
+    """Return micro_f1, over all decisions; macro_f1, the mean over the labels (0 for a label that is neither given nor
+    predicted); and accuracy, the share of texts with all labels right, as fractions of 1. predicted, true: bool
     [examples, labels]."""
     hits_C, both_C = (predicted & true).sum(0), predicted.sum(0) + true.sum(0)
     return {

@@ -26,29 +26,29 @@ SHOWN = 12  # columns, in a message
 
 @dataclass(frozen=True)
 class Published:
-    """Task as its owners, TFDS and Hugging Face publish it. The defaults describe any other table."""
+    """How a task is published by its owners, TFDS and Hugging Face. The defaults describe any other table."""
 
     text: tuple[str, ...] = ("text",)
-    """names of a column; in a file without header its number"""
+    """possible names of the column, or its number in a file without a header"""
     text_pair: tuple[str, ...] = ()
     label: tuple[str, ...] = ("label",)
     id: tuple[str, ...] = ()
-    """of files without labels; where there is none, examples are numbered"""
+    """id column of files without labels; without one, examples are numbered"""
     labels: tuple[str, ...] = ()
     """in the original's order; none = those of the training examples"""
     numbered: tuple[str, ...] = ()
-    """in the order of the numbers that TFDS and Hugging Face give them, where it is another"""
+    """labels in the order of their numbers in TFDS and Hugging Face, if it differs"""
     metrics: tuple[str, ...] = ("accuracy",)
-    """official ones; two are also averaged"""
+    """official metrics; if there are two, their average counts"""
     submission: str = ""
-    """GLUE's file of predictions, without its end"""
+    """name of GLUE's submission file, without its extension"""
     stems: dict[Role, Groups] = dataclasses.field(default_factory=dict)
     parts: bool = False
-    """its evaluation has a matched and a mismatched part"""
+    """the evaluation set has a matched and a mismatched part"""
     headless: bool = False
-    """some of the published files have no header"""
+    """some published files have no header"""
     escaped: bool = False
-    """its texts escape line ends and quotes by backslashes"""
+    """line ends and quotes in texts are escaped with backslashes"""
     flawed: bool = False
     """the published files have incomplete lines and empty texts"""
 
@@ -66,10 +66,10 @@ def read_table(
 ) -> Iterator[Record]:
     """Yield the rows of a file, a glob (its files in order), a folder of texts, a URL, or tfds:NAME[SPLIT].
 
-    The end of a file's name gives its form: .jsonl and .json with an object a line, .parquet, .csv with quotes;
-    any other file as TSV, where a quote is an ordinary character. A folder has folders of texts, a file each, named by
-    their label. header: the first line of TSV and CSV names the columns. tfds_data_dir: where TFDS datasets are
-    prepared; None = TFDS's default. Raises InputError, with file and line, on what cannot be read.
+    The extension gives the format: .jsonl and .json with one object per line, .parquet, .csv with quotes; any other
+    file is read as TSV, where quotes have no meaning. A folder of texts has one folder per label, with one file per
+    text. header: the first line of TSV and CSV names the columns. tfds_data_dir: where TFDS datasets are prepared; None
+    = TFDS's default. Raises InputError, with file and line, for what cannot be read.
     """
     if name.startswith(TFDS):
         rows = dataset_rows(name.removeprefix(TFDS), tfds_data_dir, not published.labels)
@@ -90,11 +90,12 @@ def read_table(
 
 
 def files_of_role(name: str, stems: Groups) -> list[str]:
-    """Return the files of a role in a folder, or its splits of a TFDS dataset without one; of any other name itself.
+    """Return the files for a role in a folder, or the splits for it of a TFDS dataset; any other name is returned as it
+    is.
 
-    stems: groups of names of files or folders, without their ends and shard numbers; the first group that occurs
-    counts, with all its names. The splits of TFDS are the first group that begins as theirs do. Raises InputError
-    where a folder has none.
+    stems: groups of names of files or folders, without extensions and shard numbers. The first group that exists is
+    used, with all its names; for TFDS the first group with the names of splits. Raises InputError if a folder has no
+    such file.
     """
     if name.startswith(TFDS) and not name.endswith("]"):
         splits = next((group for group in stems if group[0].startswith(("train", "validation", "test"))), stems[0])
@@ -138,7 +139,7 @@ def _with_columns(
             columns = fields if named else [str(i) for i in range(len(fields))]
             if len(set(columns)) < len(columns):
                 raise InputError(
-                    f"{path}: line {number} names two columns alike; if it is not a header: `columns.no_header`"
+                    f"{path}: line {number} has two columns of the same name; if it is not a header: `columns.no_header`"
                 )
             if named:
                 continue
@@ -165,10 +166,10 @@ def _texts_of_folders(path: str, labels: Sequence[str]) -> Iterator[Record]:
 
 
 def field(row: Record, names: Sequence[str], setting: str) -> Any:
-    """Return the value in the first of these columns that exists; None where the row holds nothing there.
+    """Return the value in the first of these columns that exists; None if it is empty.
 
-    setting: in `columns`, names another column. Raises InputError, with the columns that exist, where none of these
-    does.
+    setting: the setting in `columns` that names another column. Raises InputError, with the existing columns, if none
+    of these exists.
     """
     for name in names:
         if name in row.content:
@@ -182,7 +183,7 @@ def field(row: Record, names: Sequence[str], setting: str) -> Any:
 
 
 def text_field(row: Record, names: Sequence[str], setting: str) -> str:
-    """Return a text as `field` does. Raises InputError where it is empty, or another type of value."""
+    """Return a text as `field` does. Raises InputError if it is empty or not text."""
     value = field(row, names, setting)
     column = next(name for name in names if name in row.content)
     if value is None or (isinstance(value, str) and not value.strip()):

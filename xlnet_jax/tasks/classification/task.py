@@ -1,4 +1,5 @@
-"""A label, a number or several labels for a text, or for two (`run_classifier.py`): GLUE by name, and any table."""
+"""Classification, regression and multilabel classification of a text or a pair (`run_classifier.py`): GLUE tasks by
+name, and any table."""
 
 import csv
 import dataclasses
@@ -47,32 +48,32 @@ OUTPUTS: dict[str, tuple[str, Callable[[jax.Array], jax.Array]]] = {
     "regression": ("scores", jnp.asarray),
     "multilabel": ("probabilities", jax.nn.sigmoid),
 }
-# What a text that is too long keeps of its tokens.
+# The tokens that a text keeps if it is too long.
 KEPT = {"tail": lambda ids, n: ids[:n], "head_tail": head_and_tail, "memory": lambda ids, n: ids[len(ids) - n :]}
 
 
 @dataclass(frozen=True)
 class TextExample:
-    """One text or two, and their label."""
+    """One text or two, and a label."""
 
     id: str
     text: str
     text_pair: str | None
     label: Any
-    """a text, a number or, of multilabel, a tuple of texts; None = unknown"""
-    # The hash of the training examples counts texts and labels only, so that files may move.
+    """a string, a number or, for multilabel, a tuple of strings; None = unknown"""
+    # repr, and with it the hash of the training examples, leaves the file out, so that files can be moved.
     where: str = dataclasses.field(repr=False)
     """file and line, for messages"""
-    part: str = ""  # m or mm of MNLI
+    part: str = ""  # MNLI: m (matched) or mm (mismatched)
 
 
 class TextTask(Task[TextExample, list[Prediction]]):
-    """Texts or pairs of texts with labels of some kind; a subclass a kind."""
+    """Texts or pairs of texts with labels; one subclass per kind of label."""
 
     scores: ClassVar[tuple[str, ...]]
     """names of the metrics"""
     column: ClassVar[str]
-    """name of the column of answers in predictions.tsv"""
+    """name of the answer column in predictions.tsv"""
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
@@ -91,7 +92,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
             raise InputError("data.long-texts memory needs a memory: give its length by model.mem-len, such as 384")
 
     def find(self, paths: Sequence[str], role: Role) -> list[str]:
-        """Return the names that `tables.read_table` reads; in place of a folder or a dataset its files of the role."""
+        """Return the names for `tables.read_table`, with folders and datasets replaced by their files for this role."""
         stems = (STEMS | self._published.stems)[role]
         return [file for name in paths for file in files_of_role(name, stems)]
 
@@ -100,7 +101,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
         return read_table(path, self._published, self.config.columns.header, self.config.tfds_data_dir)
 
     def example(self, record: Record, number: int, labelled: bool) -> TextExample:
-        """Return the example of a row. Raises InputError on an empty text and on a label that the task lacks."""
+        """Return the example of a row. Raises InputError for an empty text and an unknown label."""
         published, id_column = self._published, self.config.columns.id
         text, pair = self._texts(record)
         label = self._label(record) if labelled else None
@@ -129,7 +130,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
 
     def _texts(self, row: Record) -> tuple[str, str | None]:
         columns, pair_columns = self._published.text, self._published.text_pair
-        if self._published.flawed:  # to the original, an empty second text is none
+        if self._published.flawed:  # the original treats an empty second text as none
             return str(field(row, columns, "text") or ""), field(row, pair_columns, "text_pair") or None
         text = text_field(row, columns, "text")
         if self._published.escaped:
@@ -138,15 +139,15 @@ class TextTask(Task[TextExample, list[Prediction]]):
 
     @abstractmethod
     def _label(self, row: Record) -> Any:
-        """Return the label of a row. Raises InputError where it has none, or one that cannot be learned."""
+        """Return the label of a row. Raises InputError if it has none, or the task cannot use it."""
 
     def features(
         self, examples: Sequence[TextExample], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
-        """Return one item an example; value: labels, int32 [items], or float32 [items] or [items, labels] (`_array`).
+        """Return one item per example. value: labels, int32 [items], or float32 [items] or [items, labels] (`_array`).
 
-        Raises InputError where a finetuned head has other labels than the task, or an example has a label that the head
-        lacks.
+        Raises InputError if a finetuned head has other labels than the task, or an example has a label that the head
+        does not have.
         """
         has, wanted = head.labels or (f"{head.num_labels} of them",), self._published.labels
         if wanted and (head.num_labels != len(wanted) or (head.labels and set(has) != set(wanted))):
@@ -160,7 +161,8 @@ class TextTask(Task[TextExample, list[Prediction]]):
                 if isinstance(label, str) and label not in self._labels:
                     shown = ", ".join(self._labels[:SHOWN]) + (", …" if len(self._labels) > SHOWN else "")
                     raise InputError(
-                        f"{example.where}: the label {label!r:.60} is none of the training examples', which are {shown}"
+                        f"{example.where}: the label {label!r:.60} does not occur in the training examples, which have "
+                        f"{shown}"
                     )
         labels = self._array([e.label for e in examples])
         texts = tokenizer.encode_lines([e.text for e in examples])
@@ -175,14 +177,13 @@ class TextTask(Task[TextExample, list[Prediction]]):
         )
 
     def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
-        """Return the cross-entropy in nats over the labels (multilabel: binary, averaged over them), or the squared
-        error."""
+        """Return the cross-entropy over the labels in nats (multilabel: binary, averaged over the labels), or the
+        squared error."""
         logits = self.outputs(model, params, batch, dropout)
         return LOSSES_B[self.config.head.task](logits, batch["labels"])
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """Return log_probs, float32 [B, C] over the labels; multilabel: probabilities [B, C]; regression: scores
-        [B]."""
+        """Return log_probs, float32 [B, C]; for multilabel probabilities [B, C]; for regression scores [B]."""
         name, activate = OUTPUTS[self.config.head.task]
         return {name: activate(self.outputs(model, params, batch, None))}
 
@@ -194,15 +195,15 @@ class TextTask(Task[TextExample, list[Prediction]]):
 
     @abstractmethod
     def _array(self, values: Sequence[Any]) -> np.ndarray:
-        """Return labels, or values of predictions, as numbers of labels, int32 [examples], as numbers, float
-        [examples], or as which labels each has, float [examples, labels]; None as the first label, 0 or no label."""
+        """Return labels or predicted values as an array: label numbers, int32 [examples]; numbers, float [examples]; or
+        which labels each example has, float [examples, labels]. None becomes the first label, 0 or no label."""
 
     def outputs(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
         """Return logits, float32 [B, C], or the numbers of a regression [B]."""
         ids_BL, mask_BL, segments_BL = (batch[k] for k in ("input_ids", "attention_mask", "segment_ids"))
         seq_len, mem_len = self.config.data.seq_len, self.config.model.mem_len
         if ids_BL.shape[1] > seq_len:
-            padding_B = mask_BL[:, ::-1].argmax(1)  # tokens of padding on the right
+            padding_B = mask_BL[:, ::-1].argmax(1)  # number of padding tokens on the right
             ids_BL, mask_BL, segments_BL = (jax.vmap(jnp.roll)(x, padding_B) for x in (ids_BL, mask_BL, segments_BL))
         *earlier, last = text_windows(ids_BL, mask_BL, segments_BL, seq_len, mem_len)
         return apply(model, params, dropout, last, mask_BL[:, -seq_len:], earlier=earlier)
@@ -212,8 +213,8 @@ class TextTask(Task[TextExample, list[Prediction]]):
         return self._array([e.label for e in examples]), self._array([a.value for a in answers])
 
     def metrics(self, examples: Sequence[TextExample], answers: list[Prediction]) -> dict[str, float]:
-        """Return the scores of glue.py, the mean of two official ones as `average`, and the accuracies of the two parts
-        of MNLI."""
+        """Return the metrics of glue.py, the mean of two official ones as `average`, and the accuracy on each part of
+        MNLI."""
         true, predicted = self._both(examples, answers)
         found, official = self._scores(true, predicted), self._published.metrics
         parts = np.array([e.part for e in examples])
@@ -225,8 +226,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
     def _scores(self, true: np.ndarray, predicted: np.ndarray) -> dict[str, float]: ...
 
     def write(self, folder: epath.Path, examples: Sequence[TextExample], answers: list[Prediction]) -> list[str]:
-        """Write predictions.tsv, with id, answer and the probability of each label, and for GLUE the submission
-        files."""
+        """Write predictions.tsv with id, answer and the probability of each label, and the submission files of GLUE."""
         pairs = list(zip(examples, answers, strict=True))
         header = ("id", self.column, *(f"p({label})" for label in self._labels))
         rows = [(e.id, self._written(a.value), *(f"{p:.6g}" for p in a.probabilities.values())) for e, a in pairs]
@@ -245,7 +245,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
 
 
 class Classification(TextTask):
-    """One label of several."""
+    """One of several labels."""
 
     scores, column = ("accuracy", "f1", "mcc"), "label"
 
@@ -263,12 +263,12 @@ class Classification(TextTask):
 
     def head(self, train: Sequence[TextExample]) -> HeadConfig:
         """Return a head with the labels of the task, or else those of the training examples, sorted. Raises InputError
-        where all examples have one label."""
+        if all examples have the same label."""
         published = self._published.labels
         labels = published or tuple(sorted({str(e.label) for e in train}))
         if len(labels) == 1:
             raise InputError(
-                f"{train[0].where}: all examples have its label, {labels[0]}; two are needed to learn from"
+                f"{train[0].where}: all examples have the same label, {labels[0]}: training needs two or more"
             )
         scope = f"classification_{self.config.task}" if published else ""
         return dataclasses.replace(self.config.head, num_labels=len(labels), labels=labels, scope=scope)
@@ -278,7 +278,7 @@ class Classification(TextTask):
         return np.array([0 if value is None else numbers[value] for value in values], np.int32)
 
     def answers(self, examples: Sequence[TextExample], features: Features, outputs: Outputs) -> list[Prediction]:
-        """Return the likeliest label with the probability of each."""
+        """Return the most likely label, and the probability of each."""
         return [
             Prediction(self._labels[row.argmax()], dict(zip(self._labels, np.exp(row).tolist(), strict=True)))
             for row in outputs["log_probs"]
@@ -310,7 +310,7 @@ class Regression(TextTask):
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            raise InputError(f"{row.where}: the label {value!r} is not a number; `task` classification learns names")
+            raise InputError(f"{row.where}: the label {value!r} is not a number; give `task` classification for names")
         return number
 
     def head(self, train: Sequence[TextExample]) -> HeadConfig:
@@ -340,7 +340,8 @@ class Regression(TextTask):
 
 
 class Multilabel(TextTask):
-    """Any number of labels, each decided by itself: a field with `columns.label_separator` between them, or a list."""
+    """Any number of labels, each decided independently: a list, or a field with `columns.label_separator` between
+    them."""
 
     scores, column = ("micro_f1", "macro_f1", "accuracy"), "labels"
 
@@ -353,17 +354,18 @@ class Multilabel(TextTask):
         return tuple(name for name in dict.fromkeys(str(one).strip() for one in value) if name)
 
     def head(self, train: Sequence[TextExample]) -> HeadConfig:
-        """Return a head with the labels of the training examples, sorted. Raises InputError where none has a label."""
+        """Return a head with the labels of the training examples, sorted. Raises InputError if no example has a
+        label."""
         labels = tuple(sorted({label for example in train for label in example.label or ()}))
         if not labels:
-            raise InputError(f"{train[0].where}: no example has a label; there is nothing to learn")
+            raise InputError(f"{train[0].where}: no training example has a label")
         return dataclasses.replace(self.config.head, num_labels=len(labels), labels=labels)
 
     def _array(self, values: Sequence[Any]) -> np.ndarray:
         return np.array([[label in (value or ()) for label in self._labels] for value in values], float)
 
     def answers(self, examples: Sequence[TextExample], features: Features, outputs: Outputs) -> list[Prediction]:
-        """Return the labels at multilabel.threshold or above it, with the probability of every label."""
+        """Return the labels with a probability of at least multilabel.threshold, and the probability of every label."""
         labels, threshold = np.array(self._labels, object), self.config.multilabel.threshold
         return [
             Prediction(tuple(labels[row >= threshold]), dict(zip(self._labels, row.tolist(), strict=True)))
@@ -393,7 +395,7 @@ def _write_tsv(path: epath.Path, header: Sequence[str], rows: Sequence[Sequence[
 
 
 def _submitted(value: Any) -> str:
-    """Format an answer for GLUE; the numbers of STS-B are limited to 0 … 5."""
+    """Format an answer for GLUE; numbers, of STS-B, are clipped to 0 … 5."""
     return f"{min(max(value, 0.0), 5.0):.3f}" if isinstance(value, float) else str(value)
 
 

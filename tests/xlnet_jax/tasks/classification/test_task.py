@@ -150,9 +150,13 @@ def test_labels_are_those_of_the_training_examples(english):
     ours = task()
     head = ours.head([example("a", "no"), example("b", "yes")])
     assert head.labels == ("no", "yes")
-    with pytest.raises(InputError, match="line 9: the label 'maybe' is none of the training examples', which are no"):
+    with pytest.raises(
+        InputError, match="line 9: the label 'maybe' does not occur in the training examples, which have no"
+    ):
         ours.features([example("c", "maybe", line=9)], english, head, training=False)
-    with pytest.raises(InputError, match=r"a\.tsv: line 2: all examples have its label, no; two are needed"):
+    with pytest.raises(
+        InputError, match=r"a\.tsv: line 2: all examples have the same label, no: training needs two or more"
+    ):
         ours.head([example("a", "no")])
     with pytest.raises(InputError, match=r"a\.tsv: line 2: no example has a label"):
         task("multilabel").head([example("a", ())])
@@ -166,7 +170,7 @@ def test_settings_that_cannot_work_are_refused_at_once():
     with pytest.raises(InputError, match=r"selection\.metric f2: classification has accuracy, f1, mcc"):
         task(metric="f2")
     assert task("mnli", metric="accuracy_mm").metric == "accuracy"
-    with pytest.raises(InputError, match=r"`data\.seq_len` 4 leaves no room for text beside 4 other tokens"):
+    with pytest.raises(InputError, match=r"`data\.seq_len` 4 leaves no room for a text beside 4 tokens"):
         task(seq_len=4)
     with pytest.raises(InputError, match=r"data\.long-texts memory needs a memory: give its length by model\.mem-len"):
         task(model=dataclasses.replace(SMALL, mem_len=0), long_texts="memory")

@@ -214,7 +214,7 @@ def test_losses_are_their_formulas():
         ("001 0 wing0 5\n", {}, "a grade of 5, and `ranking.max_grade` is 4"),
         ("001 0 none 1\n", {}, "no document with a text has a grade from 1 on"),
         ("001 0 wing0 1\n", {"negatives": 12}, "001 has 11 documents that are not relevant, and a group takes 12"),
-        ("001 0 wing0 1\n", {"seq_len": 9}, "`data.seq_len` 9 leaves no room for text beside 9"),
+        ("001 0 wing0 1\n", {"seq_len": 9}, "`data.seq_len` 9 leaves no room for a text beside 9"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_it(drawn, qrels, settings, said):
