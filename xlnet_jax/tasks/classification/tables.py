@@ -139,7 +139,7 @@ def _with_columns(
             columns = fields if named else [str(i) for i in range(len(fields))]
             if len(set(columns)) < len(columns):
                 raise InputError(
-                    f"{path}: line {number} has two columns of the same name; if it is not a header: `columns.no_header`"
+                    f"{path}: line {number} has two columns with one name; if it is not a header: `columns.no_header`"
                 )
             if named:
                 continue

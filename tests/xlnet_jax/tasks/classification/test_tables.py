@@ -72,7 +72,7 @@ def test_a_table_without_header_has_numbers_for_columns(tmp_path):
         (
             "a.tsv",
             "a\ta\n",
-            "a.tsv: line 1 has two columns of the same name; if it is not a header: `columns.no_header`",
+            "a.tsv: line 1 has two columns with one name; if it is not a header: `columns.no_header`",
         ),
         ("a.tsv", b"text\nb\xffd\n", "a.tsv: line 2 is not UTF-8 (0xff); convert the file, as by iconv"),
         (None, None, "no such file; give a table (.tsv, .csv, .jsonl, .parquet), a glob in quotes, or tfds:NAME"),
