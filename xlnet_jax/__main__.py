@@ -32,6 +32,7 @@ from xlnet_jax.storage.import_path import keep_children_out
 from xlnet_jax.storage.quiet import keep_tensorflow_quiet
 
 Main = Callable[[Sequence[str]], int]
+PROGRAM = "xlnet-jax"
 LONGEST_LINE = 1200  # characters of a message: a file may hold a name of any length
 _JAX_VARIABLE = re.compile(r"for JAX flag (jax_\w+)|for environment '(JAX_\w+)|known backends.*(JAX_PLATFORMS)")
 """Variable that an error of jax's settings is about"""
@@ -63,7 +64,8 @@ class Command:
 
     def parse(self, argv: Sequence[str]) -> Any:
         """Return the settings. Raises InputError on words that cannot be read; prints and exits on --help."""
-        prog = f"python -m {self.module}"
+        started_as = os.path.basename(sys.argv[0])
+        prog = f"{PROGRAM} {self.name}" if started_as == PROGRAM else f"python -m {self.module}"
         description = f"{prog}: {self.about}"
         if self.parser:
             return _load(self.parser)(argv, prog, description)

@@ -40,7 +40,8 @@ class GenerateSettings:
     checkpoint: CheckpointArgument
     """checkpoint with a tokenizer, in any format, tiny, or a name on the Hugging Face Hub"""
     prompt: tuple[str, ...] = setting((), ANY_TEXT)
-    """texts to continue, or to fill in where they have gaps (___); an empty one begins a document"""
+    """texts to continue, or to fill in where they have gaps (___); they may follow the checkpoint without --prompt; an
+    empty one begins a document"""
     prompt_file: str | None = None
     """file with one prompt a line; blank lines are left out"""
     prefix: str = ""
@@ -78,7 +79,7 @@ class GenerateSettings:
         if self.prompt_file is not None:
             prompts += [line for line in _read(self.prompt_file).splitlines() if line.strip()]
         if not prompts:
-            raise InputError("there is no prompt: give `prompt` or `prompt_file`; an empty `prompt` begins a document")
+            raise InputError("there is no prompt: give a text after the checkpoint, or `prompt_file`; an empty text begins a document")
         return prompts
 
     def document(self) -> str:

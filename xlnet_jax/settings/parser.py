@@ -11,7 +11,7 @@ import io
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import tyro
 from etils import epath
@@ -22,6 +22,7 @@ from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.fields import (
     T,
     check_bounds,
+    describe_type,
     docstrings_of,
     dotted,
     fields_of,
@@ -33,6 +34,7 @@ from xlnet_jax.settings.fields import (
     with_plain_paths,
     with_values,
 )
+from xlnet_jax.settings.transformers_names import hint_from_transformers
 from xlnet_jax.storage.reading import FORMAT_VERSION, read_json, without_version
 
 REPLACED = {
@@ -43,6 +45,8 @@ REPLACED = {
     "tokenizer": {"model.vocab-size"},
 }
 """Flags that say in another way what these settings of a file say, and replace them."""
+PROMPT = "--prompt"
+"""Flag whose values may also follow the checkpoint without it."""
 FLAG = "--config"
 HELP = f"{FLAG} FILE: settings from a JSON file, such as config.json of a run; flags replace them"
 
@@ -167,7 +171,9 @@ def parse(
         default = _undecided(kind, line) if default is None else default
         values = line.file_values(default, origin)
         default, given = with_values(default, values), given | names_of(values)
-    words = _gather(line, kind)
+    hints = dict(_flags(_option(kind, line)))
+    words = _gather(line, hints)
+    _check_words(words, hints)
     description = f"{description}\n\n{HELP}"
     start: dict[str, Any] = {} if default is None else {"default": default}
     try:
@@ -245,20 +251,27 @@ def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callabl
 
 def _unknown_setting(word: str, parsed: Any) -> str:
     if not word.startswith("-"):
-        takes_it = next((name for name in ("corpus", "train") if hasattr(parsed, name)), None)
+        takes_it = next((name for name in ("corpus", "train", "prompt") if hasattr(parsed, name)), None)
         hint = f": did you mean --{takes_it} {word}?" if takes_it else ", and nothing takes it"
         return f"{word} stands alone{hint}"
     name = word.partition("=")[0]
-    near = nearest(name.removeprefix("--"), (setting.name for setting in flatten(parsed)))
+    known = [setting.name for setting in flatten(parsed)]
+    if hint := hint_from_transformers(name.lstrip("-").replace("_", "-"), known):
+        return f"{name} {hint}"
+    near = nearest(name.removeprefix("--"), known)
     hint = f"did you mean --{near}?" if near else f"{HELP_ALL} lists them all"
     return f"unknown setting {name}: {hint}"
 
 
+def _option(kind: type[T], argv: Sequence[str]) -> type[T]:
+    """Return the dataclass that the first word names, where `kind` is a union of several."""
+    named = (option for option in get_args(kind) if argv and argv[0] == option.__name__.lower())
+    return next(named, kind)
+
+
 def _undecided(kind: type[T], argv: Sequence[str]) -> T:
     """Return the defaults of a dataclass, with gaps for what a command line must give; of several, the one it names."""
-    for option in get_args(kind):
-        if argv and argv[0] == option.__name__.lower():
-            kind = option
+    kind = _option(kind, argv)
     if get_args(kind):
         raise InputError(f"{FLAG}: name one of {', '.join(o.__name__.lower() for o in get_args(kind))} first")
     required = (
@@ -269,14 +282,17 @@ def _undecided(kind: type[T], argv: Sequence[str]) -> T:
     return kind(**dict.fromkeys(required, tyro.MISSING))
 
 
-def _gather(argv: Sequence[str], kind: type) -> list[str]:
-    """Return `--corpus a b` for `--corpus a --corpus b`; of a setting with one value, the last word counts."""
-    several = set(_of_several_values(kind))
+def _gather(argv: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
+    """Return `--corpus a b` for `--corpus a --corpus b`, and `CHECKPOINT --prompt a` for `CHECKPOINT a`; of a setting
+    with one value, the last word counts."""
+    line = list(argv)
+    if PROMPT in hints and (alone := list(itertools.takewhile(lambda word: not word.startswith("--"), line))[1:]):
+        line[1 : 1 + len(alone)] = [PROMPT, *alone]
     words: list[str] = []
     others, of_flag = words, dict[str, list[str]]()
-    for word in argv:
+    for word in line:
         flag, equals, value = word.partition("=")
-        if flag in several:
+        if flag in hints and get_origin(hints[flag]) is tuple:
             words = of_flag.setdefault(flag, [flag])
             words += [value] if equals else []
             continue
@@ -286,12 +302,66 @@ def _gather(argv: Sequence[str], kind: type) -> list[str]:
     return [*others, *itertools.chain(*of_flag.values())]
 
 
-def _of_several_values(kind: type, prefix: str = "--") -> Iterator[str]:
-    for name, hint in (pair for option in get_args(kind) or (kind,) for pair in get_type_hints(option).items()):
+def _flags(kind: type, prefix: str = "--") -> Iterator[tuple[str, Any]]:
+    """Yield the flag and the type of each setting of a dataclass; nothing for a union, of which no word chose one."""
+    if get_args(kind):
+        return
+    for name, hint in get_type_hints(kind).items():
         if dataclasses.is_dataclass(hint):
-            yield from _of_several_values(cast(type, hint), f"{prefix}{name}.")
-        elif get_origin(hint) is tuple:
-            yield prefix + name.replace("_", "-")
+            yield from _flags(cast(type, hint), f"{prefix}{name}.")
+        elif name != "given":
+            yield prefix + name.replace("_", "-"), hint
+
+
+def _check_words(words: Sequence[str], hints: Mapping[str, Any]) -> None:
+    """Raise InputError on the first word that is not a value of its flag."""
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    for flag, values in _values_of(words):
+        if (name := flag.replace("_", "-")) not in hints:
+            continue
+        hint = hints[name]
+        if hint is bool:
+            if values and values[0].lower() in ("true", "false", "yes", "no", "on", "off", "0", "1"):
+                raise InputError(f"{name} takes no value, such as {values[0]}: give {name} alone, or {_negated(name)}")
+            continue
+        if not values:
+            raise InputError(f"{name} needs {describe_type(hint)}{_example(hint)}; it has no value")
+        for value in values if get_origin(hint) is tuple else values[:1]:
+            if not _can_be(value, hint):
+                raise InputError(f'{name} needs {describe_type(hint)}{_example(hint)}; it is "{value}"')
+
+
+def _values_of(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each flag with the words up to the next one."""
+    at = [i for i, word in enumerate(words) if word.startswith("--")]
+    for begin, end in itertools.pairwise([*at, len(words)]):
+        yield words[begin], list(words[begin + 1 : end])
+
+
+def _negated(flag: str) -> str:
+    section, dot, name = flag.removeprefix("--").rpartition(".")
+    return f"--{section}{dot}no-{name}"
+
+
+def _can_be(word: str, hint: Any) -> bool:
+    """Return True if a word is a value of this type."""
+    if get_origin(hint) is Literal:
+        return word in get_args(hint)
+    if get_args(hint):  # of a union, or of a tuple
+        return any(_can_be(word, option) for option in get_args(hint) if option is not Ellipsis)
+    if hint is type(None):
+        return word == "None"
+    try:
+        hint(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _example(hint: Any) -> str:
+    """Return ', such as 1000' for a number, and nothing for other types."""
+    kinds = {*get_args(hint), hint}
+    return ", such as 1000" if int in kinds else ", such as 0.001" if float in kinds else ""
 
 
 def _first_sentence(box: str) -> str:

@@ -16,10 +16,11 @@ from data_pipelines.tokenizer.commands import Show, Train
 from xlnet_jax import __main__ as command
 from xlnet_jax.errors import CRASH, InputError
 from xlnet_jax.inference.embed import EmbedSettings
+from xlnet_jax.inference.generate import GenerateSettings
 from xlnet_jax.objectives import presets
 from xlnet_jax.objectives.presets import PRESETS, demo, large
-from xlnet_jax.settings import parser
-from xlnet_jax.settings.fields import to_dict
+from xlnet_jax.settings import parser, transformers_names
+from xlnet_jax.settings.fields import flatten, to_dict
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.training import machine
 
@@ -43,12 +44,24 @@ def test_several_texts_are_named_together_or_one_by_one(argv):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--learning-rate", "3"], "unknown setting --learning-rate: did you mean --optimizer.learning-rate?"),
+        (["--learnin-rate", "3"], "unknown setting --learnin-rate: did you mean --optimizer.learning-rate?"),
         (["--qqqqqq=3"], "unknown setting --qqqqqq: --help-all lists them all"),
         (["my.txt"], "my.txt stands alone: did you mean --corpus my.txt?"),
         (["--objective", "mml"], "--objective mml: there is plm, mlm, clm, rtd, prefix: did you mean mlm?"),
         (["--preset", "huge"], "--preset huge: there is demo, small, base, long, large, large_v1"),
-        (["--steps", "many"], "--steps: invalid literal for int() with base 10: 'many'"),
+        (["--steps", "many"], '--steps needs a whole number, such as 1000; it is "many"'),
+        (["--steps", "1e3"], '--steps needs a whole number, such as 1000; it is "1e3"'),
+        (["--steps="], '--steps needs a whole number, such as 1000; it is ""'),
+        (["--steps", "--tpu"], "--steps needs a whole number, such as 1000; it has no value"),
+        (["--optimizer.learning_rate=fast"], '--optimizer.learning-rate needs a number, such as 0.001; it is "fast"'),
+        (["--optimizer.decay-steps", "x"], '--optimizer.decay-steps needs a whole number or None, such as 1000; it is "x"'),
+        (["--data.weights", "1", "a"], '--data.weights needs a list, each a number, such as 0.001; it is "a"'),
+        (["--model.dtype", "fp16"], '--model.dtype needs one of float32, bfloat16; it is "fp16"'),
+        (["--data.pack", "false"], "--data.pack takes no value, such as false: give --data.pack alone, or --data.no-pack"),
+        (["--lr", "3"], "--lr is --optimizer.learning-rate here"),
+        (["--output_dir=runs/mine"], "--output_dir is --workdir here"),
+        (["--fp16"], "--fp16 is --model.dtype bfloat16 here"),
+        (["--epochs", "3"], "--epochs counts epochs; this command counts steps: set --steps"),
         (["--data.perm-size", "48"], "data.perm-size 48 must divide both parts of the window"),
         (["--config", "no.json"], "no.json is missing"),
         (["--config", "--steps", "3"], "--config names no file"),
@@ -60,6 +73,32 @@ def test_a_mistake_is_one_line_that_names_it(argv, message):
     assert message in str(mistake.value)
     assert "\n" not in str(mistake.value)
     assert "│" not in str(mistake.value)
+
+
+def test_every_hint_from_transformers_names_a_setting_that_a_command_has():
+    kinds = [PRESETS["demo"](), DEFAULTS["classification"](), GenerateSettings("tiny")]
+    known = {setting.name: setting.hint for kind in kinds for setting in flatten(kind)}
+    flags = [flag for flags in transformers_names.FLAGS.values() for flag in flags]
+    advised = re.findall(r"--([\w.-]+)", " ".join(transformers_names.ADVICE.values()))
+    flags += [flag for flag in advised if flag not in ("to", "push")]  # of convert
+    for name, _, value in (flag.partition(" ") for flag in flags):
+        assert name in known
+        assert not value or parser._can_be(value, known[name])
+
+
+def test_the_hint_fits_the_command():
+    assert transformers_names.hint_from_transformers("num-train-epochs", ["steps", "epochs"]) == "is --epochs here"
+    assert "counts steps" in transformers_names.hint_from_transformers("num-train-epochs", ["steps"])
+
+
+def test_a_prompt_may_follow_the_checkpoint():
+    def prompts(*argv):
+        return parser.parse(GenerateSettings, argv, "generate", "").prompt
+
+    assert prompts("tiny", "Hello", "--seed", "3") == prompts("tiny", "--prompt", "Hello") == ("Hello",)
+    assert prompts("tiny", "Hello", "and", "--prompt", "more") == ("Hello", "and", "more")
+    with pytest.raises(InputError, match="Hello stands alone: did you mean --prompt Hello?"):
+        prompts("tiny", "--seed", "3", "Hello")
 
 
 @pytest.fixture
