@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, get_args
 
 from xlnet_jax import __version__
 from xlnet_jax.errors import (
@@ -80,8 +80,15 @@ class Command:
             settings = self.parse(argv)
             return _load(self.function)(settings) or 0
         except InputError as mistake:
-            mistake.args = (flags_for(str(mistake)),)
+            mistake.args = (flags_for(str(mistake), self.flags()),)
             raise
+
+    def flags(self) -> set[str]:
+        """Return the flags of the command, without --."""
+        from xlnet_jax.settings.parser import flags_of
+
+        kind = _load(self.settings) if self.settings else object
+        return {flag.removeprefix("--") for option in get_args(kind) or (kind,) for flag, _ in flags_of(option)}
 
     def start(self, module: str) -> Main:
         """Return `main`; run the command in a module that Python runs. module: its `__name__`."""

@@ -10,6 +10,7 @@ import errno
 import json
 import re
 import signal
+from collections.abc import Collection
 from typing import Any
 
 from xlnet_jax.printing import without_secrets
@@ -41,6 +42,7 @@ FAILING = (errno.EIO, errno.ESTALE, errno.EREMOTEIO)
 """Errors of a disk or of a file server itself, which may pass: launchers start the command again"""
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 _ARGUMENT = re.compile(r"`([a-z]\w*(?:\.[a-z]\w*)*)`")
+_DOTTED = re.compile(r"(?<![\w./-])(?<!\.json: )[a-z]+\.[a-z][\w-]*")
 _MEMORY = re.compile(r"RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY", re.IGNORECASE)
 _REFUSED_BY_BUCKET = re.compile(r"\b40[134]\b|permission|unauthenticated|not.?found", re.IGNORECASE)
 
@@ -57,9 +59,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return bool(types & {"JaxRuntimeError", "XlaRuntimeError"} and _MEMORY.search(str(error)))
 
 
-def flags_for(text: str) -> str:
-    """Replace each `argument` in a text of the library by its flag."""
-    return _ARGUMENT.sub(lambda name: "--" + name[1].replace("_", "-"), text)
+def flags_for(text: str, flags: Collection[str] = ()) -> str:
+    """Replace each `argument` in a text of the library by its flag, and each setting that is among `flags`, dotted names
+    such as data.seq-len. Names in a message about a JSON file stay as the file has them."""
+    text = _ARGUMENT.sub(lambda name: "--" + name[1].replace("_", "-"), text)
+    return _DOTTED.sub(lambda name: f"--{flag}" if (flag := name[0].replace("_", "-")) in flags else name[0], text)
 
 
 def first_line(error: BaseException) -> str:

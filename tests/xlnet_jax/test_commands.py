@@ -11,7 +11,7 @@ import pytest
 import xlnet_jax
 from data_pipelines.tokenizer.commands import Train
 from xlnet_jax.__main__ import COMMANDS, Command, main, run
-from xlnet_jax.errors import UNREAD, InputError
+from xlnet_jax.errors import UNREAD, InputError, flags_for
 from xlnet_jax.settings.fields import with_plain_paths
 
 
@@ -23,6 +23,29 @@ def test_names_of_arguments_become_flags():
     refused = Command("a", "b", "", "", parser=f"{__name__}:read")
     with pytest.raises(InputError, match=r"^--max-len 0 and --data.seq-len 8, `git log` and 'max_len' in text.txt$"):
         refused.main([])
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("data.seq-len 8 is too short for data.reuse-len 9", "--data.seq-len 8 is too short for --data.reuse-len 9"),
+        ("run.json: data.batch_size 'a': give a whole number", "run.json: data.batch_size 'a': give a whole number"),
+        ("data.csv is no text, see docs/data.md", "data.csv is no text, see docs/data.md"),
+        ("give --data.pack or data.window text", "give --data.pack or --data.window text"),
+    ],
+)
+def test_settings_become_flags_and_files_do_not(message, shown):
+    assert flags_for(message, COMMANDS["train"].flags()) == shown
+
+
+@pytest.mark.parametrize(
+    ("started_as", "usage"), [("xlnet-jax", "xlnet-jax train"), ("train.py", "python -m xlnet_jax.train")]
+)
+def test_help_names_the_program_that_was_started(capsys, monkeypatch, started_as, usage):
+    monkeypatch.setattr(sys, "argv", [f"/bin/{started_as}"])
+    with pytest.raises(SystemExit):
+        COMMANDS["train"].main(["--help"])
+    assert capsys.readouterr().out.startswith(f"usage: {usage} [-h]")
 
 
 def test_the_list_has_every_command_and_runs_the_one_it_is_given(capsys, monkeypatch):

@@ -171,7 +171,7 @@ def parse(
         default = _undecided(kind, line) if default is None else default
         values = line.file_values(default, origin)
         default, given = with_values(default, values), given | names_of(values)
-    hints = dict(_flags(_option(kind, line)))
+    hints = dict(flags_of(_option(kind, line)))
     words = _gather(line, hints)
     _check_words(words, hints)
     description = f"{description}\n\n{HELP}"
@@ -225,6 +225,17 @@ def _shown_of(settings: Any, shows: Callable[[dataclasses.Field[Any]], bool]) ->
     made = dataclasses.make_dataclass(kind.__name__, [(name, hint) for name, (hint, _) in shown.items()])
     made.__doc__ = kind.__doc__
     return made(**{name: value for name, (_, value) in shown.items()})
+
+
+def flags_of(kind: type, prefix: str = "--") -> Iterator[tuple[str, Any]]:
+    """Yield the flag and the type of each setting of a dataclass; nothing for a union, of which no word chose one."""
+    if get_args(kind):
+        return
+    for name, hint in get_type_hints(kind).items():
+        if dataclasses.is_dataclass(hint):
+            yield from flags_of(cast(type, hint), f"{prefix}{name}.")
+        elif name != "given":
+            yield prefix + name.replace("_", "-"), hint
 
 
 def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callable[[], T]], otherwise: str) -> T:
@@ -300,17 +311,6 @@ def _gather(argv: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
             words = others
         words.append(word)
     return [*others, *itertools.chain(*of_flag.values())]
-
-
-def _flags(kind: type, prefix: str = "--") -> Iterator[tuple[str, Any]]:
-    """Yield the flag and the type of each setting of a dataclass; nothing for a union, of which no word chose one."""
-    if get_args(kind):
-        return
-    for name, hint in get_type_hints(kind).items():
-        if dataclasses.is_dataclass(hint):
-            yield from _flags(cast(type, hint), f"{prefix}{name}.")
-        elif name != "given":
-            yield prefix + name.replace("_", "-"), hint
 
 
 def _check_words(words: Sequence[str], hints: Mapping[str, Any]) -> None:
