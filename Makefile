@@ -1,28 +1,28 @@
-# Two commands on a fresh machine with git, make and Python 3.11-3.13: `make train`, `make test`. Safe to repeat.
+# On a fresh machine with git, make and Python 3.11-3.13, run `make train` or `make test`. Safe to repeat.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/stamp
-# What the set-up depends on: it runs again when one of these changes.
+# The setup runs again when one of these files changes.
 PACKAGING := setup.cfg pyproject.toml
 ARGS ?=
-# Of `make fuzz`.
+# For `make fuzz`.
 MINUTES ?= 10
 SEED ?= 0
 
 .PHONY: train test check constraints fuzz faults lint format reference docs docs-serve package gpu-plans slurm clean
 .DELETE_ON_ERROR:
 
-train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" passes settings on
+train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" passes settings
 	$(BIN)/python -m xlnet_jax.train $(ARGS)
 
-test: $(STAMP)-test  ## run the tests in two processes; ARGS="-k masks" passes options on
+test: $(STAMP)-test  ## run the tests in two processes; ARGS="-k masks" passes options
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
-fuzz: $(STAMP)-test  ## damage inputs of every kind and try the commands on them; MINUTES=60 SEED=1, ARGS="--only shard"
+fuzz: $(STAMP)-test  ## run the commands on damaged inputs of every kind; MINUTES=60 SEED=1, ARGS="--only shard"
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
-check: lint $(STAMP)-test  ## lint, types and the tests that hold masks, parity and resume: before a commit
+check: lint $(STAMP)-test  ## lint, types and the tests of masks, parity and resume: run this before a commit
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m contract $(ARGS)
 
 lint: $(STAMP)-lint  ## formatting, lint and types
@@ -31,7 +31,7 @@ lint: $(STAMP)-lint  ## formatting, lint and types
 	$(BIN)/mypy
 	$(BIN)/shellcheck --external-sources --check-sourced launch/*.sh launch/*.sbatch launch/gke/*.sh
 
-constraints: $(STAMP)-base  ## write the newest versions of all packages into constraints.txt; ARGS="--upgrade-package jax" just some
+constraints: $(STAMP)-base  ## write the newest versions of all packages to constraints.txt; ARGS="--upgrade-package jax": only one
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 	echo transformers | $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 --strip-extras --no-annotate \
 		$(addprefix --extra ,tpu gpu gcs hub s3 https hf notebook test docs package lint) \
@@ -44,25 +44,25 @@ format: $(STAMP)-lint
 reference: $(STAMP)-base  ## write docs/settings.md and docs/api.md from the code
 	$(BIN)/python docs/reference.py
 
-docs: $(STAMP)-docs  ## build the documentation site into site/; a warning is an error
+docs: $(STAMP)-docs  ## build the documentation site in site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 docs-serve: $(STAMP)-docs  ## show the documentation site while you write
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
-package: $(STAMP)-package  ## build the sdist, and the wheel from it, into dist/
+package: $(STAMP)-package  ## build the sdist, and from it the wheel, in dist/
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python .ci/distributions.py
 
-gpu-plans:  ## compile kernels and steps for GPUs that are not here; an environment of its own, of 5 GB beside the usual
+gpu-plans:  ## compile kernels and steps for GPUs without having one; needs a separate environment of 5 GB
 	$(MAKE) VENV=.venv-gpu-plans .venv-gpu-plans/stamp-plan-gpu .venv-gpu-plans/stamp-test
 	JAX_PLATFORMS=cpu .venv-gpu-plans/bin/python -m pytest tests/xlnet_jax/planning/test_fused_attention.py $(ARGS)
 
-slurm: $(STAMP)-test  ## start a Slurm of two nodes on this machine, preempt a run and let it go on; needs slurm-wlm
+slurm: $(STAMP)-test  ## preempt and resume a run under a two-node Slurm on this machine; needs slurm-wlm
 	$(BIN)/python -m pytest tests/launch/test_slurm_real.py --long $(ARGS)
 
-faults: $(STAMP)-test  ## kill tiny runs, fill their disk, lose their power, at every call that writes; hours: ARGS="--every 10" takes a tenth
+faults: $(STAMP)-test  ## kill tiny runs, fill the disk or cut the power at every call that writes; takes hours, ARGS="--every 10" a tenth
 	$(BIN)/python -m tests.faults $(ARGS)
 
 clean:

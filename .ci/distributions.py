@@ -1,5 +1,5 @@
-"""Check what `make package` has built: the sdist holds every file of the repository, the wheel the two packages alone,
-and the page that an index shows has no link to a file beside it."""
+"""Check what `make package` built: the sdist contains every file of the repository, the wheel only the two packages,
+and the long description has no relative links."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ with tarfile.open(sdist) as opened:
     packed = {name.partition("/")[2] for name in opened.getnames()}
 tracked = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.splitlines()
 if missing := sorted(set(tracked) - packed):
-    sys.exit(f"{sdist} lacks {', '.join(missing)}: MANIFEST.in says what it takes")
+    sys.exit(f"{sdist} lacks {', '.join(missing)}: add them to MANIFEST.in")
 
 with zipfile.ZipFile(wheel) as opened:
     names = opened.namelist()
@@ -22,7 +22,7 @@ with zipfile.ZipFile(wheel) as opened:
 wanted = {name for name in tracked if name.startswith(("xlnet_jax/", "data_pipelines/"))}
 installed = {name for name in names if ".dist-info/" not in name}
 if wanted != installed:
-    sys.exit(f"{wheel} lacks {sorted(wanted - installed)}, and has {sorted(installed - wanted)} beside the packages")
+    sys.exit(f"{wheel} lacks {sorted(wanted - installed)} and should not contain {sorted(installed - wanted)}")
 if relative := re.findall(r"\]\((?!https?://|#)[^)]*\)", page):
-    sys.exit(f"the long description has links that lead nowhere on a package index: {', '.join(relative)}")
+    sys.exit(f"the long description has relative links, which break on a package index: {', '.join(relative)}")
 print(f"{sdist}: {len(tracked)} files of the repository; {wheel}: {len(installed)} files of the packages")

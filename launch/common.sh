@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Functions of all launchers: settings, errors of one line, and --dry-run.
+# Functions shared by all launchers: settings, one-line errors and --dry-run.
 set -euo pipefail
 dry_run=false
-exec 3>&1 # a dry run prints here, also inside $(...)
+exec 3>&1 # where a dry run prints, even inside $(...)
 
 fail() {
     echo "error: $*" >&2
@@ -39,7 +39,7 @@ settings() {
             --) shift && rest=("$@") && return ;;
             --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" && continue ;;
             --*) ;;
-            *) fail "$1 is no setting: settings of the launched command go after --" ;;
+            *) fail "unknown argument $1: give settings of the launched command after --" ;;
         esac
         if [[ $flags == *" $given "* ]]; then
             printf -v "${given//-/_}" true
@@ -47,7 +47,7 @@ settings() {
             [ $# -gt 1 ] || fail "$1 needs a value"
             printf -v "${given//-/_}" %s "$2" && shift
         else
-            fail "unknown setting $1: --help lists them all"
+            fail "unknown setting $1: --help lists all settings"
         fi
         shift
     done
@@ -57,40 +57,40 @@ settings() {
 required() {
     local given
     for given; do
-        [ -n "${!given}" ] || fail "--${given//_/-} is missing: --help says what it is"
+        [ -n "${!given}" ] || fail "--${given//_/-} is missing: --help explains it"
     done
 }
 
 whole_number() {
     local given
     for given; do
-        [[ ${!given} =~ ^[1-9][0-9]*$ ]] || fail "--${given//_/-} ${!given}: give a whole number from 1 up"
+        [[ ${!given} =~ ^[1-9][0-9]*$ ]] || fail "--${given//_/-} ${!given}: give a whole number of at least 1"
     done
 }
 
-# needs TOOL...: fails if a tool is missing; a dry run needs none.
+# needs TOOL...: fails if a tool is missing, except in a dry run.
 needs() {
     local tool
     $dry_run && return
     for tool; do
-        command -v "$tool" >/dev/null || fail "$tool is not on PATH: install it, or print its commands by --dry-run"
+        command -v "$tool" >/dev/null || fail "$tool is not on PATH: install it, or print its commands with --dry-run"
     done
 }
 
-# cloud_workdir: fails unless the workdir is in the cloud, as a preempted machine loses its disk.
+# cloud_workdir: fails unless the workdir is in a bucket, because a preempted machine loses its disk.
 cloud_workdir() {
     [[ " ${rest[*]-} " =~ \ --workdir[=\ ]gs:// ]] ||
-        fail "the run needs a workdir that outlives its machines: give --workdir gs://BUCKET/RUN after --"
+        fail "the workdir must survive the machines: give --workdir gs://BUCKET/RUN after --"
 }
 
-# named_slices N: fails unless the mesh names the slices; the run would refuse it only when all of them are there.
+# named_slices N: fails unless the mesh has N slices; the run itself would fail only once all slices are ready.
 named_slices() {
     [ "$1" = 1 ] || [[ " ${rest[*]-} " =~ \ --mesh\.dcn[-_]data[=\ ]$1\  ]] ||
-        fail "--slices $1: the run divides its batch over the slices: give --mesh.dcn-data $1 after --"
+        fail "--slices $1: the batch must be divided over the slices: give --mesh.dcn-data $1 after --"
 }
 
 # The wheel of the last commit.
-# shellcheck disable=SC2034 # some launchers need none
+# shellcheck disable=SC2034 # some launchers do not use it
 wheel=dist/xlnet_jax-$(sed -n 's/^__version__ = "\(.*\)"/\1/p' xlnet_jax/__init__.py 2>/dev/null || true)-py3-none-any.whl
 make_wheel() {
     run mkdir -p dist &&
@@ -99,4 +99,4 @@ make_wheel() {
 }
 python=${PYTHON:-python3}
 
-[ "${BASH_SOURCE[0]%/*}/.." -ef . ] || fail "start this from the root of the repository"
+[ "${BASH_SOURCE[0]%/*}/.." -ef . ] || fail "run this from the root of the repository"

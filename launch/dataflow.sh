@@ -9,26 +9,26 @@ usage() {
 usage: launch/dataflow.sh --project PROJECT --region REGION --temp gs://BUCKET/TEMP [SETTING...]
            -- SETTINGS OF data_pipelines.prepare
 
-  --project PROJECT    project of Google Cloud
-  --region REGION      region, such as europe-west4; best where the text is
-  --temp FOLDER        gs:// folder for Dataflow's own files
+  --project PROJECT    Google Cloud project
+  --region REGION      region, such as europe-west4; best the region of the text
+  --temp FOLDER        gs:// folder for Dataflow's temporary files
   --machine-type TYPE  machine type of a worker ($machine_type)
   --max-workers N      maximum number of workers ($max_workers)
-  --image IMAGE        image of the workers, with Beam and xlnet_jax (default: workers install the committed xlnet_jax)
+  --image IMAGE        worker image with Beam and xlnet_jax (default: workers install the last commit)
   --name NAME          name of the job ($name)
-  --dry-run            prints the commands and runs none
+  --dry-run            prints the commands without running them
 
-PYTHON names a python with xlnet_jax[beam] ($python): make VENV=.venv-beam .venv-beam/stamp-beam makes
-.venv-beam/bin/python. The workers run the same minor version of Python.
+PYTHON is a Python with xlnet_jax[beam] ($python): make VENV=.venv-beam .venv-beam/stamp-beam creates
+.venv-beam/bin/python. The workers use the same minor version of Python.
 EOF
 }
 
 settings 'name project region temp machine-type max-workers image' '' "$@"
 required project region temp
 whole_number max_workers
-[[ $temp == gs://* ]] || fail "--temp $temp: Dataflow wants a folder in the cloud, gs://BUCKET/TEMP"
+[[ $temp == gs://* ]] || fail "--temp $temp: Dataflow needs a folder in a bucket: give gs://BUCKET/TEMP"
 [[ " ${rest[*]-} " =~ \ --out[=\ ]gs:// ]] ||
-    fail "the workers need a place to write: give --out gs://BUCKET/CORPUS after --"
+    fail "the workers must be able to write the corpus: give --out gs://BUCKET/CORPUS after --"
 needs git "$python"
 package=sdk_container_image=$image
 if [ -z "$image" ]; then

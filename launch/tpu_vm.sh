@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pretrain on Cloud TPU VMs: a queued resource, and a systemd unit on every worker.
+# Pretrain on Cloud TPU VMs, with a queued resource and a systemd unit on every worker.
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -8,25 +8,25 @@ usage() {
     cat <<EOF
 usage: launch/tpu_vm.sh ACTION --zone ZONE [SETTING...] [-- SETTINGS OF xlnet_jax.train]
 
-  create     requests the slices: a queued resource
-  install    installs Python and the committed xlnet_jax on every worker
-  train      starts training on every worker that does not train yet
-  follow     prints the log of training, until Ctrl-C
-  resume     creates, installs and trains as needed, again after every preemption, until the run is done
-  stop       saves and stops training (end resume first, or it starts training again)
-  delete     gives the slices back
+  create     requests the slices as a queued resource
+  install    installs Python and the last commit of xlnet_jax on every worker
+  train      starts training on every worker that is not training yet
+  follow     prints the log until Ctrl-C
+  resume     creates, installs and trains as needed, and again after every preemption, until the run is done
+  stop       saves and stops training (end resume first: it would start training again)
+  delete     returns the slices
 
   --zone ZONE                zone, such as us-east5-b
   --type TYPE                type of a slice, such as v6e-256 or v5litepod-16 (for create and resume)
   --slices N                 number of slices ($slices)
-  --spot, --reserved         preemptible, or from a reservation (default: on demand)
+  --spot, --reserved         preemptible slices, or from a reservation (default: on demand)
   --name NAME                name of the queued resource and its nodes ($name)
-  --runtime VERSION          software of the machines (default: the one for JAX on this --type)
-  --service-account EMAIL    account of the machines, with access to the bucket (default: Compute Engine's)
-  --project PROJECT          project of Google Cloud (default: gcloud's)
-  --worker WORKER            worker whose log to follow: a number, or all ($worker)
-  --poll SECONDS             time between two checks of resume ($poll)
-  --dry-run                  prints the commands and runs none
+  --runtime VERSION          runtime version of the machines (default: the one for JAX on this --type)
+  --service-account EMAIL    service account with access to the bucket (default: Compute Engine's)
+  --project PROJECT          Google Cloud project (default: gcloud's)
+  --worker WORKER            worker whose log follow prints: a number, or all ($worker)
+  --poll SECONDS             time between two checks by resume ($poll)
+  --dry-run                  prints the commands without running them
 EOF
 }
 
@@ -34,7 +34,7 @@ tpus() {
     run gcloud compute tpus "$@" --zone="$zone" ${project:+--project="$project"} --quiet
 }
 
-# on_slices COMMAND...: calls COMMAND NODE for the node of every slice, all at once.
+# on_slices COMMAND...: calls COMMAND NODE for the nodes of all slices in parallel.
 on_slices() {
     local i jobs='' failed=0
     if [ "$slices" = 1 ]; then
@@ -94,35 +94,37 @@ delete() {
 }
 
 resume() {
-    local before='' again="could not request the slices again: will try again"
+    local before='' again="could not request the slices: will try again"
     look
     while [ "$seen" != 'done' ]; do
         [ "$seen" = "$before" ] || $dry_run || echo "$(date '+%F %T') $seen"
         case $seen/$before in
             absent/) create ;;
             absent/absent | absent/preempted) create || echo "$again" >&2 ;;
-            absent/*) fail "the queued resource was deleted: the same command requests a new one" ;;
+            absent/*) fail "the queued resource was deleted: run the same command to request a new one" ;;
             preempted/*) { delete && create; } || echo "$again" >&2 ;;
-            idle/*) { install && train; } || echo "lost a worker while starting: will try again" >&2 ;;
-            refused/*) fail "the queued resource failed: gcloud compute tpus queued-resources describe says why" ;;
-            failed/*) fail "training failed: launch/tpu_vm.sh follow --worker all says why" ;;
+            idle/*) { install && train; } || echo "lost a worker during the start: will try again" >&2 ;;
+            refused/*)
+                fail "the queued resource failed: gcloud compute tpus queued-resources describe prints the reason"
+                ;;
+            failed/*) fail "training failed: launch/tpu_vm.sh follow --worker all prints the reason" ;;
         esac
         before=$seen
         run sleep "$poll"
         look
     done
-    $dry_run || echo "the run is done: launch/tpu_vm.sh delete gives the slices back"
+    $dry_run || echo "the run is done: launch/tpu_vm.sh delete returns the slices"
 }
 
-# look: sets $seen to absent, preempted, refused, waiting, idle, running, failed or done. A dry run plays a preemption, a
-# new slice, and the end of the run.
+# look: sets $seen to absent, preempted, refused, waiting, idle, running, failed or done. A dry run simulates a
+# preemption, a new slice and the end of the run.
 rehearsed_states=(SUSPENDED ACTIVE ACTIVE) rehearsed_units=('' 'xlnet dead 0' 'xlnet exited 0') looks=0
-# shellcheck disable=SC2016 # for the workers to expand
+# shellcheck disable=SC2016 # the workers expand it
 ask='show() { systemctl show xlnet --value --property="$1"; }; echo "xlnet $(show SubState) $(show ExecMainStatus)"'
 look() {
     local state units
     if ! state=$(tpus queued-resources list --filter="name~/$name\$" --format='value(state.state)'); then
-        [ "$looks" -gt 0 ] || fail "gcloud cannot list the queued resources: it says why above"
+        [ "$looks" -gt 0 ] || fail "gcloud cannot list the queued resources: see its message above"
         state=unknown
     fi
     if $dry_run; then state=${rehearsed_states[looks]}; fi
@@ -131,7 +133,7 @@ look() {
             units=$(on_slices on_workers "$ask") || units=unknown
             if $dry_run; then units=${rehearsed_units[looks]}; fi
             case $units in
-                unknown) seen=waiting ;; # a machine may be shutting down
+                unknown) seen=waiting ;; # a machine is perhaps shutting down
                 *'xlnet dead'* | *'xlnet failed 143'*) seen=idle ;;
                 *'xlnet failed'*) seen=failed ;;
                 *'xlnet exited'*) case ${units//xlnet exited/} in *xlnet*) seen=running ;; *) seen='done' ;; esac ;;
@@ -152,7 +154,9 @@ software() {
         v5litepod-*) echo v2-alpha-tpuv5-lite ;;
         v5p-*) echo v2-alpha-tpuv5 ;;
         v6e-*) echo v2-alpha-tpuv6e ;;
-        *) fail "--type $type: TPU VMs are v2-, v3-, v4-, v5litepod-, v5p- or v6e-; later ones: GKE, launch/gke/" ;;
+        *)
+            fail "--type $type: give a v2-, v3-, v4-, v5litepod-, v5p- or v6e- type; for later TPUs use launch/gke/"
+            ;;
     esac
 }
 
@@ -161,7 +165,7 @@ case $action in
     create | install | train | follow | resume | stop | delete) settings \
         'name zone project type slices runtime service-account worker poll' 'spot reserved' "${@:2}" ;;
     --help) usage && exit ;;
-    *) fail "say what to do: create, install, train, follow, resume, stop or delete; --help says more" ;;
+    *) fail "give an action: create, install, train, follow, resume, stop or delete; --help explains them" ;;
 esac
 required zone
 whole_number slices poll

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pretrain on GKE: a JobSet, which its controller restarts.
+# Pretrain on GKE with a JobSet, which its controller restarts.
 # shellcheck source-path=SCRIPTDIR source=../common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
@@ -9,23 +9,23 @@ usage() {
     cat <<EOF
 usage: launch/gke/jobset.sh ACTION [SETTING...] [-- SETTINGS OF xlnet_jax.train]
 
-  image      builds and pushes the image of the committed xlnet_jax
+  image      builds and pushes an image of the last commit of xlnet_jax
   create     starts training: fills in launch/gke/jobset.yaml and creates the JobSet
-  follow     prints its log, until Ctrl-C
+  follow     prints the log until Ctrl-C
   delete     saves and stops training
 
-  --image IMAGE                image to push and to run (for image and create)
+  --image IMAGE                image to push or run (for image and create)
   --accelerator ACCELERATOR    node label gke-tpu-accelerator, such as tpu-v6e-slice (for create)
   --topology TOPOLOGY          node label gke-tpu-topology, such as 16x16 (for create)
   --slices N                   number of slices of that topology ($slices)
   --spot                       use Spot nodes only
-  --chips-per-host N           chips of a node (4, or all of a smaller slice)
-  --max-restarts N             preemptions and crashes after which the run ends ($max_restarts)
-  --grace SECONDS              time to save before a pod ends ($grace)
+  --chips-per-host N           chips per node (4, or all chips of a smaller slice)
+  --max-restarts N             number of preemptions and crashes after which the run ends ($max_restarts)
+  --grace SECONDS              time to save before a pod is killed ($grace)
   --name NAME                  name of the JobSet ($name)
-  --namespace NAMESPACE        namespace of Kubernetes ($namespace)
-  --service-account ACCOUNT    account of Kubernetes with access to the bucket ($service_account)
-  --dry-run                    prints the manifest and the commands, and runs none
+  --namespace NAMESPACE        Kubernetes namespace ($namespace)
+  --service-account ACCOUNT    Kubernetes service account with access to the bucket ($service_account)
+  --dry-run                    prints the manifest and the commands without running them
 EOF
 }
 
@@ -49,7 +49,7 @@ create() {
     run kubectl create --namespace="$namespace" --filename="dist/$name.yaml"
 }
 
-# Prints the template with its ${...} filled in, like envsubst, which few machines have.
+# Prints the template with its ${...} replaced, like envsubst, which few machines have.
 # shellcheck disable=SC2034 # used by the template
 manifest() {
     local hosts=$((chips / chips_per_host)) arguments spot_selector=''
@@ -84,11 +84,11 @@ check_slice() {
     local side
     case $accelerator in
         tpu-v3-slice | tpu-v4-podslice | tpu-v5-lite-podslice | tpu-v5p-slice | tpu-v6e-slice | tpu7x) ;;
-        *) fail "--accelerator $accelerator: GKE has tpu-v3-slice, tpu-v4-podslice, tpu-v5-lite-podslice," \
-            "tpu-v5p-slice, tpu-v6e-slice and tpu7x" ;;
+        *) fail "--accelerator $accelerator: give tpu-v3-slice, tpu-v4-podslice, tpu-v5-lite-podslice," \
+            "tpu-v5p-slice, tpu-v6e-slice or tpu7x" ;;
     esac
     [[ $topology =~ ^[1-9][0-9]*(x[1-9][0-9]*){1,2}$ ]] ||
-        fail "--topology $topology: give the chips of each side, such as 4x8 or 4x4x8"
+        fail "--topology $topology: give the chips along each axis, such as 4x8 or 4x4x8"
     chips=1
     for side in ${topology//x/ }; do chips=$((chips * side)); done
     chips_per_host=${chips_per_host:-$((chips < 4 ? chips : 4))}
@@ -103,9 +103,10 @@ case $action in
         'name image accelerator topology slices chips-per-host max-restarts grace namespace service-account' \
         spot "${@:2}" ;;
     --help) usage && exit ;;
-    *) fail "say what to do: image, create, follow or delete; --help says more" ;;
+    *) fail "give an action: image, create, follow or delete; --help explains them" ;;
 esac
-[[ $name =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] || fail "--name $name: Kubernetes wants up to 40 of a-z, 0-9 and -"
+[[ $name =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] ||
+    fail "--name $name: Kubernetes allows up to 40 characters of a-z, 0-9 and -, starting with a letter"
 case $action in
     image) required image && needs git "$python" docker ;;
     create)

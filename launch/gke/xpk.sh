@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pretrain on a GKE cluster that XPK made: XPK queues the run and writes its JobSet.
+# Pretrain on a GKE cluster that XPK created. XPK queues the run and writes its JobSet.
 # shellcheck source-path=SCRIPTDIR source=../common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
@@ -10,19 +10,19 @@ usage: launch/gke/xpk.sh ACTION --cluster CLUSTER [SETTING...] [-- SETTINGS OF x
 
   create     starts training
   delete     saves and stops training
-(launch/gke/jobset.sh image makes the image, and jobset.sh follow prints the log)
+(launch/gke/jobset.sh image builds the image; launch/gke/jobset.sh follow prints the log)
 
-  --cluster CLUSTER     name given to xpk cluster create
-  --image IMAGE         image of launch/gke/jobset.sh image (for create)
+  --cluster CLUSTER     name of the cluster, as given to xpk cluster create
+  --image IMAGE         image from launch/gke/jobset.sh image (for create)
   --type TYPE           type of a slice, such as v6e-256 or v5p-128 (for create)
   --slices N            number of slices ($slices)
   --priority PRIORITY   very-low, low, medium, high or very-high ($priority)
-  --max-restarts N      preemptions and crashes after which the run ends ($max_restarts)
-  --grace SECONDS       time to save before a pod ends ($grace)
+  --max-restarts N      number of preemptions and crashes after which the run ends ($max_restarts)
+  --grace SECONDS       time to save before a pod is killed ($grace)
   --name NAME           name of the workload ($name)
-  --project PROJECT     project of Google Cloud (default: gcloud's)
+  --project PROJECT     Google Cloud project (default: gcloud's)
   --zone ZONE           zone of the cluster (default: gcloud's)
-  --dry-run             prints the command and does not run it
+  --dry-run             prints the command without running it
 EOF
 }
 
@@ -32,8 +32,8 @@ xpk_workload() {
 }
 
 create() {
-    # XPK restarts on exit codes from 127 up. Add 1, a crash, but not 2, a mistake that a restart cannot mend. With exec
-    # the command's first process, which gets the signal to save, is the run.
+    # XPK restarts after exit codes of at least 127. Add 1, a crash, but not 2, a mistake of the user. With exec, the
+    # run is the command's first process, which gets the signal to save.
     xpk_workload create --tpu-type="$type" --num-slices="$slices" --docker-image="$image" --priority="$priority" \
         --max-restarts="$max_restarts" --restart-on-exit-codes=1 --termination-grace-period-seconds="$grace" \
         --command="exec python -m xlnet_jax.train --tpu $(quoted "${rest[@]}")"
@@ -48,7 +48,7 @@ case $action in
     create | delete) settings \
         'name cluster image type slices priority max-restarts grace project zone' '' "${@:2}" ;;
     --help) usage && exit ;;
-    *) fail "say what to do: create or delete; --help says more" ;;
+    *) fail "give an action: create or delete; --help explains them" ;;
 esac
 required cluster
 if [ "$action" = create ]; then

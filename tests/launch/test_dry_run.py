@@ -69,7 +69,7 @@ def test_a_dry_run_prints_the_very_commands_of_a_run_and_runs_none(stand_ins: St
     calls, tool = stand_ins.calls(), commands[-1][0]
     (stand_ins.folder / "bin" / tool).unlink()
     missing = stand_ins.run(run)
-    message = f"error: {tool} is not on PATH: install it, or print its commands by --dry-run\n"
+    message = f"error: {tool} is not on PATH: install it, or print its commands with --dry-run\n"
     assert (missing.returncode, missing.stdout, missing.stderr) == (2, "", message)
     assert stand_ins.calls() == calls
 
@@ -83,27 +83,30 @@ def test_every_launcher_is_on_the_page() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("launch/tpu_vm.sh", "say what to do: create, install, train, follow, resume, stop or delete"),
-        ("launch/tpu_vm.sh create --type v6e-8", "--zone is missing: --help says what it is"),
-        ("launch/tpu_vm.sh create --zone a --typ v6e-8", "unknown setting --typ: --help lists them all"),
-        ("launch/tpu_vm.sh create --zone a --type v6e-8 --slices 0", "--slices 0: give a whole number from 1 up"),
-        ("launch/tpu_vm.sh create --zone a --type tpu7x-8", "later ones: GKE, launch/gke/"),
+        ("launch/tpu_vm.sh", "give an action: create, install, train, follow, resume, stop or delete"),
+        ("launch/tpu_vm.sh create --type v6e-8", "--zone is missing: --help explains it"),
+        ("launch/tpu_vm.sh create --zone a --typ v6e-8", "unknown setting --typ: --help lists all settings"),
+        ("launch/tpu_vm.sh create --zone a --type v6e-8 --slices 0", "--slices 0: give a whole number of at least 1"),
+        ("launch/tpu_vm.sh create --zone a --type tpu7x-8", "for later TPUs use launch/gke/"),
         ("launch/tpu_vm.sh train --zone a -- --workdir runs/mine", "give --workdir gs://BUCKET/RUN after --"),
         (f"launch/tpu_vm.sh train --zone a --slices 2 {TRAIN}", "give --mesh.dcn-data 2 after --"),
         (f"launch/gke/jobset.sh create --slices 2 {POD} --mesh.dcn-data 22", "give --mesh.dcn-data 2 after --"),
         (
             f"launch/gke/jobset.sh create {POD.replace('v6e-slice', 'v6e')}",
-            "--accelerator tpu-v6e: GKE has tpu-v3-slice",
+            "--accelerator tpu-v6e: give tpu-v3-slice",
         ),
-        (f"launch/gke/jobset.sh create {POD.replace('4x8', '32')}", "--topology 32: give the chips of each side"),
+        (f"launch/gke/jobset.sh create {POD.replace('4x8', '32')}", "--topology 32: give the chips along each axis"),
         (f"launch/gke/jobset.sh create --chips-per-host 5 {POD}", "5 does not divide the 32 chips of 4x8"),
-        ("launch/gke/jobset.sh delete --name My_Run", "--name My_Run: Kubernetes wants up to 40 of a-z, 0-9 and -"),
+        (
+            "launch/gke/jobset.sh delete --name My_Run",
+            "--name My_Run: Kubernetes allows up to 40 characters of a-z, 0-9 and -",
+        ),
         (
             "launch/slurm.sh --nodes 4 -- --workdir /shared/run",
-            "4 is no option: give options of sbatch as --name=value",
+            "4 is not an option: give options of sbatch as --name=value",
         ),
         ("launch/slurm.sh -- --preset base", "give --workdir FOLDER after --"),
-        ("launch/dataflow.sh --project a --region b --temp /tmp", "--temp /tmp: Dataflow wants a folder in the cloud"),
+        ("launch/dataflow.sh --project a --region b --temp /tmp", "--temp /tmp: Dataflow needs a folder in a bucket"),
         ("launch/dataflow.sh --project a --region b --temp gs://c -- --out corpus", "give --out gs://BUCKET/CORPUS"),
     ],
 )

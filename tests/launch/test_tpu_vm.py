@@ -68,13 +68,13 @@ def resume(stand_ins: StandIns, looks: str, refused: str = "") -> tuple[int, str
             "SUSPENDED |  | WAITING_FOR_RESOURCES | ACTIVE: xlnet exited 0",
             "delete create pause create pause pause",
             "$* != *'resources create'* || $(cat \"$HOME/look\") != 1",
-            "could not request the slices again: will try again\n",
+            "could not request the slices: will try again\n",
         ),
         (
             "ACTIVE: xlnet dead 0 | SUSPENDED | ACTIVE: xlnet exited 0",
             "install pause delete create pause",
             "$* != *'worker.sh install'*",
-            "lost a worker while starting: will try again\n",
+            "lost a worker during the start: will try again\n",
         ),
     ],
 )
@@ -83,10 +83,10 @@ def test_resume_does_what_is_missing_until_the_run_is_done(
 ) -> None:
     code, output, error, deeds = resume(stand_ins, looks, refused)
     assert (code, error, deeds) == (0, line, done)
-    assert output.endswith("the run is done: launch/tpu_vm.sh delete gives the slices back\n")
+    assert output.endswith("the run is done: launch/tpu_vm.sh delete returns the slices\n")
 
 
-FAILED = "training failed: launch/tpu_vm.sh follow --worker all says why"
+FAILED = "training failed: launch/tpu_vm.sh follow --worker all prints the reason"
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ FAILED = "training failed: launch/tpu_vm.sh follow --worker all says why"
     [
         ("ACTIVE: xlnet running 0 | ACTIVE: xlnet failed 2", FAILED),
         ("ACTIVE: xlnet exited 0, xlnet failed 1", FAILED),
-        ("FAILED", "the queued resource failed: gcloud compute tpus queued-resources describe says why"),
-        ("WAITING_FOR_RESOURCES | ", "the queued resource was deleted: the same command requests a new one"),
-        ("broken", "gcloud cannot list the queued resources: it says why above"),
+        ("FAILED", "the queued resource failed: gcloud compute tpus queued-resources describe prints the reason"),
+        ("WAITING_FOR_RESOURCES | ", "the queued resource was deleted: run the same command to request a new one"),
+        ("broken", "gcloud cannot list the queued resources: see its message above"),
     ],
 )
 def test_resume_stops_where_trying_again_would_not_help(stand_ins: StandIns, looks: str, message: str) -> None:
