@@ -7,7 +7,7 @@ set -euo pipefail
 state=$(systemctl show xlnet --property=SubState --value)
 case $state in
     dead | failed | exited) ;;
-    *) echo "xlnet is already $state on $(hostname): launch/tpu_vm.sh stop ends it" && exit ;;
+    *) echo "xlnet is $state on $(hostname): nothing to do; launch/tpu_vm.sh stop ends it" && exit ;;
 esac
 
 install() {
