@@ -1,7 +1,7 @@
-"""Checkpoints of every format: recognised by their files, loaded as one `Pretrained`, and saved in any format.
+"""Checkpoints of every format: recognized by their files, loaded as a `Pretrained`, and saved in any format.
 
-A new format is a module in interop/, with its table of weights and functions that read and write its files, and one
-entry in `_FORMATS`.
+To add a format, write a module in interop/ with its table of weights and functions that read and write its files, and
+add it to `_FORMATS`.
 """
 
 import dataclasses
@@ -36,15 +36,15 @@ Format = Literal["native", "tf1", "hf"]
 Activation = Literal["gelu", "gelu_erf", "relu"]
 
 _FORMATS: dict[Format, Any] = {"native": native, "tf1": tf1, "hf": hf_files}
-"""Modules by the names of their formats, in the order in which these are looked for. Each has `is_checkpoint`, `read`,
-`write`, and FILES, by which a folder of the format is known."""
+"""Modules by format, in the order of the search. Each has `is_checkpoint`, `read`, `write`, and FILES, which describes
+the files that identify the format."""
 
 
 def locate(path: str | Path) -> Path:
-    """Return the folder or prefix of a checkpoint on this machine; a model of the Hugging Face Hub is fetched.
+    """Return the folder or prefix of a checkpoint on this machine; download a model of the Hugging Face Hub.
 
-    A str that is not a path on this machine may be a model's name (storage/hub.py); a Path is always a
-    path. Raises InputError where a model cannot be fetched, and for a path in a bucket.
+    A str that is not a path on this machine may be a model's name (storage/hub.py); a Path is always a path. Raises
+    InputError if a model cannot be downloaded, and for a path in a bucket.
     """
     demand_weights_on_disk(path)
     if hub.is_bundled(path):
@@ -58,8 +58,8 @@ def is_remote(path: str | Path) -> bool:
 
 
 def recognise(source: Path) -> Format:
-    """Return the format of a folder, or of the prefix of a TensorFlow 1 checkpoint. Raises InputError, with what was
-    looked for, where there is no checkpoint."""
+    """Return the format of a folder, or of the prefix of a TensorFlow 1 checkpoint. Raises InputError, which says what
+    was looked for, if there is no checkpoint."""
     for name, form in _FORMATS.items():
         if form.is_checkpoint(source):
             return name
@@ -68,7 +68,7 @@ def recognise(source: Path) -> Format:
     beside = [str(folder) for folder in source.parent.glob("*/")] if source.parent.is_dir() else []
     near = difflib.get_close_matches(str(source), beside, 1)
     raise InputError(
-        f"{source}: no such folder, nor the prefix of a TensorFlow 1 checkpoint, nor {hub.BUNDLED[0]}, which comes "
+        f"{source}: no such folder, nor a TensorFlow 1 checkpoint with this prefix, nor {hub.BUNDLED[0]}, which comes "
         f"with this package, nor the name of a model on the Hugging Face Hub (OWNER/NAME, or a short one such as "
         f"xlnet-base-cased)"
         f"{f'; did you mean {near[0]}?' if near else hub.suggestion(source.name)}"
@@ -78,11 +78,11 @@ def recognise(source: Path) -> Format:
 def load(path: str | Path, *, partial: bool = False, activation: Activation | None = None) -> Pretrained:
     """Load a checkpoint of this project, of the 2019 code, or of Hugging Face. Arrays stay on the host.
 
-    path: folder, prefix of a TensorFlow 1 checkpoint, "tiny", which comes with the package, or name of a model on the
-    Hugging Face Hub, as "xlnet/xlnet-base-cased", "xlnet-base-cased" or "owner/name@revision"; a path that exists wins.
-    partial: take the parameters that fit where some are missing, unknown or of another shape; `notes` names these.
-    activation: in place of the one in the configuration. Raises InputError on files that are damaged, contradict each
-    other, or hold what this project does not have.
+    path: folder, prefix of a TensorFlow 1 checkpoint, "tiny", which comes with the package, or the name of a model on
+    the Hugging Face Hub, such as "xlnet/xlnet-base-cased", "xlnet-base-cased" or "owner/name@revision"; an existing
+    path has priority. partial: load the parameters that fit even if others are missing, unknown or of another shape;
+    `notes` names those. activation: replaces the one in the configuration. Raises InputError on files that are damaged,
+    contradict each other, or hold something unsupported.
     """
     source = locate(path)
     loaded: Pretrained | Found = _FORMATS[recognise(source)].read(source)
@@ -95,9 +95,9 @@ def load(path: str | Path, *, partial: bool = False, activation: Activation | No
 
 
 def load_with_tokenizer(path: str | Path, tokenizer: str | None) -> Pretrained:
-    """Load a checkpoint, and give one that came without a tokenizer this one (a folder or a .model file).
+    """Load a checkpoint; if it has no tokenizer, use this one (a folder or a .model file).
 
-    Raises InputError where the checkpoint has another tokenizer, or a vocabulary of another size.
+    Raises InputError if the checkpoint has another tokenizer, or a vocabulary of another size.
     """
     loaded = load(path)
     if tokenizer is None:
@@ -105,7 +105,7 @@ def load_with_tokenizer(path: str | Path, tokenizer: str | None) -> Pretrained:
     given = Tokenizer.load(tokenizer)
     check_given(given, loaded, f"{path} with `tokenizer` {tokenizer}")
     if loaded.tokenizer and loaded.tokenizer.sha256 != given.sha256:
-        raise InputError(f"`tokenizer` {tokenizer} is not the one that came with {path}: leave it out")
+        raise InputError(f"`tokenizer` {tokenizer} differs from the tokenizer of {path}: leave it out")
     return dataclasses.replace(loaded, tokenizer=given)
 
 
@@ -117,11 +117,11 @@ def save(
 ) -> list[str]:
     """Write a new folder, complete or not at all. Return notes on what the format does not hold.
 
-    add: writes more files into the folder before it gets its name, given the folder and the notes.
-    Raises InputError where the format cannot hold the network, or the folder exists.
+    add: called with the unfinished folder and the notes, to write more files. Raises InputError if the format cannot
+    hold the network, or the folder exists.
     """
     if to not in _FORMATS:
-        raise InputError(f"format {to} is none of {', '.join(_FORMATS)}")
+        raise InputError(f"format {to} does not exist: give one of {', '.join(_FORMATS)}")
     target = demand_new(path)
     demand_place(epath.Path(target))
     validate_network(pretrained.model, pretrained.head, "the network")
@@ -136,7 +136,7 @@ def save(
 
 
 def demand_new(target: str | Path) -> Path:
-    """Return the path of a folder to write. Raises InputError where something has this name, and for a URL."""
+    """Return the path of a folder to write. Raises InputError if the name exists, and for a URL."""
     demand_on_disk(target)
     if os.path.lexists(target):
         raise InputError(f"{target} exists: name a folder that does not")

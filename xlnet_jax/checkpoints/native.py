@@ -1,8 +1,8 @@
-"""Checkpoints of this project: those of training (training/checkpoint.py), and those of conversion, which hold no
-optimizer; and the pretraining run that a checkpoint belongs to.
+"""Checkpoints of this project: from training (training/checkpoint.py) and from conversion, without an optimizer; and
+the pretraining run of a checkpoint.
 
-params/ by Orbax · config/metadata, JSON with the version of the format, `model` and `objective` · tokenizer/ ·
-checksums.json · thresholds.json, tuned on the evaluation of a finetuning run
+params/ by Orbax · config/metadata, JSON with the format version, `model` and `objective` · tokenizer/ ·
+checksums.json · thresholds.json, tuned on the evaluation data of a finetuning run
 """
 
 import dataclasses
@@ -40,11 +40,11 @@ from xlnet_jax.storage.reading import (
     write_versioned,
 )
 
-# Orbax logs all its work, and the errors that it raises as well. What others write to absl's log stays.
+# Silence Orbax, which logs all its work and also the errors that it raises. Other messages in absl's log stay.
 logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
 
 FILES = "params/ or checkpoints/ of this project"
-_DENSEST = 1000  # numbers in a byte: arrays of zeros are compressed
+_DENSEST = 1000  # numbers per byte at most: arrays of zeros are compressed
 PARAMS, CONFIG, TOKENIZER, RESULTS = "params", Path("config") / "metadata", "tokenizer", "results.json"
 THRESHOLDS = "thresholds.json"
 
@@ -57,7 +57,7 @@ class _Baseline:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """Content of results.json that is read again."""
+    """The part of results.json that is read back."""
 
     checkpoint: str | None = None
     metrics: dict[str, float | None] = dataclasses.field(default_factory=dict)
@@ -71,22 +71,22 @@ class _Data:
 
 @dataclasses.dataclass(frozen=True)
 class _Settings:
-    """Content of config/metadata that every reader of a checkpoint needs."""
+    """The part of config/metadata that every reader of a checkpoint needs."""
 
     model: dict[str, Any]
     objective: str
     head: dict[str, Any] | None = None
     data: _Data = _Data()
-    task: str | None = None  # this and the next two: of a finetuning run
+    task: str | None = None  # this and the next two: from finetuning
     qa: dict[str, Any] = dataclasses.field(default_factory=dict)
     multilabel: dict[str, Any] = dataclasses.field(default_factory=dict)
     hugging_face: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def find(folder: Path) -> Path | None:
-    """Return the checkpoint that results.json of a finished finetuning run names, else the newest one in checkpoints/
-    or in this folder, else the folder itself; None where none of these is a checkpoint. Raises InputError where
-    results.json is damaged or names a place outside of the folder."""
+    """Return the checkpoint named in results.json of a finished finetuning run, else the newest one in checkpoints/ or
+    in this folder, else the folder itself; None if none of these is a checkpoint. Raises InputError if results.json is
+    damaged or names a path outside of the folder."""
     results = folder / RESULTS
     if results.is_file() and (name := read_versioned(results, "results", Results).checkpoint):
         chosen = Path(inside(epath.Path(folder), name, str(results)))
@@ -105,7 +105,7 @@ def is_checkpoint(source: Path) -> bool:
 
 
 def read(source: Path) -> Pretrained:
-    """Read the checkpoint that `find` finds; arrays stay on the host. Raises InputError on files that are damaged or
+    """Read the checkpoint that `find` returns; arrays stay on the host. Raises InputError on files that are damaged or
     contradict each other."""
     folder = find(source) or source
     demand_regular_files(folder)
@@ -117,7 +117,7 @@ def read(source: Path) -> Pretrained:
     validate_network(model, head, str(folder / CONFIG))
     tokenizer = Tokenizer.load(folder / TOKENIZER) if (folder / TOKENIZER).is_dir() else None
     check_tokenizer(tokenizer, model, str(folder))
-    notes = () if tokenizer else (f"no {TOKENIZER}/: there is no tokenizer",)
+    notes = () if tokenizer else (f"no {TOKENIZER}/: the checkpoint has no tokenizer",)
     params = _params(folder / PARAMS)
     objective = objective_named(settings.objective, f"{folder / CONFIG}: objective").name
     reuse_len = settings.data.reuse_len
@@ -128,8 +128,8 @@ def read(source: Path) -> Pretrained:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings in the checkpoint of this folder, as nested dictionaries. Raises InputError where they cannot
-    be read."""
+    """Return the settings of the checkpoint in this folder, as nested dictionaries. Raises InputError if they cannot be
+    read."""
     return read_versioned(folder / CONFIG, "checkpoint")
 
 
@@ -147,7 +147,7 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     items = ocp.args.Composite(
         params=ocp.args.StandardSave(p.params), config=ocp.args.JsonSave(with_version("checkpoint", settings))
     )
-    inner = folder.absolute() / "written"  # Orbax's own temporary folder stands beside what it writes
+    inner = folder.absolute() / "written"  # Orbax puts its temporary folder beside this one
     checkpointer.save(inner, args=items)
     checkpointer.close()
     for item in inner.iterdir():
@@ -167,7 +167,7 @@ def write_thresholds(folder: epath.PathLike, thresholds: Thresholds) -> None:
 
 
 def _thresholds(folder: Path, settings: _Settings) -> Thresholds:
-    """Return the thresholds in the settings of finetuning; those that it tuned take their place."""
+    """Return the thresholds in the finetuning settings, replaced by tuned ones."""
     given: dict[str, Any] = {}
     if settings.task == "squad2":
         given = {NULL_THRESHOLD: settings.qa.get("null_threshold")}
@@ -180,51 +180,51 @@ def _thresholds(folder: Path, settings: _Settings) -> Thresholds:
 
 
 def _params(folder: Path) -> dict[str, Any]:
-    for name in (".zarray", "zarr.json"):  # TensorStore's parser overflows its stack where JSON nests too deeply
+    for name in (".zarray", "zarr.json"):  # TensorStore's parser overflows its stack on deeply nested JSON
         for file in folder.rglob(name):
             read_json(file)
     checkpointer = ocp.PyTreeCheckpointer()
     with warnings.catch_warnings(), naming_damage(folder):
-        # Orbax leaves its own work unfinished where a file is damaged.
+        # Orbax leaves coroutines unfinished if a file is damaged.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         tree = checkpointer.metadata(folder.absolute()).item_metadata.tree
         announced = sum(map(_most_numbers, jax.tree.leaves(tree)))
         demand_fitting(announced // _DENSEST, demand_regular_files(folder), folder)
-        # As NumPy arrays: no device is asked for memory.
+        # NumPy arrays need no device memory.
         as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
         return checkpointer.restore(folder.absolute(), restore_args=as_numpy)
 
 
 def _most_numbers(leaf: Any) -> int:
-    """Return how many numbers the reader of an array takes memory for: a whole chunk, where that is larger."""
+    """Return for how many numbers reading an array takes memory: at least a whole chunk."""
     chunks = (leaf.storage.chunk_shape, leaf.storage.write_shape) if leaf.storage else ()
     return max(math.prod(shape or ()) for shape in (leaf.shape, *chunks))
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Pretraining run that a checkpoint belongs to."""
+    """Pretraining run of a checkpoint."""
 
     folder: Path
     config: Config
 
     @classmethod
     def of(cls, checkpoint: str | Path) -> "Run | None":
-        """Return the run of a checkpoint; None for a converted one or one of another project."""
+        """Return the run of a checkpoint; None for a converted checkpoint or one of another project."""
         found = find(Path(checkpoint))
         settings = read_settings(found) if found else {}
         return cls(found.parent.parent, from_dict(Config, settings)) if found and "preset" in settings else None
 
     def corpus(self) -> Corpus | None:
-        """Return the text that the run learned from, with its held-out part; None where it is gone."""
+        """Return the training text of the run, with its held-out part; None if it is gone."""
         beside = self.folder / "corpus"
         there = next((name for name in (beside, *(self.config.corpus or ())) if is_corpus(name)), None)
         return Corpus(there) if there else None
 
 
 def trained_mem_len(pretrained: Pretrained, run: Run | None) -> int:
-    """Return the positions of memory that the weights were trained with; the paper's where the checkpoint does not say,
-    as most of Hugging Face's, and its positions have room for memory."""
+    """Return the memory length of training, in positions. If the checkpoint does not say, as most of Hugging Face's,
+    return the paper's; without relative positions return 0."""
     if pretrained.model.positions != "relative":
         return 0
     return pretrained.model.mem_len if run else pretrained.model.mem_len or ModelConfig().mem_len

@@ -1,5 +1,5 @@
-"""Attention weights of every layer and head on texts, of the content stream and, for given targets, of the query stream
-(paper, section 2.3); and their pictures."""
+"""Attention weights of every layer and head on texts, for the content stream and, with targets, the query stream
+(paper, section 2.3); and pictures of them."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -21,28 +21,28 @@ from xlnet_jax.storage.files import demand_new_file, write_durably
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
 
-MOST_PIECES = 128  # a page of XLNet-Large, 24 x 16 heads, has 17 MB then
+MOST_PIECES = 128  # the page then has 17 MB for XLNet-Large, 24 x 16 heads
 
 
 @dataclass(frozen=True)
 class AttentionSettings:
-    """Attention weights of a text by layer and head, as a page for a browser (.html) or a picture (.png)."""
+    """Attention weights of a text by layer and head, as a web page (.html) or a picture (.png)."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format, tiny, or a name on the Hugging Face Hub"""
+    """folder of a run or of any other checkpoint, tiny, or a name on the Hugging Face Hub"""
     text: str
-    """text to look at, of at most 128 pieces"""
+    """text to read, at most 128 pieces"""
     targets: tuple[str, ...] = ()
-    """words of the text to predict, in the order of prediction, such as "New York", or York New: adds the query stream,
-    in which they do not see themselves; none = every piece sees every other"""
+    """words of the text to predict, in the order of prediction, such as "New York", or York New; adds the query stream,
+    where a piece does not see itself; none = only the content stream, where all pieces see each other"""
     out: str = "attention.html"
-    """file to write: .html, where layers, heads and rows are chosen, or .png; an older one is replaced"""
+    """file to write or replace: .html, an interactive page, or .png"""
     layer: int | None = None
-    """layer to show large, or first, from 0; None = the last"""
+    """layer to show, counted from 0; None = the last"""
     head: int | None = None
-    """head to show large, or first, from 0; None = the mean of all"""
+    """head to show, counted from 0; None = the mean of all"""
     tokenizer: str | None = None
-    """SentencePiece model, for a checkpoint without one"""
+    """SentencePiece model, for a checkpoint without a tokenizer"""
 
 
 def draw_attention(
@@ -57,15 +57,15 @@ def draw_attention(
 ) -> Path:
     """Write a page (.html) or a picture (.png) of the attention weights of a text, by layer and head; return its path.
 
-    model: a loaded checkpoint, or its folder or name. The other arguments are fields of AttentionSettings; several
-    pieces of one target are predicted from left to right. Weights are those of `attention_weights`; the page has them
-    to 1 / 65535. Raises InputError for a text of more than 128 pieces, words that are not whole pieces of it, a layer
-    or head that the network lacks, and a file that cannot be written.
+    model: a loaded checkpoint, or its folder or name. The other arguments are fields of AttentionSettings. The pieces
+    of one target are predicted from left to right. The weights are those of `attention_weights`, rounded to 1 / 65535
+    in the page. Raises InputError for a text of more than 128 pieces, words that are not whole pieces of it, a layer or
+    head that does not exist, and a file that cannot be written.
     """
     path = Path(out)
     kind = path.suffix.lower()
     if kind not in (".html", ".png"):
-        raise InputError(f"`out` {out} must end in .html, a page for a browser, or .png, a picture")
+        raise InputError(f"`out` {out} must end in .html, for a web page, or .png, for a picture")
     demand_new_file(path, overwrite=True)
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
 
@@ -74,12 +74,14 @@ def draw_attention(
     network = pretrained.model
     for what, number, count in (("layer", layer, network.num_layers), ("head", head, network.num_heads)):
         if number is not None and not 0 <= number < count:
-            raise InputError(f"`{what}` {number}: the network has {count}, counted from 0 to {count - 1}")
+            raise InputError(
+                f"`{what}` {number} does not exist: the network has {count}, counted from 0 to {count - 1}"
+            )
     layer = network.num_layers - 1 if layer is None else layer
     own_tokenizer = pretrained.demand_tokenizer()
     ids_L = own_tokenizer.encode_lines([text])[0]
     if len(ids_L) > MOST_PIECES:
-        raise InputError(f"`text` has {len(ids_L):,} pieces, and a picture shows at most {MOST_PIECES}: shorten it")
+        raise InputError(f"`text` has {len(ids_L):,} pieces, but a picture shows at most {MOST_PIECES}: shorten it")
     words = list_of_texts(targets, "targets")
     positions = [int(i) for word in words for i in find_words(own_tokenizer, ids_L, word)]
     found = attention_weights(pretrained, [text], [positions] if positions else None)
@@ -91,28 +93,28 @@ def draw_attention(
 
 
 def print_attention(settings: AttentionSettings) -> None:
-    """Write the file and print its name."""
+    """Write the file, and print its name."""
     path = draw_attention(
         settings.checkpoint, settings.text, settings.targets, settings.out, layer=settings.layer, head=settings.head,
         tokenizer=settings.tokenizer,
     )  # fmt: skip
-    about = "page, which any browser opens" if path.suffix.lower() == ".html" else "picture"
+    about = "page for any browser" if path.suffix.lower() == ".html" else "picture"
     print(f"{path}  {about}, {path.stat().st_size / 1000:,.0f} kB")
 
 
 def attention_weights(
     pretrained: "Pretrained", texts: str | Iterable[str], targets: Sequence[Sequence[int]] | None = None
 ) -> AttentionWeights:
-    """Return the attention weights of all layers and heads on texts, read as one batch by plain attention, each with
-    <sep> <cls> after it, as in finetuning.
+    """Return the attention weights of all layers and heads on texts, read as one batch by plain attention, each
+    followed by <sep> <cls>, as in finetuning.
 
-    targets: for each text the positions of the pieces to predict, in the order of prediction; a target sees the pieces
-    that are not targets and those predicted before it, and its query row does not see itself. None = the content stream
-    alone, in which every piece sees every other (in a causal model, those before it).
+    targets: for each text the positions of the pieces to predict, in the order of prediction. A target sees the pieces
+    that are not targets and the targets before it; its query row does not see itself. None = only the content stream,
+    where all pieces see each other (in a causal model, only earlier ones).
 
-    Raises InputError where the checkpoint has no tokenizer; for a text without pieces, or longer than the places that
-    the network has learned; and where targets are given, for a position that is not in the text or occurs twice, and
-    for a checkpoint without a query stream.
+    Raises InputError if the checkpoint has no tokenizer, or a text has no pieces or exceeds the learned positions of
+    the network; with targets, also if a position is not in the text or occurs twice, or the checkpoint has no query
+    stream.
     """
     from xlnet_jax.checkpoints.pretrained import scoring_tokenizer
     from xlnet_jax.inference.log_probs import Query, padded, padded_queries
@@ -121,10 +123,10 @@ def attention_weights(
     rows = [np.array([*ids, SEP, CLS], np.int32) for ids in tokenizer.encode_lines(list_of_texts(texts))]
     lengths = [len(row) for row in rows]
     if 2 in lengths or not rows:
-        raise InputError("`texts` is a list of at least one text, and each must have pieces")
+        raise InputError("`texts` must be a list of at least one text, and each must have pieces")
     ordered = [[int(i) for i in own] for own in ([[]] * len(rows) if targets is None else targets)]
     if len(ordered) != len(rows):
-        raise InputError(f"`targets` has {len(ordered)} lists of positions, and there are {len(rows)} texts")
+        raise InputError(f"`targets` has {len(ordered)} lists of positions for {len(rows)} texts: give one for each")
     for number, (own, length) in enumerate(zip(ordered, lengths, strict=True)):
         if len(set(own)) < len(own) or not set(own) <= set(range(length - 2)):
             raise InputError(
@@ -146,7 +148,7 @@ def attention_weights(
 
 @functools.cache
 def _program(config: ModelConfig, with_targets: bool) -> Callable[..., Any]:
-    """Return the compiled function from (parameters, QueryBatch) to attention weights, [layers, B, N, T, L]: content
+    """Return the compiled function from (parameters, QueryBatch) to attention weights [layers, B, N, T, L]: content
     rows, then, with targets, query rows."""
     import jax
     import jax.numpy as jnp
@@ -166,6 +168,6 @@ def _program(config: ModelConfig, with_targets: bool) -> Callable[..., Any]:
         encoder = cast(Any, build_encoder(config))
         _, sown = encoder.apply({"params": backbone}, *inputs, mutable=[ATTENTION_WEIGHTS])
         (found_ZBNTK,) = jax.tree.leaves(sown[ATTENTION_WEIGHTS])
-        return found_ZBNTK[..., -batch.ids_BL.shape[1] :]  # without the memory of rows that see nothing
+        return found_ZBNTK[..., -batch.ids_BL.shape[1] :]  # without the memory slot for rows that see nothing
 
     return weights_ZBNTK

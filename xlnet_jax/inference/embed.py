@@ -1,8 +1,8 @@
-"""One vector for a text, from the hidden states of the content stream, where every token sees every other.
+"""One vector per text, from the hidden states of the content stream, where all tokens see each other.
 
-The network reads a text as its pieces, <sep> and <cls>, as in finetuning. A longer text than seq_len is read in
-segments of seq_len, each with the memory of the segments before it (Transformer-XL, section 3.2); a mean is over the
-tokens of all segments.
+The network reads a text as its pieces, <sep> and <cls>, as in finetuning. A text longer than seq_len is read in
+segments of seq_len tokens, each with the memory of the segments before it (Transformer-XL, section 3.2); means are over
+the tokens of all segments.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Pooling = Literal["mean", "last", "first", "cls"]
 SEQ_LEN = 512  # tokens, as in the released models (paper, section 3.1)
 BATCH_TOKENS = 8192
-TEXTS_AT_ONCE = 1024  # of files
+TEXTS_AT_ONCE = 1024  # read from files
 
 
 @dataclass(frozen=True)
@@ -47,36 +47,35 @@ class EmbedSettings(TextSourceSettings):
     """One vector for each text, in the order of the texts."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format and with any head, the folder of a run, tiny, or a name on the Hugging
-    Face Hub"""
+    """folder of a run or of any other checkpoint, with any head, tiny, or a name on the Hugging Face Hub"""
     text: tuple[str, ...]
     """files, globs, folders, URLs, tfds:NAME or hf:NAME"""
     out: str
-    """file to write: .npy, float32 [texts, width], or .parquet, with the columns id and embedding"""
+    """file to write: .npy, float32 [texts, width], or .parquet with the columns id and embedding"""
     unit: Literal["line", "document"] = "line"
-    """what counts as one text in a text file: a line, or the lines up to a blank one; an object of JSON Lines and a row
-    of Parquet are always one text"""
+    """what is one text in a text file: a line, or a document, which ends at a blank line; a JSON Lines object or a
+    Parquet row is always one text"""
     pooling: Pooling = "mean"
-    """mean of the tokens of a text, its last or its first token, or <cls>, which comes last; padding never counts"""
+    """mean of the tokens of a text, its last or first token, or <cls>, which comes last"""
     layer: int = -1
-    """layer whose hidden states are read: 1 to the number of layers, or -1, -2, … from the last"""
+    """layer whose hidden states to use: 1 to the number of layers, or -1, -2, … from the last"""
     normalize: bool = False
     """scale each vector to length 1"""
     specials: bool = True
-    """read <sep> and <cls> after a text; without them its last token is its last piece"""
+    """append <sep> and <cls> to each text"""
     seq_len: int | None = None
-    """longest segment, in tokens; a longer text is read in several segments; None = the length of the run's windows, or
+    """longest segment, in tokens; longer texts are read in several segments; None = the window length of the run, or
     512"""
     mem_len: int | None = None
-    """positions of earlier segments that a segment sees; None = as in training, or the paper's 384; 0 = none"""
+    """memory of earlier segments, in positions; None = as in training, or the paper's 384; 0 = none"""
     batch_tokens: int = setting(BATCH_TOKENS, at_least(1))
-    """tokens that the network reads at once; the vectors do not depend on it"""
+    """tokens in a batch; does not change the vectors"""
     overwrite: bool = False
     """replace an existing file"""
     tokenizer: str | None = None
-    """SentencePiece model, for a checkpoint without one"""
+    """SentencePiece model, for a checkpoint without a tokenizer"""
     id_field: str | None = None
-    """field that holds the id in JSON and Parquet; None = number the texts from 0"""
+    """field with the id in JSON and Parquet; None = number the texts from 0"""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """compute type; the vectors are always float32"""
 
@@ -84,13 +83,13 @@ class EmbedSettings(TextSourceSettings):
 def embed_files(settings: EmbedSettings) -> tuple[int, int]:
     """Write the vectors of all texts as they are read; return their number and their width.
 
-    Raises InputError for settings, texts or a checkpoint that cannot work; no file is left then.
+    Raises InputError for invalid settings, texts or checkpoints, and then leaves no file.
     """
     settings = with_plain_paths(settings)
     if Path(settings.out).suffix not in (".npy", ".parquet"):
         raise InputError(f"`out` {settings.out}: give a name that ends in .npy or .parquet")
     if settings.id_field is not None and settings.out.endswith(".npy"):
-        raise InputError("`id_field`: a .npy file has no place for ids; let `out` end in .parquet")
+        raise InputError("`id_field`: a .npy file cannot hold ids: give an `out` that ends in .parquet")
     check_bounds(settings)
     demand_new_file(settings.out, settings.overwrite)
     from data_pipelines.sources import read_texts
@@ -130,7 +129,7 @@ def embed_files(settings: EmbedSettings) -> tuple[int, int]:
 
 
 def print_embedding(settings: EmbedSettings) -> None:
-    """Write the vectors, and print how many they are."""
+    """Write the vectors, and print how many there are."""
     count, width = embed_files(settings)
     print(f"{settings.out}: {count:,} x {width:,}, {settings.pooling} of layer {settings.layer}")
 
@@ -150,12 +149,11 @@ def embed_texts(
 ) -> np.ndarray:
     """Return the vectors of texts, float32 [texts, D], in their order. A vector does not depend on the other texts.
 
-    pooling: mean of the tokens of a text, its last token, its first token, or <cls>, which comes last. layer: 1 to
-    num_layers, or -1 to -num_layers from the last. normalize: scale vectors to length 1. specials: read <sep> and <cls>
-    after a text; without them the last token is the last piece, and there is no cls. seq_len: longest segment, in
-    tokens; learned positions may make it shorter. mem_len: positions of earlier segments that a segment sees; None = as
-    the checkpoint says, 0 = none, and the only choice without relative positions. batch_tokens: tokens that the network
-    reads at once; the vectors do not depend on it. names: names of the texts in errors.
+    pooling: mean of the tokens of a text, its last or first token, or <cls>, which comes last. layer: 1 to num_layers,
+    or -1 to -num_layers from the last. normalize: scale vectors to length 1. specials: append <sep> and <cls> to each
+    text; without them there is no cls. seq_len: longest segment, in tokens; learned positions may limit it further.
+    mem_len: memory of earlier segments, in positions; None = as in the checkpoint; must be 0 without relative
+    positions. batch_tokens: tokens in a batch; does not change the vectors. names: names of the texts in errors.
 
     The head of a finetuned checkpoint is not used. Raises InputError for settings out of range, for texts without
     pieces, and for a checkpoint without a tokenizer.
@@ -167,17 +165,17 @@ def embed_texts(
     if pooling not in ("mean", "last", "first", "cls"):
         raise InputError(f"`pooling` {pooling} must be mean, last, first or cls")
     if pooling == "cls" and not specials:
-        raise InputError("`pooling` cls reads <cls>, and without `specials` there is no <cls>: take last")
+        raise InputError("`pooling` cls needs `specials`: without them there is no <cls>; give last")
     if seq_len < 1:
         raise InputError(f"`seq_len` {seq_len} must be at least 1")
     model, backbone = _first_layers(pretrained, layer, mem_len)
-    alone = replace(model, mem_len=0, same_length=False)  # same_length: rows see mem_len positions, here none
+    alone = replace(model, mem_len=0, same_length=False)  # with same_length rows would see mem_len positions: none
     if model.network == "bert":
         seq_len = min(seq_len, model.num_places)
     rows = pretrained.demand_tokenizer().encode_lines(list_of_texts(texts))
     for i, ids in enumerate(rows):
         if not len(ids):
-            raise InputError(f"{names[i] if names else f'text {i}'}: the tokenizer leaves nothing of it")
+            raise InputError(f"{names[i] if names else f'text {i}'} has no pieces: the tokenizer removes all of it")
     rows = [np.append(ids, (SEP, CLS)).astype(np.int32) for ids in rows] if specials else rows
     lengths = [len(row) for row in rows]
     vectors_BD = np.zeros((len(rows), model.d_model), np.float32)
@@ -218,7 +216,9 @@ def _first_layers(pretrained: "Pretrained", layer: int, mem_len: int | None) -> 
     n = model.num_layers
     depth = layer if layer > 0 else n + 1 + layer
     if not 1 <= depth <= n:
-        raise InputError(f"`layer` {layer}: the checkpoint has the layers 1 to {n}, or -1 to -{n} from the last")
+        raise InputError(
+            f"`layer` {layer} does not exist: the checkpoint has layers 1 to {n}, or -1 to -{n} from the last"
+        )
     model = replace(with_mem_len(model, model.mem_len if mem_len is None else mem_len), num_layers=depth)
     if depth == n or model.share_layers:
         return model, backbone
@@ -226,7 +226,7 @@ def _first_layers(pretrained: "Pretrained", layer: int, mem_len: int | None) -> 
 
 
 def _weights(length: int, pooling: Pooling) -> np.ndarray:
-    """Return float32 [length]: every pooling is a weighted sum over the tokens of all segments."""
+    """Return float32 [length]: each pooling is a weighted sum over the tokens of all segments."""
     if pooling == "mean":
         return np.full(length, 1 / length, np.float32)
     weights = np.zeros(length, np.float32)
@@ -236,7 +236,7 @@ def _weights(length: int, pooling: Pooling) -> np.ndarray:
 
 @functools.cache
 def _program(config: ModelConfig) -> Callable[..., tuple[Any, Any]]:
-    """Return the compiled pass over one segment of each of some texts."""
+    """Return the compiled pass over one segment of each text in a batch."""
     import jax
     import jax.numpy as jnp
 
@@ -248,10 +248,10 @@ def _program(config: ModelConfig) -> Callable[..., tuple[Any, Any]]:
     def pool(
         backbone: Any, ids_BL: jax.Array, real_BL: jax.Array, weights_BL: jax.Array, mems_ZBMD: Any, filled: int
     ) -> tuple[jax.Array, jax.Array]:
-        """Return (sum of the hidden states of each text by their weights [B, D], memory for the next segment).
+        """Return (weighted sum of the hidden states of each text [B, D], memory for the next segment).
 
-        real: 1 = a token, 0 = padding, which no token sees. mems: memory of the segments before, [layers, B, M, D], of
-        which the newest `filled` positions are in use; None = none.
+        real: 1 = token, 0 = padding. mems: memory of the segments before, [layers, B, M, D], with the newest `filled`
+        positions in use; None = none.
         """
         memory_BM = memory_in_use_BM(jnp.full(len(ids_BL), filled), 0 if mems_ZBMD is None else config.mem_len)
         segments_BL = jnp.where(ids_BL == CLS, CLS_SEGMENT, 0)
@@ -299,7 +299,7 @@ def _write_parquet(path: Path) -> Iterator[Append]:
             writer = writer or pq.ParquetWriter(path, table.schema)
             writer.write_table(table)
         except (pa.ArrowException, ValueError):
-            raise InputError("`id_field`: ids are texts or whole numbers, and a column holds one type") from None
+            raise InputError("`id_field`: ids must be all texts or all whole numbers") from None
 
     yield append
     if writer:

@@ -1,7 +1,7 @@
 """Words of a text predicted jointly, or each by itself (paper, section 2.6: New York is a city).
 
-BERT predicts masked words independently of each other: log p(New | is a city) + log p(York | is a city). XLNet predicts
-them in an order, each seeing those before: log p(New | is a city) + log p(York | New, is a city).
+BERT predicts masked words independently: log p(New | is a city) + log p(York | is a city). XLNet predicts them in an
+order, and each sees the ones before: log p(New | is a city) + log p(York | New, is a city).
 """
 
 import re
@@ -23,12 +23,12 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 @dataclass(frozen=True)
 class FactorizeSettings:
-    """The paper's example (section 2.6), or your own."""
+    """Words predicted in order and independently: the paper's example (section 2.6), or your own."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format, tiny, or a name on the Hugging Face Hub"""
+    """folder of a run or of any other checkpoint, tiny, or a name on the Hugging Face Hub"""
     text: str = "New York is a city"
-    """text whose words are known, except the targets"""
+    """text that contains the targets"""
     targets: str = "New York"
     """words of the text to predict"""
 
@@ -42,8 +42,8 @@ class Factorizations(NamedTuple):
 
 
 def factorize(pretrained: "Pretrained", text: str, targets: str) -> Factorizations:
-    """Return both factorizations of the words `targets` of a text. Raises InputError where they are not whole pieces of
-    the text, or where the checkpoint has no vocabulary scores."""
+    """Return both factorizations of the words `targets` of a text. Raises InputError if they are not whole pieces of
+    the text, or the checkpoint has no vocabulary scores."""
     from xlnet_jax.checkpoints.pretrained import scoring_tokenizer
     from xlnet_jax.inference.log_probs import Query, log_likelihoods
 
@@ -74,7 +74,7 @@ def print_factorizations(settings: FactorizeSettings) -> None:
 
 
 class Gap(NamedTuple):
-    """One hidden piece, and the likeliest pieces in its place. Probabilities are in [0, 1]."""
+    """One hidden piece, and the likeliest pieces for it. Probabilities are in [0, 1]."""
 
     position: int  # in the text, in pieces
     piece: str
@@ -83,12 +83,12 @@ class Gap(NamedTuple):
 
 
 def fill_in(pretrained: "Pretrained", text: str, hidden: str | Iterable[str], likeliest: int = 5) -> list[Gap]:
-    """Return a Gap for each hidden piece of a text, in the order of the text. All hidden pieces are predicted from the
-    pieces that are not hidden.
+    """Return a Gap for each hidden piece of a text, in the order of the text. Each is predicted from the pieces that
+    are not hidden.
 
-    hidden: words of the text, one or several together, each hidden at its first occurrence. likeliest: pieces to return
-    for each gap. Raises InputError where `hidden` is not whole pieces of the text, or where the checkpoint has no
-    tokenizer or no vocabulary scores.
+    hidden: words or phrases of the text, each hidden at its first occurrence. likeliest: number of pieces to return for
+    each gap. Raises InputError if `hidden` is not whole pieces of the text, or the checkpoint has no tokenizer or no
+    vocabulary scores.
     """
     from xlnet_jax.checkpoints.pretrained import scoring_tokenizer
     from xlnet_jax.inference.log_probs import Query, log_probs_PV
@@ -110,11 +110,11 @@ def fill_in(pretrained: "Pretrained", text: str, hidden: str | Iterable[str], li
 
 
 def find_words(tokenizer: Tokenizer, ids_L: np.ndarray, words: str) -> np.ndarray:
-    """Return the positions [P] of the first occurrence of these words in a text, whatever is before and after them: a
-    space, a quote, a bracket; where they occur at the beginnings of longer words alone, that counts. Raises InputError
-    where they are not whole pieces of the text.
+    """Return the positions [P] of the first occurrence of these words in a text, whatever surrounds them, such as
+    spaces, quotes or brackets; otherwise, of the first longer word that begins with them. Raises InputError if they are
+    not whole pieces of the text.
 
-    The same word has other pieces after a space (▁city) than after a quote (c ity), so characters are compared.
+    Compares characters, because a word has other pieces after a space (▁city) than after a quote (c ity).
     """
     pieces = [_characters(tokenizer, i) for i in ids_L.tolist()]
     wanted = "".join(_characters(tokenizer, i) for i in tokenizer.encode_lines([words])[0].tolist()).lstrip(SPACE)
@@ -129,11 +129,11 @@ def find_words(tokenizer: Tokenizer, ids_L: np.ndarray, words: str) -> np.ndarra
             fits = begin in begins and end in ends and not _in_a_word(text, begin)
             if fits and not (is_whole and _in_a_word(text, end)):
                 return np.arange(begins[begin], ends[end])
-    raise InputError(f"{words!r} is no whole piece or pieces of the text, which reads: {' '.join(pieces)}")
+    raise InputError(f"{words!r} does not match whole pieces of the text, which reads: {' '.join(pieces)}")
 
 
 def _characters(tokenizer: Tokenizer, piece: int) -> str:
-    """Return a piece as text, with ▁ for a space; of a byte a character of the same number."""
+    """Return a piece as text, with ▁ for a space; for a byte, the character with the same number."""
     name = tokenizer.pieces[piece]
     if tokenizer.settings.token_level != "byte" or not _BYTE.fullmatch(name):
         return name
@@ -141,7 +141,7 @@ def _characters(tokenizer: Tokenizer, piece: int) -> str:
 
 
 def _in_a_word(text: str, place: int) -> bool:
-    """Return True where characters of one word are on both sides of a place. From U+2E80 on, as in Chinese, scripts
-    have no spaces between words."""
+    """Return True if a place is inside a word. Scripts from U+2E80 on, such as Chinese, have no spaces between
+    words."""
     beside = text[place - 1 : place + 1]
     return 0 < place < len(text) and all(c.isalnum() and c < "\u2e80" for c in beside)

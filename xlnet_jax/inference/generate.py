@@ -1,4 +1,4 @@
-"""Texts drawn from prompts: each prompt goes on to the right, or has its gaps (___) filled."""
+"""Texts drawn from prompts: each prompt is continued, or its gaps (___) are filled."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ from xlnet_jax.storage.reading import naming_damage, read_document
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
 
-COUNT = between(1, 1_000_000)  # of pieces and texts: arrays of all of them are made
+COUNT = between(1, 1_000_000)  # of pieces and texts, which all go into arrays
 GAP = re.compile("_{3,}")
 
 
@@ -38,43 +38,43 @@ class GenerateSettings:
     """Text drawn from prompts."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format, tiny, or a name on the Hugging Face Hub"""
+    """folder of a run or of any other checkpoint, tiny, or a name on the Hugging Face Hub"""
     prompt: tuple[str, ...] = setting((), ANY_TEXT)
-    """texts to continue, or to fill in where they have gaps (___); they may follow the checkpoint without --prompt; an
-    empty one begins a document"""
+    """texts to continue, or with gaps (___) to fill; they can follow the checkpoint without --prompt; an empty one
+    begins a document"""
     prompt_file: str | None = None
-    """file with one prompt a line; blank lines are left out"""
+    """file with one prompt per line; blank lines are skipped"""
     prefix: str = ""
-    """document that the model reads before each prompt, and that is not printed: it helps short prompts"""
+    """document to read before each prompt, which helps short prompts; it is not printed"""
     prefix_file: str | None = None
     """file with that document"""
     gap_pieces: tuple[int, ...] = setting((), COUNT)
     """pieces in a gap: one number for all, or one for each gap of a prompt; none = 1"""
     max_new_tokens: int = setting(100, COUNT)
-    """most pieces after a prompt without gaps"""
+    """maximum number of pieces after a prompt without gaps"""
     num_samples: int = setting(1, COUNT)
     """texts for each prompt"""
     temperature: float = setting(1.0, at_least(0, "the likeliest piece"))
-    """divides the logits; 0 = always the likeliest piece"""
+    """divisor of the logits; 0 = always take the likeliest piece"""
     top_k: int = setting(0, at_least(0, "all pieces"))
-    """choose among this many of the likeliest pieces; 0 = all"""
+    """draw from this many of the likeliest pieces; 0 = all"""
     top_p: float = setting(0.9, between(0, 1, "(]"))
-    """choose among the likeliest pieces whose probabilities add up to this; 1 = all"""
+    """draw from the likeliest pieces whose probabilities add up to this; 1 = all"""
     stop: tuple[str, ...] = ()
     """pieces that end a text besides <eod>, such as '.'; they are printed"""
     context: int | None = setting(None, at_least(2))
-    """newest positions that a piece sees; None = window and memory of pretraining, 512 where they are unknown"""
+    """newest positions that a piece sees; None = window plus memory of pretraining, or 512 if unknown"""
     batch_size: int = setting(8, COUNT)
-    """texts that are generated together; the draws do not depend on it"""
+    """texts to generate together; does not change the draws"""
     seed: int = setting(0, at_least(0))
     """seed of the draws"""
     tokenizer: str | None = None
-    """SentencePiece model, for a checkpoint without one"""
+    """SentencePiece model, for a checkpoint without a tokenizer"""
     json: bool = False
-    """print a JSON object for each text: prompt, text, pieces, log_probs (nats) and whether it came to its end"""
+    """print a JSON object for each text: prompt, text, pieces, log_probs (nats), and ended, by <eod> or a stop"""
 
     def prompts(self) -> list[str]:
-        """Return all prompts. Raises InputError where there are none, or a file cannot be read."""
+        """Return all prompts. Raises InputError if there are none, or a file cannot be read."""
         prompts = list(self.prompt)
         if self.prompt_file is not None:
             prompts += [line for line in _read(self.prompt_file).splitlines() if line.strip()]
@@ -83,11 +83,11 @@ class GenerateSettings:
         return prompts
 
     def document(self) -> str:
-        """Return the document before each prompt. Raises InputError where it is given twice, or cannot be read."""
+        """Return the document before each prompt. Raises InputError if it is given twice, or cannot be read."""
         if self.prefix_file is None:
             return self.prefix
         if self.prefix:
-            raise InputError("`prefix` and `prefix_file` give the same document: leave one out")
+            raise InputError("`prefix` and `prefix_file` exclude each other: leave one out")
         return " ".join(_read(self.prefix_file).split())
 
 
@@ -102,8 +102,8 @@ class GeneratedText(NamedTuple):
     prompt: str
     text: str  # whole, with the prompt
     pieces: list[str]  # drawn, without <eod>
-    log_probs: np.ndarray  # float32 [pieces, and <eod> where it was drawn], nats, of the model itself
-    ended: bool  # by <eod> or another piece that stops, not by the number of pieces
+    log_probs: np.ndarray  # float32 [pieces, and <eod> if it was drawn], nats, at temperature 1 without top-k and top-p
+    ended: bool  # by <eod> or a stop, not by the number of pieces
 
 
 def generate(
@@ -115,10 +115,10 @@ def generate(
 ) -> list[GeneratedText]:
     """Return texts drawn from prompts: num_samples for each, in their order.
 
-    model: a loaded checkpoint, or its folder. prompts: texts to continue, or to fill in where they have gaps (___).
-    on_part: called with each part of the text as it is drawn, where one text is drawn; a text with gaps comes whole.
-    settings: fields of GenerateSettings by name, such as max_new_tokens=50, temperature=0.8 or gap_pieces=(2,). Raises
-    InputError for settings, prompts or a checkpoint that cannot work.
+    model: a loaded checkpoint, or its folder. prompts: texts to continue, or with gaps (___) to fill. on_part: called
+    with each part of a single text as it is drawn; a text with gaps arrives in one part. settings: fields of
+    GenerateSettings by name, such as max_new_tokens=50, temperature=0.8 or gap_pieces=(2,). Raises InputError for
+    invalid settings, prompts or checkpoints.
     """
     loaded = None if isinstance(model, str | Path) else model
     wanted = with_keywords(GenerateSettings("loaded" if loaded else str(model)), settings)
@@ -127,7 +127,7 @@ def generate(
 
 
 def print_texts(settings: GenerateSettings) -> None:
-    """Print the texts; a single one as it is drawn."""
+    """Print the texts; a single one while it is drawn."""
     check_bounds(settings)
     settings = dataclasses.replace(settings, prompt=tuple(settings.prompts()), prompt_file=None)
     is_single = len(settings.prompt) == settings.num_samples == 1 and not settings.json
@@ -145,13 +145,13 @@ def print_texts(settings: GenerateSettings) -> None:
 def draw_texts(
     settings: GenerateSettings, loaded: "Pretrained | None" = None, on_part: Callable[[str], Any] | None = None
 ) -> Iterator[GeneratedText]:
-    """Yield num_samples texts for each prompt, as batches of them are done.
+    """Yield num_samples texts for each prompt, batch by batch.
 
-    loaded: the checkpoint; None = read it. on_part, errors: as of `generate`.
+    loaded: the checkpoint; None = read it. on_part, errors: as in `generate`.
     """
     prompts, prefix = settings.prompts(), settings.document()
     if on_part and len(prompts) * settings.num_samples > 1:
-        raise InputError("`on_part` shows one text as it is drawn: give one prompt, and `num_samples` 1")
+        raise InputError("`on_part` shows only one text: give one prompt, and `num_samples` 1")
     import jax
 
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
@@ -179,7 +179,7 @@ def draw_texts(
 
 
 class Kind(IntEnum):
-    """Class of pieces that may stand at a position."""
+    """Class of pieces that are allowed at a position."""
 
     OPEN = 0  # any piece of text, <eod> or <eop>
     WORD = 1  # pieces of text that begin with a space
@@ -188,23 +188,23 @@ class Kind(IntEnum):
 
 
 class Blanks(NamedTuple):
-    """A text with positions to fill, at its end or in gaps inside."""
+    """A text with positions to fill, at its end or in gaps."""
 
     ids_L: np.ndarray  # int32, PAD at positions to fill
-    targets_P: np.ndarray  # int32, positions in the order of filling; positions from L on continue the text
-    kinds_P: np.ndarray  # int32, a Kind each
-    parts: Sequence[str]  # text around the gaps, one part more than there are gaps
-    gap_P: np.ndarray  # int32, the gap to which each target belongs
+    targets_P: np.ndarray  # int32, positions to fill, in order; positions from L on continue the text
+    kinds_P: np.ndarray  # int32, a Kind for each
+    parts: Sequence[str]  # text around the gaps: one more part than gaps
+    gap_P: np.ndarray  # int32, the gap of each target
 
 
 def read_prompt(
     tokenizer: Tokenizer, prompt: str, prefix: str = "", gap_pieces: Sequence[int] = (), max_new_tokens: int = 100
 ) -> Blanks:
-    """Return a prompt to fill in from left to right, where it has gaps or a number of pieces is given for them, or else
-    to continue by max_new_tokens pieces.
+    """Return a prompt with positions to fill from left to right: its gaps, or, if it has no gaps and gap_pieces is
+    empty, max_new_tokens positions after it.
 
     prefix: document before it, ended by <eod>; an empty prompt without one begins after <eod>. gap_pieces: pieces in
-    each gap, or one number for all; none = 1. Raises InputError where the numbers are not those of the gaps.
+    each gap, or one number for all; none = 1. Raises InputError if there are not as many numbers as gaps.
     """
     ids: list[int] = [*tokenizer.encode_lines([prefix])[0].tolist(), EOD] if prefix.strip() else []
     parts, targets, kinds = GAP.split(prompt), list[int](), list[int]()
@@ -215,7 +215,7 @@ def read_prompt(
         targets, kinds = list(range(len(ids), len(ids) + max_new_tokens)), [Kind.OPEN] * max_new_tokens
     elif not gaps or len(gap_pieces) not in (0, 1, gaps):
         raise InputError(
-            f"`gap_pieces` has {len(gap_pieces)} numbers, and {prompt!r} has {gaps} gaps, written as ___: give one "
+            f"`gap_pieces` has {len(gap_pieces)} numbers, but {prompt!r} has {gaps} gaps, written as ___: give one "
             "number for all, or one for each"
         )
     else:
@@ -246,7 +246,7 @@ def _glued(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
 
 
 def fill(tokenizer: Tokenizer, blanks: Blanks, ids_P: np.ndarray) -> str:
-    """Return the text with these pieces in its gaps, as far as they go where they are fewer than the targets."""
+    """Return the text with these pieces in its gaps; they may be fewer than the targets."""
     text = blanks.parts[0]
     for gap, part in enumerate(blanks.parts[1:]):
         pieces = ids_P[blanks.gap_P[: len(ids_P)] == gap]
@@ -258,7 +258,7 @@ def fill(tokenizer: Tokenizer, blanks: Blanks, ids_P: np.ndarray) -> str:
 
 
 def allowed_XV(tokenizer: Tokenizer) -> np.ndarray:
-    """Return which pieces may be chosen, bool [Kind, V]. <eod> and <eop> are the only special pieces in a text."""
+    """Return which pieces may be drawn, bool [Kind, V]. <eod> and <eop> are the only special pieces in a text."""
     is_text_V = np.arange(tokenizer.vocab_size) >= len(SPECIAL_PIECES)
     begins_word_V = tokenizer.tables.has_space
     is_open_V = is_text_V.copy()

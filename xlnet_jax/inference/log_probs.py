@@ -1,15 +1,15 @@
-"""Log-probabilities of the pieces of a text: hidden pieces in any order, by the query stream (paper, section 2.3), and
-pieces after those before them, by a causal network; and batches of few shapes, as a program is compiled for each.
+"""Log-probabilities of the pieces of a text: of hidden pieces in any order, by the query stream (paper, section 2.3),
+and of next pieces, by a causal network. Batches have few shapes, because each needs a compiled program.
 
-A row of the query stream sees the pieces that are not hidden, and the hidden pieces of lower rank. A row that sees
-nothing at all, such as the first of a text that is hidden completely, must read zero from the attention of every layer:
-with every score masked a softmax is uniform, and would show it all pieces, its own included.
+A row of the query stream sees the pieces that are not hidden, and hidden pieces of lower rank. A row that sees nothing,
+such as the first of a completely hidden text, must read zero from the attention of every layer: with all scores masked,
+a softmax is uniform and would reveal all pieces, including its own.
 
-A causal network reads a text with memory, in whole segments, each with the hidden states of the mem_len positions
-before it, so that every token is read once (Transformer-XL: Dai et al. 2019, section 3.2); or with a window of its own
-for each token, of which only the last position predicts (Al-Rfou et al. 2019; Dai et al. 2019, section 3.1). Both give
-the same numbers until a text is longer than the memory. After that they differ: a window forgets the tokens before it,
-while the hidden states in memory have seen them.
+A causal network can read a text in segments, each with the hidden states of the mem_len positions before it, so that
+every token is read once (Transformer-XL: Dai et al. 2019, section 3.2). Or it can read a separate window for each
+token, in which only the last position predicts (Al-Rfou et al. 2019; Dai et al. 2019, section 3.1). Both give the same
+numbers until a text is longer than the memory. After that they differ, because the hidden states in memory depend on
+tokens before the window.
 """
 
 import functools
@@ -32,9 +32,9 @@ from xlnet_jax.objectives.language_model import cross_entropy_BP
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import ModelConfig
 
-CONTEXT = -1  # rank of the pieces that are given: below every hidden piece
+CONTEXT = -1  # rank of given pieces, below every hidden piece
 SHORTEST = 16  # padded length
-FEW_TOKENS = 128  # a smaller batch takes no less time
+FEW_TOKENS = 128  # smaller batches are not faster
 BATCH_TOKENS = 4096
 
 
@@ -46,14 +46,14 @@ def batches_by_length(
 ) -> Iterator[tuple[list[int], int, int]]:
     """Yield (indices of rows, number of rows in the batch, padded length), the shortest rows first.
 
-    Each row is in one batch, with rows of the same padded length. batch_tokens: most tokens in a batch, padding
-    included; a batch has at least one row. longest: largest padded length; no row is longer.
+    Each batch has rows of the same padded length. batch_tokens: maximum number of tokens in a batch, including padding;
+    a batch has at least one row. longest: largest padded length; no row may be longer.
     """
     by_length: dict[int, list[int]] = {}
     for i in np.argsort(np.asarray(lengths), kind="stable").tolist():
         by_length.setdefault(min(padded_length(lengths[i]), longest), []).append(i)
     for length, rows in by_length.items():
-        # Where the rows do not fill a batch, round their number up to a power of two: few shapes here too.
+        # Round the number of rows up to a power of two, also to have few shapes.
         fitting = max(power_of_two(len(rows)), FEW_TOKENS // length)
         size = max(1, min(batch_tokens // length, fitting))
         for begin in range(0, len(rows), size):
@@ -84,7 +84,7 @@ def padded(
 
 
 class Query(NamedTuple):
-    """A text and its pieces to predict."""
+    """A text and the pieces of it to predict."""
 
     ids_L: np.ndarray  # int32
     positions_P: np.ndarray  # int
@@ -111,8 +111,8 @@ def log_probs_PV(pretrained: Pretrained, query: Query) -> np.ndarray:
 def log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_tokens: int) -> list[np.ndarray]:
     """Return the log-probabilities of the pieces at the positions of each query, float32 [P], nats.
 
-    batch_tokens: most tokens that the network reads at once. The result for a query depends neither on it nor on the
-    other queries.
+    batch_tokens: maximum number of tokens in a batch. The result for a query depends neither on it nor on the other
+    queries.
     """
     found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(queries)
     alone = all(len(query.positions_P) == 1 for query in queries)
@@ -125,7 +125,7 @@ def log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_toke
 
 
 def padded_queries(queries: Sequence[Query], rows: int, length: int, targets: int) -> QueryBatch:
-    """Return queries as one batch of this many rows, each of `length` tokens and `targets` query rows."""
+    """Return queries as one batch of `rows` rows, each with `length` tokens and `targets` query rows."""
     ranks = []
     for ids_L, positions_P, rank_P in queries:
         rank_L = np.full(len(ids_L), CONTEXT)
@@ -145,7 +145,7 @@ def query_inputs(
 ) -> tuple[Inputs, jax.Array]:
     """Return (inputs of the network, memory of one slot), with keys K = 1 + L. segment_ids: None = segment 0.
 
-    A row that sees no piece reads the slot, at position -1, whose values are zeros; no other row sees it.
+    Only rows that see no piece see the slot, at position -1, whose values are zeros.
     """
     rows = batch.ids_BL.shape[0]
     inputs = compact_inputs(
@@ -184,37 +184,39 @@ def _log_likelihoods_BP(config: ModelConfig, params: Any, batch: QueryBatch) -> 
 
 
 def demand_causal(pretrained: Pretrained) -> None:
-    """Raise InputError where the weights do not predict the next piece."""
+    """Raise InputError if the weights do not predict the next piece."""
     if pretrained.head is not None:
-        raise InputError(f"the checkpoint has a head for {pretrained.head.task}, and no vocabulary scores")
+        raise InputError(
+            f"the checkpoint has a head for {pretrained.head.task} and no vocabulary scores: give a pretrained one"
+        )
     objective = objective_named(pretrained.objective)
     if objective.order != "left to right":
         raise InputError(
-            f"the checkpoint has learned to predict {objective.learns} ({objective.name}), which see more than what is "
-            "before them: give one that was trained with the objective clm"
+            f"the checkpoint was trained to predict {objective.learns} ({objective.name}), not the next piece: "
+            "give one that was trained with `objective` clm"
         )
 
 
 def with_mem_len(config: ModelConfig, mem_len: int) -> ModelConfig:
-    """Return the settings of a network with this length of memory. Raises InputError where its positions have no room
-    for memory."""
+    """Return the settings of a network with this memory length. Raises InputError if its positions do not support
+    memory."""
     if mem_len < 0:
         raise InputError(f"`mem_len` {mem_len} must be at least 0")
     if mem_len and config.positions != "relative":
         raise InputError(
             f"`mem_len` {mem_len}: the checkpoint has {config.positions} positions, which count from the start of the "
-            "window, and cannot describe memory: give 0"
+            "window and cannot describe memory: give 0"
         )
-    # same_length: rows would see mem_len positions, here none; without it they see the window.
+    # With same_length and no memory, rows would see no earlier positions; without it they see the window.
     return replace(config, mem_len=mem_len, same_length=config.same_length and mem_len > 0)
 
 
 def causal_log_likelihoods(pretrained: Pretrained, texts: Sequence[np.ndarray], batch_tokens: int) -> list[np.ndarray]:
-    """Return log-probabilities for each text (int32 [L]): of its pieces after the first, given all pieces before them,
-    float32 [L - 1], nats.
+    """Return for each text, int32 [L], the log-probabilities of its pieces after the first, given all pieces before
+    them, float32 [L - 1], nats.
 
-    batch_tokens: most tokens that the network reads at once; the results do not depend on it. Raises InputError for a
-    checkpoint that is not causal.
+    batch_tokens: maximum number of tokens in a batch; does not change the results. Raises InputError if the checkpoint
+    is not causal.
     """
     demand_causal(pretrained)
     config = with_mem_len(pretrained.model, 0)
@@ -233,7 +235,7 @@ def with_memory(pretrained: Pretrained, ids_L: np.ndarray, segment_len: int, mem
     """Return the log-probabilities of a text's pieces after the first, read in segments with a memory of mem_len
     positions: float32 [L - 1], nats. Both lengths may differ from training.
 
-    Raises InputError for a checkpoint that is not causal, or that cannot use memory.
+    Raises InputError if the checkpoint is not causal, or does not support memory.
     """
     demand_causal(pretrained)
     config = with_mem_len(pretrained.model, mem_len)
@@ -242,7 +244,7 @@ def with_memory(pretrained: Pretrained, ids_L: np.ndarray, segment_len: int, mem
     for begin in range(0, len(ids_L) - 1, segment_len):
         ids_1L = padded([ids_L[begin : begin + segment_len]], 1, segment_len, PAD)
         next_1L = padded([ids_L[begin + 1 : begin + 1 + segment_len]], 1, segment_len, PAD)
-        # Memory is full from mem_len on; a larger count of a long text would not fit int32.
+        # At most mem_len: in a long text the position would overflow int32.
         filled = min(begin, mem_len)
         scores_1L, mems_ZBMD = _segment(config, pretrained.params, ids_1L, next_1L, mems_ZBMD, filled)
         scores.append(scores_1L)
@@ -257,15 +259,15 @@ def by_window(
     batch_tokens: int = BATCH_TOKENS,
 ) -> np.ndarray:
     """Return the log-probabilities of the pieces at targets_P (None = all after the first), float32 [P], nats. Each is
-    predicted by a forward pass over the window_len pieces before it, or over all where there are fewer.
+    predicted by a forward pass over the window_len pieces before it, or over all if there are fewer.
 
-    batch_tokens: most tokens in windows that are read at once; the results do not depend on it. Raises InputError for a
-    checkpoint that is not causal.
+    batch_tokens: maximum number of tokens in a batch of windows; does not change the results. Raises InputError if the
+    checkpoint is not causal.
     """
     demand_causal(pretrained)
     config = with_mem_len(pretrained.model, 0)
     targets_P = np.arange(1, len(ids_L)) if targets_P is None else targets_P
-    # Where fewer pieces stand before a target, later pieces fill the window: a causal row does not see them.
+    # With fewer pieces before a target, later pieces fill the window; causal rows do not see them.
     begins_P = np.maximum(targets_P - window_len, 0)
     ids_L = np.pad(ids_L, (0, max(window_len - len(ids_L), 0)), constant_values=PAD)
     rows, scores = max(batch_tokens // window_len, 1), []

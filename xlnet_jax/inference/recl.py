@@ -1,4 +1,4 @@
-"""Relative effective context length, RECL: the longest context that a model gains by, relative to a group of models
+"""Relative effective context length, RECL: the longest context that improves a model, relative to a group of models
 (Dai et al. 2019, section 4.3 and appendix C).
 
 The loss of model i on token t, given the c pieces before it, is l_i(c, t) = -log p_i(x_t | x_{t-c} … x_{t-1}). Then
@@ -8,9 +8,9 @@ The loss of model i on token t, given the c pieces before it, is l_i(c, t) = -lo
     f_i(c, c') = mean over T(c) of min(b(c, t), l_i(c', t))
     g_i(c, c') = (exp f_i(c, c) - exp f_i(c, c')) / exp f_i(c, c)
 
-and the RECL of model i is the first c, in rising order, from which the next length c' gains g_i(c, c') less than a
-threshold of 0.01 in perplexity. All models must improve on the same baseline, so that a model that is weak with a short
-context gains nothing by its weakness. The paper's lengths are multiples of one length.
+and the RECL of model i is the smallest c for which the gain g_i(c, c') of the next length c' is below a threshold of
+0.01 in perplexity. All models must improve on the same baseline, so being weak with a short context is no advantage.
+The paper's lengths are multiples of one length.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,26 +34,26 @@ THRESHOLD = 0.01
 
 @dataclass(frozen=True)
 class ReclSettings(TextSourceSettings):
-    """Checkpoints that are compared with each other: they share one baseline (docs/evaluate.md)."""
+    """Comparison of checkpoints by one shared baseline (docs/evaluate.md)."""
 
     checkpoints: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
-    """causal checkpoints with the same tokenizer, in any format, the folders of their runs, or names on the Hugging
-    Face Hub"""
+    """causal checkpoints with the same tokenizer: folders of runs or other checkpoints, or names on the Hugging Face
+    Hub"""
     text: tuple[str, ...] = ()
-    """text to predict: files, globs, folders, URLs, tfds:NAME or hf:NAME; none = the held-out text of the run of
-    the first checkpoint, or of the package"""
+    """text to predict: files, globs, folders, URLs, tfds:NAME or hf:NAME; none = the held-out text of the first
+    checkpoint's run, or of the package"""
     step: int = setting(16, at_least(1))
-    """shortest context, and the pieces by which it grows"""
+    """shortest context, and step between contexts, in pieces"""
     longest: int = 256
     """longest context, in pieces"""
     tokens: int = setting(1000, at_least(1))
-    """pieces to predict: the first of the text that have the longest context before them"""
+    """number of pieces to predict: the first ones of the text after the longest context"""
     shares: tuple[float, ...] = setting((1.0, 0.5, 0.1), between(0, 1, "(]"))
-    """shares of these pieces that count, the hardest first (the paper's r)"""
+    """shares of the hardest pieces that count (the paper's r)"""
     threshold: float = setting(THRESHOLD, between(0, 1, "()"))
-    """relative gain in perplexity below which a longer context counts as useless"""
+    """smallest relative gain in perplexity for which a longer context counts as useful"""
     tokenizer: str | None = None
-    """SentencePiece model, for checkpoints without one"""
+    """SentencePiece model, for checkpoints without a tokenizer"""
 
     @property
     def lengths(self) -> range:
@@ -69,21 +69,23 @@ class Recl(NamedTuple):
 
 
 class EffectiveContext(NamedTuple):
-    """Lengths of a group of checkpoints, and the text that they were measured on."""
+    """Lengths for a group of checkpoints, and the text they were measured on."""
 
-    by_share: dict[float, list[Recl]]  # by the share of the pieces that counts, in the order of the checkpoints
+    by_share: dict[float, list[Recl]]  # by the share of pieces that counts, in the order of the checkpoints
     text: str
-    tokens: int  # pieces that were predicted
+    tokens: int  # predicted pieces
 
 
 def recl(settings: ReclSettings) -> EffectiveContext:
     """Measure the relative effective context length of each checkpoint.
 
-    Raises InputError for settings, a text or checkpoints that cannot work, or that cannot be compared.
+    Raises InputError for invalid settings, text or checkpoints, or checkpoints that cannot be compared.
     """
     settings = with_plain_paths(settings)
     if not (settings.checkpoints and settings.shares):
-        raise InputError("name one or several checkpoints that were trained with the objective clm, and `shares`")
+        raise InputError(
+            "give one or several checkpoints that were trained with `objective` clm, and at least one of `shares`"
+        )
     check_bounds(settings)
     if len(settings.lengths) < 2:
         raise InputError(f"`longest` {settings.longest} must be at least twice `step` {settings.step}")
@@ -107,7 +109,7 @@ def recl(settings: ReclSettings) -> EffectiveContext:
     if len(ids_L) <= settings.longest:
         raise InputError(
             f"text {name}: {len(ids_L):,} pieces are too few for a context of {settings.longest}: "
-            "give more, or lower `longest`"
+            "give more text, or lower `longest`"
         )
     targets_P = np.arange(settings.longest, len(ids_L))
     with progress() as show:
@@ -121,7 +123,7 @@ def recl(settings: ReclSettings) -> EffectiveContext:
 
 
 def print_recl(settings: ReclSettings) -> None:
-    """Measure the lengths, and print them as a table."""
+    """Measure the lengths, and print a table."""
     found = recl(settings)
     from rich.table import Table
 
@@ -137,7 +139,7 @@ def print_recl(settings: ReclSettings) -> None:
 
 
 def _models(checkpoints: Sequence[str], tokenizer: str | None) -> "list[Pretrained]":
-    """Load checkpoints. Raises InputError where one is not causal, or has another tokenizer than the first."""
+    """Load checkpoints. Raises InputError if one is not causal, or its tokenizer differs from the first one's."""
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.pretrained import on_device, vocabulary_tokenizer
     from xlnet_jax.inference.log_probs import demand_causal
@@ -148,7 +150,7 @@ def _models(checkpoints: Sequence[str], tokenizer: str | None) -> "list[Pretrain
             demand_causal(model)
             if vocabulary_tokenizer(model).pieces != vocabulary_tokenizer(models[0]).pieces:
                 raise InputError(
-                    f"it has another tokenizer than {checkpoints[0]}: losses of different pieces do not compare"
+                    f"its tokenizer differs from that of {checkpoints[0]}, so their losses cannot be compared"
                 )
         except InputError as mistake:
             raise InputError(f"{name}: {mistake}") from None
@@ -169,10 +171,10 @@ def effective_context_lengths(
     shares: Sequence[float],
     threshold: float = THRESHOLD,
 ) -> dict[float, list[Recl]]:
-    """Return the RECL of each model, by the share of the tokens that counts.
+    """Return the RECL of each model, by the share of tokens that counts.
 
-    losses_UP: function from a context length c to the losses l_i(c, t), nats; called at most once for each length, and
-    not for lengths above the one from which no model gains. lengths: at least two, rising. shares: in (0, 1].
+    losses_UP: function from a context length c to the losses l_i(c, t), nats; called at most once per length, and not
+    for lengths after no model gains any more. lengths: at least two, ascending. shares: in (0, 1].
     """
     found: dict[float, dict[int, Recl]] = {share: {} for share in shares}
     short_UP = losses_UP(lengths[0])

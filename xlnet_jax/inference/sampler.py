@@ -1,8 +1,8 @@
-"""Sample text, one piece after the other; each piece sees the given tokens and the pieces drawn before it.
+"""Sample text piece by piece; each piece sees the given tokens and the pieces drawn before it.
 
-The given tokens are encoded once: each sees every other one or, in a causal model, those before it. Pieces drawn later
-see a drawn piece; what was computed before does not. Hugging Face's `generate` for XLNet hides only the last token from
-the others, so that its earlier draws may see later ones.
+The given tokens are encoded once; they see each other or, in a causal model, only earlier ones. They never see drawn
+pieces. Hugging Face's `generate` for XLNet hides only the last token from the others, so its earlier draws may see
+later ones.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ from xlnet_jax.inference.generate import Blanks, GenerateSettings, allowed_XV
 from xlnet_jax.models.decoding import Cache, Decoder, advance, prefill, prepare
 from xlnet_jax.settings.config import ModelConfig
 
-CHUNK = 32  # pieces drawn on the device before the host looks at them
-SHORTEST = 32  # lengths of given texts are rounded up to powers of two, at least this
+CHUNK = 32  # pieces drawn on the device between two checks by the host
+SHORTEST = 32  # smallest padded length; lengths of given texts are rounded up to powers of two
 DEFAULT_CONTEXT = 512
 
 
@@ -30,9 +30,9 @@ class Drawn(NamedTuple):
     """Pieces drawn for one text."""
 
     ids_P: np.ndarray  # int32, in the order of drawing, without <eod>
-    log_probs_P: np.ndarray  # float32, nats, at temperature 1 over all pieces; the last is of <eod> if it was drawn
-    is_done: bool  # True where no more pieces follow
-    is_stopped: bool  # True where <eod> or another piece that stops was drawn, at the last target or before
+    log_probs_P: np.ndarray  # float32, nats, at temperature 1 over all pieces; includes <eod> if it was drawn
+    is_done: bool  # True if no more pieces follow
+    is_stopped: bool  # True if <eod> or a stop was drawn, even at the last target
 
 
 class _Static(NamedTuple):
@@ -46,7 +46,7 @@ class _Static(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """Pieces that may be drawn, and what ends a text."""
+    """Pieces that may be drawn, and pieces that end a text."""
 
     allowed_XV: jnp.ndarray
     stops_V: jnp.ndarray
@@ -57,22 +57,22 @@ class _Rules(NamedTuple):
 class _State(NamedTuple):
     cache: Cache
     step: jnp.ndarray  # targets drawn so far
-    token_B: jnp.ndarray  # drawn last; the cache does not hold it yet
+    token_B: jnp.ndarray  # drawn last, not yet in the cache
     done_B: jnp.ndarray
 
 
 class Sampler:
-    """A checkpoint made ready to draw pieces. Raises InputError for a checkpoint without a tokenizer or vocabulary
-    scores, and for one that predicts neither in any order nor from left to right."""
+    """A checkpoint prepared for drawing pieces. Raises InputError if it has no tokenizer or vocabulary scores, or
+    predicts neither in any order nor from left to right."""
 
     def __init__(self, pretrained: Pretrained, settings: GenerateSettings) -> None:
-        """Prepare the network. settings: those of the choice of a piece, `context` and `stop` count."""
+        """Prepare the network. settings: temperature, top_k, top_p, `context` and `stop` are used."""
         is_causal, model = pretrained.reads_left_to_right, pretrained.model
         self.tokenizer = (vocabulary_tokenizer if is_causal else scoring_tokenizer)(pretrained)
         self.context = default_context(pretrained) if settings.context is None else settings.context
-        # A CPU computes in float32, and would convert bfloat16 weights in each pass.
+        # CPUs compute in float32 and would convert bfloat16 weights in each pass.
         dtype = "float32" if jax.default_backend() == "cpu" else model.dtype
-        # Rows of a prompt see all of it, or, where pieces are drawn from left to right, the pieces before them.
+        # Rows of a prompt see all of it, or only earlier pieces if the model is causal.
         self._config = dataclasses.replace(model, dtype=dtype, attn_type="uni" if is_causal else model.attn_type)
         self._static = _Static(self._config, self.context, settings.temperature, settings.top_k, settings.top_p)
         self._params = pretrained.params
@@ -81,10 +81,10 @@ class Sampler:
         self._stops_V = self._find_stops_V(settings.stop)
 
     def draw(self, texts: Sequence[Blanks], key: jax.Array, first: int = 0) -> Iterator[list[Drawn]]:
-        """Yield the pieces drawn so far for each text, again after every CHUNK pieces; the last time all are done.
+        """Yield the pieces drawn so far for each text after every CHUNK pieces, until all texts are done.
 
-        first: number of the first text; the draws of a text depend on its own number, not on the texts beside it.
-        texts: each of those that `demand_room` accepts.
+        first: number of the first text; the draws of a text depend on its number, not on the other texts. texts: must
+        be accepted by `demand_room`.
         """
         ahead = any((text.targets_P < len(text.ids_L)).any() for text in texts)
         if ahead not in self._decoders:
@@ -112,23 +112,23 @@ class Sampler:
             tokens_BP, scores_BP = np.hstack([tokens_BP, tokens]), np.hstack([scores_BP, scores])
 
     def demand_room(self, text: Blanks) -> None:
-        """Raise InputError for a text that is longer than the context, and for gaps that a causal model cannot fill."""
+        """Raise InputError if the text is longer than the context, or has gaps that a causal model cannot fill."""
         begin, given, whole = "".join(text.parts)[:40], len(text.ids_L), len(text.ids_L) + len(text.targets_P)
         if self._config.is_causal and text.targets_P[0] < given:
             raise InputError(
-                f"{begin!r} has gaps, and the checkpoint reads from left to right: it would not see the text after "
-                "them; give a prompt to continue"
+                f"{begin!r} has gaps, but the checkpoint reads from left to right and does not see the text after "
+                "them: give a prompt to continue"
             )
         if given > self.context:
             raise InputError(
-                f"{begin!r} has {given} pieces with its prefix, more than the context of {self.context}: shorten it, "
-                "or raise `context`"
+                f"{begin!r} has {given} pieces with its prefix, which exceeds the context of {self.context}: shorten "
+                "it, or raise `context`"
             )
         if self._config.positions != "relative" and whole > self.context:
             raise InputError(
-                f"{begin!r} comes to {whole} pieces with its prefix and the new pieces, more than the context of "
-                f"{self.context}, which a checkpoint with {self._config.positions} positions cannot leave; ask for "
-                "fewer, or raise `context`"
+                f"{begin!r} has {whole} pieces with its prefix and the new pieces, which exceeds the context of "
+                f"{self.context}: a checkpoint with {self._config.positions} positions cannot go beyond it; ask for "
+                "fewer pieces, or raise `context`"
             )
 
     def _drawn(self, ids_P: np.ndarray, log_probs_P: np.ndarray, is_done: bool) -> Drawn:
@@ -141,13 +141,13 @@ class Sampler:
         for stop in stops:
             found_V = np.array([piece.removeprefix(SPACE) == stop for piece in self.tokenizer.pieces])
             if not (stop and found_V.any()):  # many vocabularies have a piece that is only a space
-                raise InputError(f"{stop!r} is not in the vocabulary, and cannot end a text")
+                raise InputError(f"`stop` {stop!r} is not in the vocabulary: give one of its pieces")
             stops_V |= found_V
         return stops_V
 
 
 def default_context(pretrained: Pretrained) -> int:
-    """Return the positions that rows saw in pretraining, window and memory; 512 where unknown. The window is twice the
+    """Return the positions that rows saw in pretraining, window plus memory, or 512 if unknown. The window is twice the
     reused part, or equal to it in a causal model."""
     if not pretrained.reuse_len:
         return DEFAULT_CONTEXT
@@ -179,9 +179,9 @@ def _go_on(
     kinds_BP: jnp.ndarray,
     rules: _Rules,
 ) -> tuple[_State, jnp.ndarray, jnp.ndarray]:
-    """Draw a chunk of pieces; return (state, pieces [B, P], their log-probabilities), PAD where a text has ended.
+    """Draw a chunk of pieces; return (state, pieces [B, P], their log-probabilities), with PAD after the end of a text.
 
-    targets, kinds: of the piece drawn last, then of the pieces to draw, [B, P + 1].
+    targets, kinds: of the last drawn piece, then of the pieces to draw, [B, P + 1].
     """
 
     def is_more(carry: tuple) -> jnp.ndarray:
@@ -215,8 +215,8 @@ def _choose(
 
 
 def choose(temperature: float, top_k: int, top_p: float, logits_V: jnp.ndarray, key: jax.Array) -> jnp.ndarray:
-    """Return the id of a piece, int32, by temperature, top_k and top_p in Hugging Face's order (Holtzman et al. 2020,
-    section 3.1). Pieces with a logit of minus infinity are never chosen."""
+    """Draw the id of a piece, int32, by temperature, top_k and top_p in Hugging Face's order (Holtzman et al. 2020,
+    section 3.1). Pieces with a logit of minus infinity are never drawn."""
     if temperature == 0:
         return logits_V.argmax().astype(jnp.int32)
     scaled_V = logits_V / temperature
@@ -224,7 +224,7 @@ def choose(temperature: float, top_k: int, top_p: float, logits_V: jnp.ndarray, 
         return jax.random.categorical(key, scaled_V).astype(jnp.int32)
     best_Q, ids_Q = jax.lax.top_k(scaled_V, min(top_k or len(scaled_V), len(scaled_V)))
     probs_Q = jax.nn.softmax(best_Q)
-    # The likeliest piece always stays: the sum before it is 0, and top_p is above 0.
+    # The likeliest piece always stays: the sum before it is 0, below top_p.
     best_Q = jnp.where(jnp.cumsum(probs_Q) - probs_Q < top_p, best_Q, -jnp.inf)
     return ids_Q[jax.random.categorical(key, best_Q)]
 

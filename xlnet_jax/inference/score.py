@@ -1,9 +1,9 @@
 """Log-likelihoods of texts: log p(x) = sum over t of log p(x_z(t) | x_z(<t)) for a factorization order z.
 
-The query stream predicts each piece from the pieces before it in the order (paper, section 2.2). A causal model has one
-order, from left to right: its content stream predicts, and reads <eod> before the first piece.
+The query stream predicts each piece from the pieces before it in the order (paper, section 2.2). A causal model has
+only the order from left to right: its content stream predicts, and reads <eod> before the first piece.
 
-A text is read as its pieces, without <sep> and <cls>. In pretraining a target sees most of its window; here the first
+A text is read as its pieces, without <sep> and <cls>. In pretraining a target sees most of its window. Here the first
 pieces of an order see almost nothing, unless there is a context, which all pieces see.
 """
 
@@ -44,7 +44,7 @@ LEFT_TO_RIGHT, RIGHT_TO_LEFT, RANDOM, PSEUDO = "left-to-right", "right-to-left",
 _ORDER = re.compile(rf"{LEFT_TO_RIGHT}|{RIGHT_TO_LEFT}|{RANDOM}[1-9]\d*|\d+( \d+)*")
 MAX_LEN = 512  # pieces, as in the released models (paper, section 3.1)
 BATCH_TOKENS = 4096
-TEXTS_AT_ONCE = 512  # of files
+TEXTS_AT_ONCE = 512  # read from files
 DIGITS = 6
 
 
@@ -53,29 +53,29 @@ class ScoreSettings(TextSourceSettings):
     """The log-likelihood of each sentence, in nats."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format, the folder of a run, tiny, or a name on the Hugging Face Hub"""
+    """folder of a run or of any other checkpoint, tiny, or a name on the Hugging Face Hub"""
     texts: tuple[str, ...] = ()
-    """files of sentences, one a line, or JSON Lines or Parquet; also globs, folders, URLs, tfds:NAME or hf:NAME"""
+    """files with one sentence per line, JSON Lines or Parquet; also globs, folders, URLs, tfds:NAME or hf:NAME"""
     sentences: tuple[str, ...] = setting((), ANY_TEXT)
-    """sentences to score, in place of files"""
+    """sentences to score, instead of files"""
     orders: tuple[str, ...] = (LEFT_TO_RIGHT,)
-    """factorization orders, averaged where there are several: left-to-right, right-to-left, random:N, or positions of
-    pieces as "2 0 1"; or pseudo: each piece given all others"""
+    """factorization orders; several are averaged: left-to-right, right-to-left, random:N, or positions of pieces such
+    as "2 0 1"; or pseudo: each piece given all others"""
     seed: int = 0
     """seed of the random orders"""
     context: str = ""
-    """text before each sentence that all its pieces see; it is not scored"""
+    """text before each sentence, which all its pieces see; it is not scored"""
     max_len: int | None = setting(None, at_least(1))
-    """most pieces in a sentence, with its context; None = the length of the run's windows, or 512"""
+    """maximum number of pieces in a sentence with its context; None = the window length of the run, or 512"""
     out: str | None = None
-    """file to write, .jsonl with the scores of each piece or .tsv with a row for each sentence; None = print JSON
+    """file to write: .jsonl with the scores of each piece, or .tsv with a row for each sentence; None = print JSON
     Lines"""
     overwrite: bool = False
     """replace an existing file"""
     tokenizer: str | None = None
-    """SentencePiece model, for a checkpoint without one"""
+    """SentencePiece model, for a checkpoint without a tokenizer"""
     id_field: str | None = None
-    """field that holds the id of a sentence in JSON and Parquet; it is written beside the scores"""
+    """field with the id of a sentence in JSON and Parquet, copied to the output"""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """compute type"""
 
@@ -86,12 +86,12 @@ class Totals(NamedTuple):
     texts: int
     pieces: int
     log_likelihood: float  # nats
-    unknown: int  # pieces that the vocabulary does not have
+    unknown: int  # <unk> pieces
 
 
 class TextScore(NamedTuple):
     """Scores of a text, in nats. With `pseudo` every piece sees all others: the sum is a pseudo-log-likelihood, and
-    exp(sum) is no probability of a text."""
+    exp(sum) is not a probability of the text."""
 
     pieces: list[str]
     log_probs_OP: np.ndarray  # float32 [orders, pieces], pieces in the order of the text
@@ -103,12 +103,12 @@ class TextScore(NamedTuple):
 
     @property
     def log_likelihood(self) -> float:
-        """Mean log-likelihood over the orders; pretraining maximises its expectation over all orders."""
+        """Mean log-likelihood over the orders; pretraining maximizes its expectation over all orders."""
         return float(self.log_likelihoods_O.mean())
 
     @property
     def log_mean_likelihood(self) -> float:
-        """Log of the mean of p(text) over the orders: log p(text) where the order is picked at random."""
+        """Log of the mean of p(text) over the orders: log p(text) for an order picked at random."""
         return float(np.logaddexp.reduce(self.log_likelihoods_O) - np.log(len(self.log_likelihoods_O)))
 
     @property
@@ -125,11 +125,11 @@ class TextScore(NamedTuple):
 def score_files(settings: ScoreSettings) -> Totals:
     """Write or print the scores of all sentences (`score_texts`) as they are read; return their totals.
 
-    Raises InputError for settings, texts or a checkpoint that cannot work; no file is left then.
+    Raises InputError for invalid settings, texts or checkpoints, and then leaves no file.
     """
     settings = with_plain_paths(settings)
     if bool(settings.texts) == bool(settings.sentences):
-        raise InputError("give either `texts`, the names of files, or `sentences`")
+        raise InputError("give either `texts`, names of files, or `sentences`")
     check_bounds(settings)
     check_orders(settings.orders)
     if settings.out:
@@ -197,15 +197,14 @@ def score_texts(
 ) -> list[TextScore]:
     """Return the scores of each text, in the order of the texts.
 
-    orders: one or several of `left-to-right`, `right-to-left`, `random:N` (N orders, drawn from the seed and the length
-    of the text alone), and a permutation of the positions of the pieces, counted from 0, as "2 0 1"; or `pseudo` by
-    itself. context: text before each of the texts that all pieces see. max_len: most pieces in a text with its context.
-    batch_tokens: tokens that the network reads at once; the scores do not depend on it. names: names of the texts in
-    errors.
+    orders: one or several of `left-to-right`, `right-to-left`, `random:N` (N orders, which depend only on the seed and
+    the length of the text), and permutations of the positions of the pieces, counted from 0, such as "2 0 1"; or only
+    `pseudo`. context: text before each text, which all pieces see. max_len: maximum number of pieces in a text with its
+    context. batch_tokens: tokens in a batch; does not change the scores. names: names of the texts in errors.
 
-    Raises InputError for orders that do not exist, do not fit a text, or that a causal model does not have; for texts
-    without pieces, or longer than max_len; for a checkpoint without a tokenizer or vocabulary scores, or trained on
-    masked pieces.
+    Raises InputError for orders that do not exist, do not fit a text, or that a causal model does not support; for
+    texts without pieces, or longer than max_len; for a checkpoint without a tokenizer or vocabulary scores, or trained
+    on masked pieces.
     """
     from data_pipelines.tokenizer import EOD
     from xlnet_jax.checkpoints.pretrained import scoring_tokenizer, vocabulary_tokenizer
@@ -216,8 +215,8 @@ def score_texts(
     is_causal = pretrained.reads_left_to_right
     if is_causal and orders != [LEFT_TO_RIGHT]:
         raise InputError(
-            f"`orders` {' '.join(orders)}: the checkpoint reads from left to right ({pretrained.objective}), and no "
-            f"piece sees a later one: {LEFT_TO_RIGHT} is the only order that it can score"
+            f"`orders` {' '.join(orders)}: the checkpoint reads from left to right ({pretrained.objective}), so "
+            f"{LEFT_TO_RIGHT} is the only order that it can score"
         )
     tokenizer = (vocabulary_tokenizer if is_causal else scoring_tokenizer)(pretrained)
     context_ids, *encoded = tokenizer.encode_lines([context, *texts])
@@ -225,10 +224,10 @@ def score_texts(
     names = names or [f"text {i}" for i in range(len(texts))]
     for name, ids_L in zip(names, encoded, strict=True):
         if not len(ids_L):
-            raise InputError(f"{name}: the tokenizer leaves nothing of it")
+            raise InputError(f"{name} has no pieces: the tokenizer removes all of it")
         if (length := len(context_ids) + len(ids_L)) > max_len:
             raise InputError(
-                f"{name}: {length} pieces with the context, and {max_len} at most: split it, or raise `max_len`"
+                f"{name} has {length} pieces with the context, more than {max_len}: split it, or raise `max_len`"
             )
     if is_causal:
         rows = [np.concatenate([[EOD], context_ids, ids_L]) for ids_L in encoded]
@@ -248,7 +247,7 @@ def check_orders(orders: Sequence[str]) -> None:
     if list(orders) != [PSEUDO] and not (orders and all(map(_ORDER.fullmatch, orders))):
         raise InputError(
             f"`orders` {', '.join(orders)}: give one or several of {LEFT_TO_RIGHT}, {RIGHT_TO_LEFT}, {RANDOM}8 (any "
-            f'number) and positions of the pieces, as "2 0 1"; or {PSEUDO} by itself'
+            f'number) and positions of the pieces, such as "2 0 1"; or only {PSEUDO}'
         )
 
 
@@ -259,7 +258,7 @@ def _queries(context_ids: np.ndarray, ids_L: np.ndarray, orders: Sequence[str], 
     places_P = np.arange(len(ids_L))
     positions_P = len(context_ids) + places_P
     if PSEUDO in orders:
-        # One query for each piece: with several targets, content rows that see a piece would pass it on to its own row.
+        # One query per piece: with several targets, other content rows would leak a piece to its own query row.
         return [Query(row_L, positions_P[i : i + 1], places_P[:1]) for i in places_P]
     return [
         Query(row_L, positions_P, np.argsort(order_P))
@@ -282,7 +281,7 @@ def _permutations(order: str, length: int, seed: int, name: str) -> list[np.ndar
         return [smallest_first(uniform)[0] for uniform in drawn]
     positions = [int(word) for word in order.split()]
     if sorted(positions) != list(range(length)):
-        raise InputError(f"`orders` {order!r} must have each position of the {length} pieces once in {name}")
+        raise InputError(f"`orders` {order!r} must have each position of the {length} pieces exactly once in {name}")
     return [np.array(positions)]
 
 
@@ -299,7 +298,7 @@ def _open(out: str | None) -> Iterator[IO[str]]:
 def _write_record(
     file: IO[str], as_table: bool, number: int, record: "TextRecord", score: TextScore, name: str
 ) -> None:
-    """Write the scores of one text: a row of a table, under a heading before the first, or an object of JSON. name: of
+    """Write the scores of one text as a table row, after a header for the first one, or as a JSON object. name: name of
     the log-likelihood."""
     likelihood, perplexity = round(score.log_likelihood, DIGITS), round(score.perplexity, DIGITS)
     if as_table:

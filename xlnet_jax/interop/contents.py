@@ -1,4 +1,4 @@
-"""Contents of a checkpoint: as a reader finds them, under the names of its format, and under ours."""
+"""Contents of a checkpoint: as read, under the names of its format, and under our names."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,8 +23,8 @@ from xlnet_jax.settings.fields import list_of_texts
 
 NULL_THRESHOLD, LABEL_THRESHOLD = "qa.null_threshold", "multilabel.threshold"
 Thresholds = Mapping[str, float | None]
-"""Settings of finetuning that turn scores into predictions, by name: LABEL_THRESHOLD, and NULL_THRESHOLD where a
-question may be unanswerable (None = no value was tuned)"""
+"""Finetuning settings that turn scores into predictions, by name: LABEL_THRESHOLD, and NULL_THRESHOLD if questions may
+be unanswerable (None = no value was tuned)"""
 _ThresholdsForm = TypedDict(
     "_ThresholdsForm",
     {"qa.null_threshold": float | None, "multilabel.threshold": Annotated[float, msgspec.Meta(gt=0, lt=1)]},
@@ -34,50 +34,52 @@ _ThresholdsForm = TypedDict(
 
 @dataclass(frozen=True)
 class Pretrained:
-    """Network with its weights and its tokenizer: the contents of a checkpoint of any format.
+    """Network with its weights and its tokenizer: the contents of a checkpoint in any format.
 
-    `params`: nested dicts of arrays, float32, under our names, for `network.apply({"params": params}, …)`.
+    `params`: nested dicts of float32 arrays under our names, for `network.apply({"params": params}, …)`.
     """
 
     model: ModelConfig
     params: dict[str, Any]
-    objective: str  # name of the objective that the weights were pretrained by
-    head: HeadConfig | None = None  # None = language modelling
+    objective: str  # name of the pretraining objective
+    head: HeadConfig | None = None  # None = language modeling
     tokenizer: Tokenizer | None = None
     reuse_len: int | None = None  # positions that became memory in pretraining; None = unknown
-    extra: Mapping[str, Any] = field(default_factory=dict)  # Hugging Face's settings that only a conversion back needs
-    notes: tuple[str, ...] = field(default=(), compare=False)  # what was dropped or assumed while reading
+    extra: Mapping[str, Any] = field(default_factory=dict)  # Hugging Face's settings, kept for converting back
+    notes: tuple[str, ...] = field(default=(), compare=False)  # what was dropped or assumed when reading
     thresholds: Thresholds = field(default_factory=dict)
 
     @property
     def reads_left_to_right(self) -> bool:
-        """True if pieces can be asked for from left to right, and in no other order."""
+        """True if the network predicts pieces only from left to right."""
         return objective_named(self.objective).order == "left to right"
 
     @property
     def judges_tokens(self) -> bool:
-        """True where the network judges tokens by a detector (models/bert.py) and predicts no pieces."""
+        """True if the network detects replaced tokens (models/bert.py) and does not predict pieces."""
         return self.head is None and objective_named(self.objective).judges_tokens
 
     @property
     def network(self) -> nn.Module:
-        """The linen module of these weights; for a pair of generator and detector, the detector."""
+        """The linen module for these weights; of a generator and a detector, the detector."""
         if self.judges_tokens:
             return BertDetector(self.model)
         return build_model(self.model, self.head)
 
     def demand_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer. Raises InputError where the checkpoint has none."""
+        """Return the tokenizer. Raises InputError if the checkpoint has none."""
         if self.tokenizer is None:
-            raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give `tokenizer`")
+            raise InputError(
+                "the checkpoint has no tokenizer: put its spiece.model into its folder, or give `tokenizer`"
+            )
         return self.tokenizer
 
     def encode(self, texts: str | Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (input_ids, attention_mask, segment_ids), int32 [B, L]: text <sep> <cls>, padded on the left as in the
-        original. Raises InputError where the checkpoint has no tokenizer."""
+        2019 code. Raises InputError if the checkpoint has no tokenizer."""
         tokenizer = self.demand_tokenizer()
         if not (texts := list_of_texts(texts)):
-            raise InputError("`texts` is a list of at least one text")
+            raise InputError("`texts` must have at least one text")
         rows = [[*ids, SEP, CLS] for ids in tokenizer.encode_lines(texts)]
         length = max(map(len, rows))
         ids_BL = np.array([[PAD] * (length - len(row)) + row for row in rows], np.int32)
@@ -87,8 +89,8 @@ class Pretrained:
     def hidden_states(
         self, input_ids_BL: np.ndarray, attention_mask_BL: np.ndarray, segment_ids_BL: np.ndarray | None = None
     ) -> jax.Array:
-        """Return the hidden states of the last layer, [B, L, D]; every token sees every other, and the rows of padding
-        are undefined."""
+        """Return the hidden states of the last layer, [B, L, D]. All tokens see each other; rows of padding are
+        undefined."""
         segments = None if segment_ids_BL is None else jnp.asarray(segment_ids_BL)
         inputs = text_inputs(jnp.asarray(input_ids_BL), jnp.asarray(attention_mask_BL), segments)
         return _hidden_states_BLD(self.model, self.params["backbone"], inputs)
@@ -102,8 +104,7 @@ _hidden_states_BLD = jax.jit(_run_encoder, static_argnums=0)
 
 
 def guess_objective(model: ModelConfig, params: Mapping[str, Any]) -> str:
-    """Return the objective that weights were trained by, as they show: the checkpoints of other projects do not name
-    it."""
+    """Infer the pretraining objective from the weights, because checkpoints of other projects do not name it."""
     if model.is_causal:
         return "clm"
     if "detector" in params:
@@ -112,27 +113,29 @@ def guess_objective(model: ModelConfig, params: Mapping[str, Any]) -> str:
 
 
 class Found(NamedTuple):
-    """Contents of the files of a format of others, before they are known to fit the network."""
+    """Contents of the files of another project's format, not yet checked against the network."""
 
     contents: Pretrained
-    """without parameters, and without the objective, which they show"""
+    """without parameters, and without the objective, which is inferred from them"""
     table: Iterable[Weight]
     """where the variables belong"""
     variables: Mapping[str, np.ndarray]
-    """arrays by the names of the format"""
+    """arrays by their names in the format"""
 
 
 def demand_layers(model: ModelConfig, variables: Mapping[str, np.ndarray], where: object) -> None:
-    """Raise InputError where settings announce more layers than there are arrays, before a table of them is made."""
+    """Raise InputError if the settings have more layers than there are arrays, before a table is built."""
     if not model.share_layers and model.num_layers > len(variables):
-        raise InputError(f"{where}: {model.num_layers:,} layers, and its weights are {len(variables):,} arrays")
+        raise InputError(
+            f"{where} announces {model.num_layers:,} layers, but its weights are only {len(variables):,} arrays"
+        )
 
 
 def read_thresholds(content: Any) -> Thresholds:
-    """Return the thresholds in a value of JSON. Raises msgspec.ValidationError where they are none."""
+    """Return the thresholds in a JSON value. Raises msgspec.ValidationError if it is malformed."""
     return cast(Thresholds, msgspec.convert(content, _ThresholdsForm))
 
 
 def describe_thresholds(thresholds: Thresholds) -> str:
-    """Return e.g. 'qa.null_threshold -1.25', or "" where there are no values."""
+    """Return e.g. 'qa.null_threshold -1.25', or "" if there are no values."""
     return ", ".join(f"{name} {value:.6g}" for name, value in thresholds.items() if value is not None)

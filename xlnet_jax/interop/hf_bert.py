@@ -31,7 +31,7 @@ from xlnet_jax.interop.weights import Layout, Weight, stack
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 MODEL_TYPES = ("bert", "roberta", "albert", "electra")
-_OTHER_NAMES = {  # by model_type: what replaces these parts of BERT's names, one after the other; its body is the type
+_OTHER_NAMES = {  # by model_type: replacements in BERT's names, applied in order; its body is named by the type
     "bert": {},
     "roberta": {
         "cls.predictions.transform.dense": "lm_head.dense",
@@ -61,10 +61,10 @@ _OTHER_NAMES = {  # by model_type: what replaces these parts of BERT's names, on
 _EMBEDDINGS = {"word": "vocab_size", "position": "max_positions", "token_type": "num_segments"}  # theirs -> ours
 _DISCRIMINATOR = "discriminator_predictions"
 _PAIRS = "cls.seq_relationship"
-"""scores of next sentence prediction, or of sentence order"""
+"""scores of next sentence prediction or of sentence order"""
 _HAVE_PAIRS = ("bert", "albert")
-_ARE_NARROW = ("albert", "electra")  # whose embeddings have a width of their own
-_HAVE_EXACT_GELU = ("roberta", "electra")  # in front of their scores, whatever hidden_act says
+_ARE_NARROW = ("albert", "electra")  # embeddings may be narrower than the layers
+_HAVE_EXACT_GELU = ("roberta", "electra")  # before their scores, whatever hidden_act says
 
 _SETTINGS: dict[str, tuple[str, Any]] = {  # ours -> theirs, and BERT's default
     "vocab_size": ("vocab_size", 30_522),
@@ -109,8 +109,8 @@ def _model_type(config: ModelConfig, detects: bool) -> str:
 
 
 def tokenizer_settings(config: ModelConfig) -> dict[str, Any]:
-    """Return what tokenizer_config.json says of the network."""
-    # Places count from the first column there, or from the first token that is not the one before the offset.
+    """Return the settings in tokenizer_config.json that depend on the network."""
+    # transformers counts positions from the first column; RoBERTa's skip the padding token, whose id is the offset - 1.
     pad = {"pad_token": SPECIAL_PIECES[config.position_offset - 1]} if config.position_offset else {}
     return {"padding_side": "right", "model_input_names": ["input_ids", "token_type_ids", "attention_mask"], **pad}
 
@@ -123,7 +123,7 @@ def around(config: ModelConfig) -> dict[str, tuple[tuple[str, int], ...]]:
 
 
 def weights(pretrained: Pretrained) -> Iterator[Weight]:
-    """Yield the table of a network: one entry a tensor."""
+    """Yield the table of a network: one entry per tensor."""
     model, detects = pretrained.model, pretrained.judges_tokens
     return _table(model, pretrained.head, _model_type(model, detects), detects)
 
@@ -134,7 +134,7 @@ def _table(config: ModelConfig, head: HeadConfig | None, model_type: str, detect
 
 
 def _rename(name: str, model_type: str) -> str:
-    """Return the name that a part of BERT has in another network."""
+    """Return the name in another network of a part of BERT."""
     for ours, theirs in _OTHER_NAMES[model_type].items():
         name = name.replace(ours, theirs)
     return model_type + name.removeprefix("bert") if name.startswith("bert.") else name
@@ -189,14 +189,14 @@ def _top(head: HeadConfig | None, model_type: str) -> Iterator[Weight]:
 
 
 def _sequence_layers(model_type: str, chooses: bool) -> tuple[str, str]:
-    """Return the projection and the last layer of a head for texts."""
+    """Return the projection and the last layer of a sequence head."""
     if model_type == "roberta" and not chooses:
         return "classifier.dense", "classifier.out_proj"
     return "bert.pooler.dense", TAG_SCOPE
 
 
 def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) -> Found:
-    """Read a config.json and its tensors. Raises InputError on what this project does not have, and other errors on
+    """Read a config.json and its tensors. Raises InputError on what this project does not support, and other errors on
     settings of a wrong type."""
     model_type, notes = theirs["model_type"], []
     variables = _in_todays_names(tensors, model_type)
@@ -215,13 +215,13 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) 
         found = [name for name in variables if name.startswith(pooler)]
         for name in found:
             del variables[name]
-        notes = [f"{pooler[:-1]} stays behind: nothing in these weights reads it"] if found else []
+        notes = [f"{pooler[:-1]} is dropped: nothing in these weights uses it"] if found else []
     table = _table(config, head, model_type, detects)
     return Found(Pretrained(config, {}, "", head, notes=tuple(notes)), table, variables)
 
 
 def _in_todays_names(tensors: Mapping[str, np.ndarray], model_type: str) -> dict[str, np.ndarray]:
-    # Old files hold a tensor of position numbers and TensorFlow's names of normalisation; a bare network has no prefix.
+    # Old files have a tensor of position ids and TensorFlow's names of layer norms; a bare model has no prefix.
     is_bare = not any(name.startswith(f"{model_type}.") for name in tensors)
     found = {}
     for name, value in tensors.items():
@@ -234,11 +234,13 @@ def _in_todays_names(tensors: Mapping[str, np.ndarray], model_type: str) -> dict
 def _model_config(theirs: Mapping[str, Any], model_type: str, detects: bool, where: str) -> ModelConfig:
     for name, only in _ONLY_HERE.items():
         if theirs.get(name, only) != only:
-            raise InputError(f"{where}: {name} {theirs[name]}; there is {only} alone here")
+            raise InputError(f"{where}: {name} {theirs[name]} is not supported, only {only}")
     is_albert = model_type == "albert"
     activation = activation_of(theirs, "hidden_act", "gelu_new" if is_albert else "gelu", where)
     if model_type in _HAVE_EXACT_GELU and not detects and activation != "gelu_erf":
-        raise InputError(f"{where}: hidden_act {theirs['hidden_act']}; {model_type}'s scores use the exact gelu")
+        raise InputError(
+            f"{where}: hidden_act {theirs['hidden_act']} is not supported: {model_type}'s scores use the exact gelu"
+        )
     defaults = _OTHER_DEFAULTS.get(model_type, {})
     given = {ours: theirs.get(name, defaults.get(ours, bert)) for ours, (name, bert) in _SETTINGS.items()}
     width = theirs.get("embedding_size", 128)
@@ -252,7 +254,7 @@ def _model_config(theirs: Mapping[str, Any], model_type: str, detects: bool, whe
         activation=activation,
         mem_len=0,
         positions="learned",
-        # RoBERTa counts from behind the place of its padding.
+        # RoBERTa's positions start after the padding id.
         position_offset=theirs.get("pad_token_id", 1) + 1 if model_type == "roberta" else 0,
         embedding_width=width if is_albert or (model_type == "electra" and width != given["d_model"]) else None,
         share_layers=is_albert,
@@ -278,12 +280,12 @@ def _head_config(
 
 
 def to_config(pretrained: Pretrained) -> dict[str, Any]:
-    """Return the config.json of a network. Raises InputError on what Hugging Face cannot hold."""
+    """Return the config.json of a network. Raises InputError on what Hugging Face's format cannot hold."""
     config, head, detects = pretrained.model, pretrained.head, pretrained.judges_tokens
     model_type = _model_type(config, detects)
     demand_head_width(config)
     for what in _beyond(config, head, model_type, detects):
-        raise InputError(f"Hugging Face's {model_type} cannot hold {what}; `to` native can")
+        raise InputError(f"Hugging Face's {model_type} cannot hold {what}: use `to` native")
     if head is None:
         has_both = "pair_head" in pretrained.params and model_type in _HAVE_PAIRS
         kind = "PreTraining" if has_both or detects else "MaskedLM"
@@ -299,7 +301,7 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
         **{name: getattr(config, ours) for ours, (name, _) in _SETTINGS.items()},
         **({"embedding_size": config.embedding_width or config.d_model} if model_type in _ARE_NARROW else {}),
         "hidden_act": ACTIVATIONS[config.activation],
-        # which is not counted as a place
+        # The padding token has no position.
         **({"pad_token_id": config.position_offset - 1} if config.position_offset else {}),
         "tie_word_embeddings": True,
         **head_settings(head),
@@ -313,7 +315,7 @@ def _beyond(config: ModelConfig, head: HeadConfig | None, model_type: str, detec
     if detects and model_type != "electra":
         yield "a detector with model.share-layers"
     if model_type in _HAVE_EXACT_GELU and not detects and config.activation != "gelu_erf":
-        yield f"activation {config.activation}: it has gelu_erf alone"
+        yield f"activation {config.activation}, only gelu_erf"
     if config.position_offset and model_type != "roberta":
         yield f"model.position-offset {config.position_offset}"
     if config.share_layers and not config.embedding_width:
@@ -321,4 +323,4 @@ def _beyond(config: ModelConfig, head: HeadConfig | None, model_type: str, detec
     if head and (head.task == "question_answering" or (head.reads_summary and model_type == "electra")):
         yield f"this head for {head.task}"
     if head and head.reads_summary and not (head.summary in ("first", "last") and head.use_projection):
-        yield f"this head of summary {head.summary}: it reads its first token, through a projection"
+        yield f"a head with summary {head.summary}: it reads its first token, through a projection"

@@ -1,8 +1,8 @@
 """Hugging Face folders: config.json, safetensors (whole or in shards) or pytorch_model.bin, and spiece.model or a
 tokenizer of the library tokenizers.
 
-Such a foreign tokenizer gets new ids here (data_pipelines/tokenizer/foreign.py): reading permutes the rows of the
-embedding accordingly, and writing undoes it.
+Such a foreign tokenizer gets new ids (data_pipelines/tokenizer/foreign.py): reading permutes the rows of the embedding
+to match, and writing undoes it.
 """
 
 import dataclasses
@@ -39,25 +39,25 @@ CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
 FILES = f"{SAFETENSORS} or {TORCH} of Hugging Face"
 INDEX = ".index.json"
-_WEIGHTS = (SAFETENSORS, SAFETENSORS + INDEX, TORCH, TORCH + INDEX)  # the first that is there is read
+_WEIGHTS = (SAFETENSORS, SAFETENSORS + INDEX, TORCH, TORCH + INDEX)  # the first that exists is read
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return True for a folder with weights of transformers, by their file names."""
+    """Return True for a folder with weights of transformers, judging by file names."""
     return any((folder / name).exists() for name in _WEIGHTS)
 
 
 def fetch(name: str) -> Path:
-    """Fetch the files of a model that `read` reads, and return their folder.
+    """Download the files of a model that `read` needs, and return their folder.
 
-    The small files come first: what cannot be read is refused before its weights are fetched. Raises InputError for a
-    name that neither the Hub nor the cache knows, and for a repository without weights of a known kind.
+    Small files come first, so that unsupported models are refused before their weights are downloaded. Raises
+    InputError if the name is neither on the Hub nor in the cache, or the repository has no supported weights.
     """
     model = hub.find(name, (CONFIG, *FOLDER_FILES, *(file for file in _WEIGHTS if file.endswith(INDEX))))
     weights = next((file for file in _WEIGHTS if file in model.files), None)
     if weights is None or CONFIG not in model.files:
         looked_for = f"{SAFETENSORS} or {TORCH}" if weights is None else CONFIG
-        raise InputError(f"{model} is no checkpoint that can be read: looked for {looked_for}; {model.contents()}")
+        raise InputError(f"{model} is not a readable checkpoint: looked for {looked_for}; {model.contents()}")
     read_config(model.folder)
     if weights.startswith(TORCH):
         _torch_for(f"{model}: {weights}")
@@ -88,43 +88,46 @@ def read(folder: Path) -> Found:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the config.json of a folder. Raises InputError where there is none, or its network is not known here."""
+    """Return the config.json of a folder. Raises InputError if it is missing, or its network is not supported."""
     theirs, known = read_json(folder / CONFIG), ("xlnet", *hf_bert.MODEL_TYPES)
     if theirs.get("model_type", "xlnet") not in known:
-        raise InputError(f"{folder / CONFIG}: model_type {theirs['model_type']} is none of {', '.join(known)}")
+        raise InputError(
+            f"{folder / CONFIG}: model_type {theirs['model_type']} is not supported, only {', '.join(known)}"
+        )
     if theirs.get("tie_word_embeddings") is False:
         raise InputError(
-            f"{folder / CONFIG}: tie_word_embeddings false; the scores of our pieces are by the embedding itself"
+            f"{folder / CONFIG}: tie_word_embeddings false is not supported: our output matrix is the embedding"
         )
     return theirs
 
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:
-    """Write a Hugging Face folder into an empty folder. Return notes on what it does not hold.
+    """Write a Hugging Face checkpoint into an empty folder. Return notes on what it does not hold.
 
-    Raises InputError on what Hugging Face cannot hold.
+    Raises InputError on what the format cannot hold.
     """
     p, family = pretrained, _family_of(pretrained)
     if p.tokenizer and p.tokenizer.foreign:
         p = _restore_ids(p, p.tokenizer.foreign)
     config, table = family.to_config(p), list(family.weights(p))
     tensors = to_theirs(p.params, table)
-    # Through Python's own file: a disk may refuse data only when the file is closed, and the library does not look.
+    # Written by Python: a disk may report errors only on close, which the library ignores.
     (folder / SAFETENSORS).write_bytes(safetensors.numpy.save(tensors, {"format": "pt"}))
     config["dtype"] = p.params["backbone"]["word_embedding"].dtype.name
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     notes = [*notes_on_thresholds(p.thresholds), *left_behind(p.params, table)]
     if family is hf_bert:
         notes.append(
-            "texts are <cls> A <sep> B <sep> there, and places counted from the first column: pad on the right"
+            "transformers reads texts as <cls> A <sep> B <sep> and counts positions from the first column: pad on the "
+            "right"
         )
     if offset := p.model.position_offset:
-        notes.append(f"places are counted there by what is not token {offset - 1}: pad with that")
+        notes.append(f"transformers counts positions by tokens other than {offset - 1}: pad with that token")
     return notes + _write_tokenizer(p, folder, family)
 
 
 def can_hold(pretrained: Pretrained) -> bool:
-    """Return True if `write` can write a network with these settings; its parameters are not read."""
+    """Return True if `write` supports a network with these settings, whatever its parameters."""
     try:
         _family_of(pretrained).to_config(pretrained)
     except InputError:
@@ -133,15 +136,15 @@ def can_hold(pretrained: Pretrained) -> bool:
 
 
 def _family_of(pretrained: Pretrained) -> Any:
-    """Return the module that knows the network. Raises InputError where its tokenizer has no place there."""
+    """Return the module for the network. Raises InputError if its tokenizer does not fit the format."""
     if pretrained.model.network == "bert":
         return hf_bert
     if pretrained.tokenizer and pretrained.tokenizer.foreign:
-        raise InputError(f"Hugging Face's XLNet reads a {MODEL_FILE}, and this tokenizer is none: native can hold it")
+        raise InputError(f"Hugging Face's XLNet needs a {MODEL_FILE}, which this tokenizer is not: use `to` native")
     return hf_xlnet
 
 
-_BY_PIECE = ("backbone/word_embedding", "output_bias")  # whose rows are the pieces
+_BY_PIECE = ("backbone/word_embedding", "output_bias")  # rows are pieces
 
 
 def _deal_ids(found: Found, foreign: ForeignPieces, folder: Path) -> Found:
@@ -159,7 +162,7 @@ def _deal_ids(found: Found, foreign: ForeignPieces, folder: Path) -> Found:
 
     names = {weight.name for weight in found.table if weight.path in _BY_PIECE}
     variables = {name: deal(a) if name in names and len(a) else a for name, a in found.variables.items()}
-    note = f"ids are dealt anew: special pieces come first, {is_new.sum()} of them new, with the mean of all rows"
+    note = f"pieces are renumbered: special ones come first; {is_new.sum()} new ones have the mean of all rows"
     contents = dataclasses.replace(
         contents,
         model=dataclasses.replace(contents.model, vocab_size=len(foreign.theirs)),
@@ -188,7 +191,7 @@ def _tensors(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Return the file of each tensor. Raises InputError where the index names none, or one outside of its folder."""
+    """Return the file of each tensor. Raises InputError if the index has none, or one outside of its folder."""
     content = read_json(index)
     with naming_damage(index):
         weight_map = msgspec.convert(content["weight_map"], Annotated[dict[str, str], msgspec.Meta(min_length=1)])
@@ -199,12 +202,12 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 def _load_safetensors(file: Path) -> dict[str, np.ndarray]:
     demand_regular(file)
-    with naming_damage(file):  # also of a type that NumPy does not know, as float8
+    with naming_damage(file):  # including types that NumPy does not support, such as float8
         return safetensors.numpy.load_file(file)
 
 
 def _torch_for(file: str) -> Any:
-    """Return the module that reads a file of PyTorch. Raises InputError where it is not installed."""
+    """Return PyTorch, which reads this file. Raises InputError if it is not installed."""
     try:
         import torch
     except ImportError:
@@ -213,41 +216,41 @@ def _torch_for(file: str) -> Any:
 
 
 _MOST_SHARED = 8
-"""Largest size of the tensors of a file of PyTorch over its own: tied weights stand in it once"""
+"""Largest ratio of the size of tensors to the size of their PyTorch file, which stores tied weights once"""
 
 
 def _load_torch(file: Path) -> dict[str, np.ndarray]:
     torch, size = _torch_for(str(file)), demand_regular(file)
     with naming_damage(file), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about files that are refused anyway
+        warnings.simplefilter("ignore")  # warns about files that are refused anyway
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
                 demand_stored(archive.infolist(), size, str(file))
         tensors = torch.load(file, map_location="cpu", weights_only=True)
         if isinstance(tensors, dict) and isinstance(tensors.get("state_dict"), dict):
             tensors = tensors["state_dict"]
-        # By views, which share the numbers of others.
+        # Counts views too, which share storage.
         announced = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
         demand_fitting(announced // _MOST_SHARED, size, file)
         return {str(name): tensor.detach().float().numpy() for name, tensor in tensors.items()}
 
 
-_AS_TOKENIZER_JSON = "PreTrainedTokenizerFast"  # transformers' classes by the names of networks have rules of their own
+_AS_TOKENIZER_JSON = "PreTrainedTokenizerFast"  # transformers' classes for single networks have rules of their own
 _SPECIAL = {"unk": UNK, "bos": BOS, "eos": EOS, "cls": CLS, "sep": SEP, "pad": PAD, "mask": MASK}
 
 
 def _tokenizer(folder: Path, is_xlnet: bool) -> tuple[Tokenizer | None, list[str]]:
-    """Return the tokenizer of a folder, and notes: its spiece.model where this project or an XLNet wrote it, else what
-    the library tokenizers reads, which ALBERT has beside another spiece.model."""
+    """Return the tokenizer of a folder, and notes. It is spiece.model if this project or an XLNet wrote it, else a file
+    of the library tokenizers, which ALBERT has beside another spiece.model."""
     config = folder / TOKENIZER_CONFIG
     is_ours = is_xlnet or (config.exists() and OURS in read_json(config))
     names = (MODEL_FILE,) if is_ours else (TOKENIZER_JSON, WORDPIECES)
     if not any((folder / name).exists() for name in names):
-        return None, [f"no {' or '.join(names)}: the tokenizer does not come along"]
+        return None, [f"no {' or '.join(names)}: the tokenizer is left out"]
     if is_ours:
         return Tokenizer.load(folder / MODEL_FILE), []
     if find_spec("tokenizers") is None:
-        return None, ["the tokenizer does not come along: it needs pip install 'xlnet_jax[hf]'"]
+        return None, ["the tokenizer is left out: it needs pip install 'xlnet_jax[hf]'"]
     return Tokenizer(cast(bytes, model_in(epath.Path(folder))), FOREIGN_SETTINGS, str(folder)), []
 
 
@@ -262,7 +265,7 @@ def _write_tokenizer(pretrained: Pretrained, folder: Path, family: Any) -> list[
             theirs["do_lower_case"] = tokenizer.foreign.is_lowercase
         _write_json(folder / TOKENIZER_CONFIG, theirs)
         lost = (tokenizer.foreign.theirs == NEW).sum()
-        return [f"ids are dealt as they were there, without {lost} special pieces of ours"] if lost else []
+        return [f"pieces have their original ids again, without {lost} special pieces of ours"] if lost else []
     (folder / MODEL_FILE).write_bytes(tokenizer.model)
     settings = tokenizer.settings
     of_library = tokenizer_json(tokenizer, **family.around(pretrained.model))

@@ -1,4 +1,4 @@
-"""Settings that the config.json of every Hugging Face network shares (transformers, configuration_utils.py)."""
+"""Settings in config.json that all Hugging Face networks share (transformers, configuration_utils.py)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -17,12 +17,12 @@ from xlnet_jax.interop.weights import SAME, TRANSPOSED, Weight
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.storage.reading import with_version, without_version
 
-SPAN_SCOPE, TAG_SCOPE = "qa_outputs", "classifier"  # last layers of the simple question answering, and of tagging
+SPAN_SCOPE, TAG_SCOPE = "qa_outputs", "classifier"  # last layers for simple question answering and for tagging
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}  # ours -> theirs
 _ACTIVATIONS_BACK = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu"}
-OURS = "xlnet_jax"  # key of what transformers has no name for
+OURS = "xlnet_jax"  # key for what transformers has no name for
 MULTILABEL = "multi_label_classification"  # problem_type
-# What every `to_config` makes anew; the rest of a config.json is kept for the way back.
+# `to_config` writes these anew; the rest of a config.json is kept for converting back.
 WRITTEN = {
     "architectures", "model_type", "dtype", "torch_dtype", "tie_word_embeddings", OURS, "tf1_scope",
     "transformers_version",
@@ -30,43 +30,43 @@ WRITTEN = {
 
 
 def activation_of(theirs: Mapping[str, Any], name: str, default: str, where: str) -> Any:
-    """Return our name of the activation. Raises InputError on one that this project does not have."""
+    """Return our name for the activation. Raises InputError on an unsupported one."""
     activation = theirs.get(name, default)
     if activation not in _ACTIVATIONS_BACK:
-        raise InputError(f"{where}: {name} {activation} is none of {', '.join(_ACTIVATIONS_BACK)}")
+        raise InputError(f"{where}: {name} {activation} is not supported, only {', '.join(_ACTIVATIONS_BACK)}")
     return _ACTIVATIONS_BACK[activation]
 
 
 def drop_copy(variables: dict[str, np.ndarray], copy: str, original: str, where: str) -> None:
-    """Remove an array that some files hold beside the one that it is a copy of. Raises InputError where they differ."""
+    """Remove an array that some files hold as a copy of another one. Raises InputError if they differ."""
     copied = variables.pop(copy, None) if copy != original else None
     if copied is not None and not np.array_equal(copied, variables.get(original, ())):
-        raise InputError(f"{where}: {copy} is not {original}; ours are tied")
+        raise InputError(f"{where}: {copy} differs from {original}; only tied weights are supported")
 
 
 def tagging_head(theirs: Mapping[str, Any], variables: Mapping[str, np.ndarray], scope: str, where: str) -> HeadConfig:
-    """Return the tagging head whose last layer has this name."""
+    """Return the tagging head with this name of its last layer."""
     num_labels = len(variables[f"{scope}.weight"])
     return HeadConfig("token_classification", num_labels, labels=labels_of(theirs, num_labels, where), scope=scope)
 
 
 def sequence_task(theirs: Mapping[str, Any], num_labels: int) -> Literal["regression", "classification", "multilabel"]:
-    """Return the task of a head for texts: one label means regression, as in transformers, unless problem_type says
-    that a text has any number of labels."""
+    """Return the task of a sequence head: one label means regression, as in transformers, unless problem_type is
+    multi-label."""
     if theirs.get("problem_type") == MULTILABEL:
         return "multilabel"
     return "regression" if num_labels == 1 else "classification"
 
 
 def labels_of(theirs: Mapping[str, Any], num_labels: int, where: str) -> tuple[str, ...]:
-    """Return the names of the labels, or () where they are the default LABEL_0, LABEL_1, … Raises InputError where
-    their number is not that of the weights."""
+    """Return the names of the labels, or () for the default LABEL_0, LABEL_1, … Raises InputError if the weights have
+    another number of labels."""
     by_index = {int(i): name for i, name in theirs.get("id2label", {}).items()}
     labels = tuple(by_index[i] for i in range(len(by_index)))
     if all(name == f"LABEL_{i}" for i, name in enumerate(labels)):
         return ()
     if len(labels) != num_labels:
-        raise InputError(f"{where}: id2label names {len(labels)} labels, and the weights have {num_labels}")
+        raise InputError(f"{where}: id2label names {len(labels)} labels, but the weights have {num_labels}")
     return labels
 
 
@@ -88,33 +88,33 @@ def head_settings(head: HeadConfig | None) -> dict[str, Any]:
 
 
 def thresholds_of(theirs: Mapping[str, Any], where: str) -> Thresholds:
-    """Return the thresholds in a config.json. Raises an error where they are none."""
+    """Return the thresholds in a config.json. Raises an error if they are malformed."""
     if OURS not in theirs:
         return {}
     return read_thresholds(without_version("thresholds", theirs[OURS], f"{where}: {OURS}"))
 
 
 def threshold_settings(thresholds: Thresholds) -> dict[str, Any]:
-    """Return the thresholds as settings in config.json, which transformers keeps and does not apply."""
+    """Return the thresholds as settings in config.json, which transformers keeps but does not apply."""
     return {OURS: with_version("thresholds", thresholds)} if thresholds else {}
 
 
 def notes_on_thresholds(thresholds: Thresholds) -> list[str]:
     """Return a note on thresholds that transformers does not apply."""
     rules = {
-        NULL_THRESHOLD: "a question is unanswerable where the largest cls_logits of its windows exceeds it",
-        LABEL_THRESHOLD: "a text has the labels with that probability or a higher one",
+        NULL_THRESHOLD: "a question is unanswerable if the largest cls_logits of its windows exceeds it",
+        LABEL_THRESHOLD: "a text has the labels with at least that probability",
     }
     found = describe_thresholds(thresholds)
     rule = "; ".join(rules[name] for name in thresholds)
-    return [f"{found} is in config.json, and transformers does not apply it: {rule}"] if found else []
+    return [f"{found} is in config.json, but transformers does not apply it: {rule}"] if found else []
 
 
 def demand_head_width(config: ModelConfig) -> None:
-    """Raise InputError where d_head is not d_model / num_heads, which Hugging Face demands."""
+    """Raise InputError if d_head is not d_model / num_heads, which Hugging Face requires."""
     if config.d_model != config.num_heads * config.d_head:
         heads = f"num_heads {config.num_heads} x d_head {config.d_head}"
-        raise InputError(f"Hugging Face cannot hold {heads} beside d_model {config.d_model}; `to` native can")
+        raise InputError(f"Hugging Face cannot hold {heads} with d_model {config.d_model}: use `to` native")
 
 
 def dense(theirs: str, ours: str, required: bool = True) -> Iterator[Weight]:
@@ -124,6 +124,6 @@ def dense(theirs: str, ours: str, required: bool = True) -> Iterator[Weight]:
 
 
 def norm(theirs: str, ours: str) -> Iterator[Weight]:
-    """Yield the weights of a layer normalisation."""
+    """Yield the weights of a layer norm."""
     yield Weight(f"{theirs}.weight", f"{ours}/LayerNorm_0/scale")
     yield Weight(f"{theirs}.bias", f"{ours}/LayerNorm_0/bias")

@@ -1,10 +1,10 @@
-"""tokenizer.json of a SentencePiece model with our settings, in the form of Hugging Face's library tokenizers.
+"""tokenizer.json for a SentencePiece model with our settings, in the format of Hugging Face's library tokenizers.
 
-The library normalises as the settings and the model say, cuts text at spaces and finds the likeliest pieces of each
+The library normalizes text by the settings and the model, splits it at spaces and finds the likeliest pieces of each
 word, as SentencePiece does. Three things differ (`DIFFERENCES`). `Settings.split_digit_commas` splits pieces such as
-'1,' after the likeliest were found; here they are made so unlikely that others are found. Special pieces that stand in
-a text become special in transformers. And the library adds likelihoods in double precision: where two segmentations
-agree to six digits, SentencePiece chooses by its rounding errors, in the same word now one and now the other.
+'1,' after the search; here they are made so unlikely that the search avoids them. The names of special pieces in a text
+become special pieces in transformers. And the library adds likelihoods in double precision: if two segmentations agree
+to six digits, SentencePiece's choice depends on its rounding errors and varies for the same word.
 """
 
 import base64
@@ -20,23 +20,22 @@ from data_pipelines.tokenizer import CLS, EOP, MASK, SEP, SPACE, SPECIAL_PIECES,
 Json = dict[str, Any]
 
 DIFFERENCES = (
-    "AutoTokenizer of transformers reads tokenizer.json and gives our ids, but where a special piece such as <sep> or "
-    "<unk> stands in a text, which becomes special there, and where two segmentations of a word are equally likely to "
-    "six digits"
+    "AutoTokenizer of transformers returns our ids, except for texts that contain the name of a special piece such as "
+    "<sep> or <unk>, and for words with two segmentations that are equally likely to six digits"
 )
-DIGIT_COMMAS = "; some numbers before a comma are cut in another place"
-NO_JSON = "a BPE model of SentencePiece has no tokenizer.json: AutoTokenizer of transformers gives other ids"
-_UNLIKELY = 100.0  # taken from the score of a piece that no text should get, as transformers does (XLNetConverter)
-_EXTRA = 0.1  # SentencePiece's, which it takes from the score of user-defined symbols (unigram_model.cc)
-_WHITE_SPACE = "[\t-\r\x1c- \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"  # where str.split cuts
+DIGIT_COMMAS = "; some numbers before a comma are split differently"
+NO_JSON = "a BPE model of SentencePiece has no tokenizer.json: AutoTokenizer of transformers returns other ids"
+_UNLIKELY = 100.0  # subtracted from the score of a piece that no text should get, as transformers does (XLNetConverter)
+_EXTRA = 0.1  # SentencePiece subtracts it from the score of user-defined symbols (unigram_model.cc)
+_WHITE_SPACE = "[\t-\r\x1c- \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"  # where str.split splits
 
 
 def tokenizer_json(
     tokenizer: Tokenizer, single: Sequence[tuple[str, int]], pair: Sequence[tuple[str, int]]
 ) -> Json | None:
-    """Return the content of tokenizer.json; None for a model that it cannot hold, which is BPE.
+    """Return the content of tokenizer.json, or None for a BPE model, which it cannot hold.
 
-    single, pair: special pieces around one text "A" and two, "A" and "B", with the segment of each.
+    single, pair: special pieces around one text "A" or two, "A" and "B", with the segment of each.
     """
     from sentencepiece import sentencepiece_model_pb2
 
@@ -78,7 +77,7 @@ def _unigram(tokenizer: Tokenizer, model: Any, kinds: Any, byte_fallback: bool) 
     def score(i: int) -> float:
         piece = model.pieces[i]
         if piece.type == kinds.USER_DEFINED:
-            # Not below the worst: the library takes its score of unknown characters from that.
+            # Not below the worst, because the library derives the score of unknown characters from it.
             return max(len(piece.piece.encode()) * best - _EXTRA, worst)
         return float(piece.score) - (_UNLIKELY if are_split[i] else 0)
 
@@ -110,7 +109,7 @@ def _normalizers(tokenizer: Tokenizer, spec: Any) -> Iterable[Json]:
         yield {"type": "Lowercase"}
     if spec.precompiled_charsmap:
         if "nfkc" in spec.name:
-            yield {"type": "NFKC"}  # of a letter with marks, the library's Precompiled reads the letter alone
+            yield {"type": "NFKC"}  # the library's Precompiled drops the marks of a letter
         yield {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(spec.precompiled_charsmap).decode()}
     if spec.remove_extra_whitespaces:
         yield _replace(_regex(r"\A +| +\z"), "")

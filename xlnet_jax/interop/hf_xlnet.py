@@ -58,7 +58,7 @@ _ARCHITECTURES = {
 
 
 def weights(pretrained: Pretrained) -> Iterator[Weight]:
-    """Yield the table of a network: one entry a tensor. Hugging Face has r biases in every layer, tied or not."""
+    """Yield the table of a network: one entry per tensor. Hugging Face has r biases in every layer, tied or not."""
     yield from _body(pretrained.model)
     yield from _top(pretrained.head)
 
@@ -105,8 +105,8 @@ def _top(head: HeadConfig | None) -> Iterator[Weight]:
 
 
 def tokenizer_settings(config: ModelConfig) -> dict[str, Any]:
-    """Return what tokenizer_config.json says of the network."""
-    # Without these names transformers 5 leaves out token_type_ids, and <cls> is not in the segment it was trained with.
+    """Return the settings in tokenizer_config.json that depend on the network."""
+    # Without these names transformers 5 omits token_type_ids, and <cls> does not have the segment it was trained with.
     return {"padding_side": "left", "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 
 
@@ -141,12 +141,12 @@ def _head_config(theirs: Mapping[str, Any], variables: Mapping[str, np.ndarray],
         return None
     summary, use_projection = theirs.get("summary_type", "last"), "sequence_summary.summary.weight" in variables
     if summary not in ("last", "first", "mean"):
-        raise InputError(f"{where}: summary_type {summary} is none of last, first, mean")
-    # Theirs applies it with a projection or without; ours, as the original, with one alone.
+        raise InputError(f"{where}: summary_type {summary} is not supported, only last, first, mean")
+    # transformers applies it with or without a projection; we, as the 2019 code, only with one.
     activation = theirs.get("summary_activation", "tanh") or _NO_ACTIVATION
     if activation != (ours := "tanh" if use_projection else _NO_ACTIVATION):
         kind = "with" if use_projection else "without"
-        raise InputError(f"{where}: summary_activation {activation} {kind} projection; ours is {ours}")
+        raise InputError(f"{where}: summary_activation {activation} {kind} projection is not supported, only {ours}")
     scope = theirs.get("tf1_scope", "")
     if "/" in scope:
         raise InputError(f"{where}: tf1_scope {scope} is not the name of one layer")
@@ -158,7 +158,7 @@ def _head_config(theirs: Mapping[str, Any], variables: Mapping[str, np.ndarray],
 
 
 def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) -> Found:
-    """Read a config.json and its tensors. Raises InputError on what this project does not have, and other errors on
+    """Read a config.json and its tensors. Raises InputError on what this project does not support, and other errors on
     settings of a wrong type."""
     notes = []
     if not any(name.startswith(BODY + ".") for name in tensors):
@@ -170,25 +170,25 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) 
         raise InputError(f"{where}: reuse_len {reuse_len!r} is not a number of positions")
     if config.activation == "gelu_erf":
         notes.append(
-            "config.json says ff_activation gelu, which is the exact one in transformers; the 2019 weights were "
-            "trained with its tanh form: load with activation gelu if these are theirs"
+            "ff_activation gelu in config.json is the exact GELU of transformers, but the 2019 weights were trained "
+            "with the tanh form: for those give `activation` gelu"
         )
     biases = [[v for k, v in tensors.items() if k.endswith(f"rel_attn.{name}")] for name in _BIASES]
     are_tied = all(np.array_equal(layers[0], other) for layers in biases for other in layers[1:])
     if not config.untie_r and not are_tied:
         config = dataclasses.replace(config, untie_r=True)
-        notes.append("config.json says untie_r false, but the r biases differ from layer to layer: kept untied")
+        notes.append("config.json has untie_r false, but the r biases differ between layers: kept untied")
     contents = Pretrained(config, {}, "", head, reuse_len=reuse_len, notes=tuple(notes))
     return Found(contents, weights(contents), tensors)
 
 
 def to_config(pretrained: Pretrained) -> dict[str, Any]:
-    """Return the config.json of a network. Raises InputError on what Hugging Face cannot hold."""
+    """Return the config.json of a network. Raises InputError on what Hugging Face's format cannot hold."""
     config, head = pretrained.model, pretrained.head
     refuse_beyond_xlnet(config, "Hugging Face's XLNet")
     demand_head_width(config)
     if head and head.reads_summary and head.summary == "attn":
-        raise InputError("Hugging Face cannot hold a summary of type attn: it has none; `to` tf1 or native can")
+        raise InputError("Hugging Face cannot hold a summary of type attn: use `to` tf1 or native")
     theirs: dict[str, Any] = {
         "bi_data": False,
         "summary_last_dropout": config.dropout,

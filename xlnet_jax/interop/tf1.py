@@ -1,6 +1,6 @@
 """Checkpoints of the 2019 code: names and layouts of their variables (modeling.py, function_builder.py, run_squad.py),
 and their files: xlnet_config.json, NAME.ckpt.index and .data-*, spiece.model. TensorFlow 2 reads and writes them; it is
-imported where it is needed."""
+imported only when needed."""
 
 import json
 import math
@@ -21,25 +21,25 @@ from xlnet_jax.storage.reading import demand_fitting, demand_regular, naming_dam
 
 FILES = "*.index of TensorFlow 1"
 CONFIG, RELEASE = "xlnet_config.json", "xlnet_model.ckpt"
-CONFIGS = (CONFIG, "config.json")  # of a release, and of what the original's training writes
-# Of the optimizer, not of the network: Adam's slots under their two names, and its counters.
+CONFIGS = (CONFIG, "config.json")  # of a release, and of the 2019 training
+# Optimizer variables: Adam's slots under their two names, and counters.
 _OPTIMIZER = re.compile(r"/(Adam(_1)?|adam_[mv])$|^(beta[12]_power|global_step)$")
 BODY = "model/transformer"
-SUMMARY = "model/sequnece_summary"  # as the original spells it
+SUMMARY = "model/sequnece_summary"  # spelled as in the 2019 code
 RACE_SCOPE = "logits/dense"
 
 _BIASES = ("r_w_bias", "r_r_bias", "r_s_bias")
 
 
 def weights(config: ModelConfig, head: HeadConfig | None) -> Iterator[Weight]:
-    """Yield the table of a network: one entry a variable."""
+    """Yield the table of a network: one entry per variable."""
     yield from _body(config)
     yield from _top(head)
 
 
 def _body(config: ModelConfig) -> Iterator[Weight]:
     yield Weight(f"{BODY}/word_embedding/lookup_table", "backbone/word_embedding")
-    # The original makes it only where there is a query stream.
+    # The 2019 code creates it only with a query stream.
     yield Weight(f"{BODY}/mask_emb/mask_emb", "backbone/mask_embedding", (), TWO_LEADING_ONES, required=False)
     for number, name in enumerate(_BIASES):
         if config.untie_r:
@@ -78,7 +78,7 @@ def _top(head: HeadConfig | None) -> Iterator[Weight]:
             yield from _norm(f"{SUMMARY}/abs_attn/LayerNorm", "summary/attention/norm")
         if head.use_projection:
             yield from _dense(f"{SUMMARY}/summary", "summary/projection")
-        # The original's name for a task without one is TASK_task.
+        # Default scope of a task without a name.
         scope = f"model/{head.scope or f'{head.task}_task'}/logit"
         yield from _dense(RACE_SCOPE if head.task == "multiple_choice" else scope, "logits")
 
@@ -94,9 +94,9 @@ def _norm(theirs: str, ours: str) -> Iterator[Weight]:
 
 
 def _head_of(variables: Mapping[str, np.ndarray]) -> HeadConfig | None:
-    """Return the head that has these variables; None = language modelling, or the backbone alone.
+    """Return the head that has these variables; None = language modeling, or only the backbone.
 
-    The original does not store the type of its summary; where no variable shows it, it is the default, the last token.
+    The 2019 code does not store the type of its summary; if no variable shows it, it is the default, the last token.
     """
     if "start_logits/dense/kernel" in variables:
         return HeadConfig("question_answering")
@@ -131,7 +131,7 @@ def _read_config(folder: Path) -> ModelConfig | None:
 
 
 def _config_of(variables: Mapping[str, np.ndarray]) -> ModelConfig:
-    """Return the settings that the variables show; the original's training writes no others."""
+    """Infer the settings from the variables, because the 2019 training writes no others."""
     d_model, num_heads, d_head = variables[f"{BODY}/layer_0/rel_attn/q/kernel"].shape
     return ModelConfig(
         vocab_size=len(variables[f"{BODY}/word_embedding/lookup_table"]),
@@ -145,42 +145,42 @@ def _config_of(variables: Mapping[str, np.ndarray]) -> ModelConfig:
 
 
 def _to_config(config: ModelConfig, head: HeadConfig | None) -> dict[str, Any]:
-    refuse_beyond_xlnet(config, "the original")
+    refuse_beyond_xlnet(config, "the 2019 code")
     if config.activation == "gelu_erf":
-        raise InputError("the original cannot hold activation gelu_erf; `activation` gelu takes it for the tanh form")
+        raise InputError("the 2019 code cannot hold activation gelu_erf: `activation` gelu writes it as the tanh form")
     if config.layer_norm_eps != 1e-12:
-        raise InputError(f"the original cannot hold layer_norm_eps {config.layer_norm_eps}: its own is 1e-12")
+        raise InputError(f"the 2019 code cannot hold layer_norm_eps {config.layer_norm_eps}, only 1e-12")
     if head and head.task in ("token_classification", "multilabel"):
-        raise InputError(f"the original has no head for {head.task}; `to` hf or native")
+        raise InputError(f"the 2019 code has no head for {head.task}: use `to` hf or native")
     return {name: getattr(config, ours) for ours, name in SIZES.items()} | {"ff_activation": config.activation}
 
 
 def is_checkpoint(source: Path) -> bool:
-    """Return True for a folder with an index of a checkpoint, and for the prefix of one."""
+    """Return True for a folder with the index of a checkpoint, and for the prefix of a checkpoint."""
     if source.is_dir():
         return any(source.glob("*.index"))
     return Path(f"{_prefix(source)}.index").exists()
 
 
 def read(source: Path) -> Found:
-    """Read the newest checkpoint of a folder, or the one whose prefix is given.
+    """Read the newest checkpoint in a folder, or the one with this prefix.
 
     Raises InputError on files that are damaged or contradict each other.
     """
     prefix = _newest(source) if source.is_dir() else _prefix(source)
     variables, optimizer = _variables(prefix)
-    notes = ["mem_len, clamp_len, dropout and the like are flags of the original: the defaults of ModelConfig"]
+    notes = ["mem_len, clamp_len, dropout and the like have defaults: the 2019 code takes them as flags"]
     if optimizer:
-        notes.append(f"{optimizer} variables of its optimizer stay behind: counters and Adam's slots")
+        notes.append(f"{optimizer} optimizer variables are dropped: counters and Adam's slots")
     with naming_damage(prefix):
         config, head = _read_config(prefix.parent), _head_of(variables)
         if config is None:
             config = _config_of(variables)
-            notes.append(f"no {CONFIG}: sizes are those of the weights, the activation is taken to be gelu")
+            notes.append(f"no {CONFIG}: sizes come from the weights, and the activation is assumed to be gelu")
         demand_layers(config, variables, prefix)
     tokenizer = Tokenizer.load(prefix.parent) if (prefix.parent / MODEL_FILE).exists() else None
     if tokenizer is None:
-        notes.append(f"no {MODEL_FILE}: the tokenizer does not come along")
+        notes.append(f"no {MODEL_FILE}: the tokenizer is left out")
     contents = Pretrained(config, {}, "", head, tokenizer, notes=tuple(notes))
     return Found(contents, list(weights(config, head)), variables)
 
@@ -188,13 +188,13 @@ def read(source: Path) -> Found:
 def write(pretrained: Pretrained, folder: Path) -> list[str]:
     """Write a checkpoint of the 2019 code into an empty folder. Return notes on what it does not hold.
 
-    Raises InputError on a network that the original does not have.
+    Raises InputError on a network that the 2019 code does not support.
     """
     tf = tensorflow()
     p = pretrained
     config = _to_config(p.model, p.head)
     if p.tokenizer and p.tokenizer.foreign:
-        raise InputError(f"the original reads a {MODEL_FILE}, and this tokenizer is none: native can hold it")
+        raise InputError(f"the 2019 code needs a {MODEL_FILE}, which this tokenizer is not: use `to` native")
     table = list(weights(p.model, p.head))
     variables = to_theirs(p.params, table)
     names = sorted(variables)
@@ -211,17 +211,19 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
         flags.append(f"--reuse_len={p.reuse_len}")
     if p.head and p.head.reads_summary:
         flags += [f"--summary_type={p.head.summary}", f"--use_summ_proj={p.head.use_projection}"]
-    notes = [f"{CONFIG} holds sizes alone; the original takes the rest as flags: {' '.join(flags)}"]
+    notes = [f"{CONFIG} holds only sizes; the 2019 code takes the rest as flags: {' '.join(flags)}"]
     notes += left_behind(p.params, table)
     if thresholds := describe_thresholds(p.thresholds):
-        notes.append(f"the thresholds of its predictions are not written: {thresholds}")
+        notes.append(f"prediction thresholds are not written: {thresholds}")
     if p.tokenizer is None:
         return notes
     (folder / MODEL_FILE).write_bytes(p.tokenizer.model)
     if p.tokenizer.settings != Settings():
         content = json.dumps(p.tokenizer.settings.to_json(), indent=2) + "\n"
         (folder / SETTINGS_FILE).write_text(content)
-        notes.append(f"the original normalises all text as English; these weights learned from {SETTINGS_FILE}'s rules")
+        notes.append(
+            f"the 2019 code normalizes all text as English; these weights were trained by the rules in {SETTINGS_FILE}"
+        )
     return notes
 
 

@@ -1,4 +1,4 @@
-"""Parameters under the names and in the layouts of other formats. A format is a table of `Weight`."""
+"""Parameters in the names and layouts of other formats. Each format is a table of `Weight`."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 GENERATOR = "generator"
-"""Among the parameters, ELECTRA's: a network of its own (objectives/replaced.py)."""
+"""Key of ELECTRA's generator among the parameters: a separate network (objectives/replaced.py)."""
 
 
 class Layout(NamedTuple):
@@ -35,24 +35,24 @@ TWO_LEADING_ONES = Layout(lambda a: a[None, None], lambda a: a[0, 0])  # [D] her
 
 @dataclass(frozen=True)
 class Weight:
-    """Array of another format, and the part of our parameters that it holds."""
+    """Array of another format, and the part of our parameters it holds."""
 
     name: str  # theirs
     path: str  # ours, joined by /
-    part: tuple[int | slice, ...] = ()  # of the axes that ours stacks: layers, the three biases
+    part: tuple[int | slice, ...] = ()  # index into the axes that we stack: layers, the three biases
     layout: Layout = SAME
-    required: bool = True  # False: a checkpoint without it is whole all the same
+    required: bool = True  # False: a checkpoint may lack it
 
 
 def stack(weights: Iterable[Weight], part: tuple[int, ...]) -> Iterator[Weight]:
-    """Yield the weights of one layer as a part of the arrays that hold all layers."""
+    """Yield the weights of one layer as part of the arrays of all layers."""
     for weight in weights:
         yield replace(weight, path=f"backbone/layers/{weight.path}", part=part)
 
 
 @dataclass
 class Mismatch:
-    """Names of the arrays that keep a set from being a network's parameters."""
+    """Names of arrays that do not fit the network."""
 
     missing: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -71,13 +71,13 @@ def _some(names: list[str]) -> str:
 
 
 def initial_params(config: ModelConfig, head: HeadConfig | None = None, seed: int = 0) -> dict[str, Any]:
-    """Return parameters from the initialiser: nested dicts of arrays. head: None = language modelling."""
+    """Return newly initialized parameters: nested dicts of arrays. head: None = language modeling."""
     return meta.unbox(init_params(config, head, jax.random.key(seed)))
 
 
 def abstract_params(config: ModelConfig, head: HeadConfig | None) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return path -> shape of every parameter that heads and streams use. Computes nothing."""
-    # Finetuning has no query stream, and yet keeps what another pretraining would start from.
+    """Return path -> shape of every parameter of the head and both streams. Computes nothing."""
+    # Finetuning has no query stream, but keeps its parameters for further pretraining.
     return {**_query_stream(config), **_initial_shapes(config, head)}
 
 
@@ -131,7 +131,7 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_theirs(params: Mapping[str, Any], table: Iterable[Weight]) -> dict[str, np.ndarray]:
-    """Return their names -> arrays. Weights that we lack are left out."""
+    """Return their names -> arrays, without the weights that we lack."""
     flat = flatten(params)
     return {
         w.name: np.ascontiguousarray(w.layout.to_theirs(np.asarray(flat[w.path])[w.part]))
@@ -141,17 +141,16 @@ def to_theirs(params: Mapping[str, Any], table: Iterable[Weight]) -> dict[str, n
 
 
 def left_behind(params: Mapping[str, Any], table: Iterable[Weight]) -> list[str]:
-    """Return a note that names the parameters for which the table has no place, if there are any; a generator counts as
-    one."""
+    """Return a note on the parameters that the table does not cover, if there are any; a generator counts as one."""
     paths = flatten(params).keys() - {w.path for w in table}
     names = sorted({GENERATOR if path.startswith(f"{GENERATOR}/") else path for path in paths})
-    return [f"the format has no place for {', '.join(names)}: left behind"] if names else []
+    return [f"dropped, because the format cannot hold it: {', '.join(names)}"] if names else []
 
 
 def find_mismatch(
     variables: Mapping[str, Any], table: Iterable[Weight], shapes: Mapping[str, jax.ShapeDtypeStruct]
 ) -> Mismatch:
-    """Compare arrays, by their names in a format, with the shapes that a network has."""
+    """Compare arrays, by their names in a format, with the shapes of a network."""
     mismatch, known = Mismatch(), set()
     for w in table:
         known.add(w.name)
@@ -166,7 +165,7 @@ def find_mismatch(
 
 
 def _expected_shape(weight: Weight, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[int, ...]:
-    # Zero strides: the expected shape costs no memory.
+    # Zero strides, so this takes no memory.
     part = np.broadcast_to(np.float32(0), shapes[weight.path].shape)[weight.part]
     return weight.layout.to_theirs(part).shape
 
@@ -179,8 +178,8 @@ def to_ours(
 ) -> dict[str, Any]:
     """Return nested parameters, float32.
 
-    A parameter with a missing or misshapen part is left out; where `instead` (path -> array) has it, its fitting parts
-    are kept and the others come from `instead`.
+    A parameter with a missing or misshapen part is left out, unless `instead` (path -> array) has it: then fitting
+    parts are kept and the others come from `instead`.
     """
     instead, incomplete = instead or {}, set()
     flat: dict[str, np.ndarray] = {path: np.array(value, np.float32) for path, value in instead.items()}
@@ -196,12 +195,14 @@ def to_ours(
 
 
 def refuse_beyond_xlnet(config: ModelConfig, holder: str) -> None:
-    """Raise InputError on settings that a format of XLNet alone cannot hold."""
+    """Raise InputError on settings that a format for XLNet only cannot hold."""
     for name, value in (("positions", "relative"), ("norm", "post")):
         if getattr(config, name) != value:
-            raise InputError(f"{holder} cannot hold model.{name} {getattr(config, name)}: native can")
+            raise InputError(f"{holder} cannot hold `model.{name}` {getattr(config, name)}: use `to` native")
     if not config.num_segments:
-        raise InputError(f"{holder} cannot hold a network without segment encodings (model.num-segments 0): native can")
+        raise InputError(
+            f"{holder} cannot hold a network without segment encodings (`model.num_segments` 0): use `to` native"
+        )
 
 
 def size(shape: Iterable[int]) -> str:

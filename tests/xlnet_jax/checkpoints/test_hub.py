@@ -134,11 +134,11 @@ def test_shards_are_fetched_by_their_index_and_only_those_that_are_missing(hub, 
 def test_what_cannot_be_read_is_refused_before_weights_are_fetched(hub, client, tmp_path):
     hub.add("me/keras", folder_with(tmp_path / "keras", config__json="{}", tf_model__h5="", README__md=""))
     assert client("xlnet_jax.load('me/keras')") == (
-        f"me/keras@{hub.commit('me/keras')} is no checkpoint that can be read: looked for model.safetensors or "
+        f"me/keras@{hub.commit('me/keras')} is not a readable checkpoint: looked for model.safetensors or "
         "pytorch_model.bin; found README.md, config.json, tf_model.h5"
     )
     hub.add("me/gpt", folder_with(tmp_path / "gpt", config__json='{"model_type": "gpt2"}', model__safetensors="x"))
-    assert "model_type gpt2 is none of xlnet, bert" in client("xlnet_jax.load('me/gpt')")
+    assert "model_type gpt2 is not supported, only xlnet, bert" in client("xlnet_jax.load('me/gpt')")
     assert not {"tf_model.h5", "model.safetensors"} & set(hub.fetched())
 
 

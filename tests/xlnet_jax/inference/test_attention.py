@@ -72,9 +72,9 @@ def test_every_network_shows_its_weights(causal, tokenizer):
 
 def test_texts_and_targets_that_do_not_fit_are_refused(model):
     for texts, targets, message in (
-        ([], None, "a list of at least one text"),
+        ([], None, "must be a list of at least one text"),
         ([" "], None, "each must have pieces"),
-        (TEXTS, [[0]], "`targets` has 1 lists of positions, and there are 2 texts"),
+        (TEXTS, [[0]], "`targets` has 1 lists of positions for 2 texts"),
         (TEXTS, [[0], [7]], "`targets` of text 1: give positions from 0 to 2, each once"),
         (TEXTS, [[0, 0], []], "`targets` of text 0: give positions from 0 to "),
     ):
@@ -148,11 +148,11 @@ def test_the_command_writes_a_page_and_a_picture(checkpoint, tmp_path, targets, 
 @pytest.mark.parametrize(
     ("more", "line"),
     [
-        ("--text names --out a.pdf", r"--out a\.pdf must end in \.html, a page for a browser, or \.png, a picture"),
-        ("--text names --layer 3", r"--layer 3: the network has 3, counted from 0 to 2"),
-        ("--text names --targets list", r"'list' is no whole piece or pieces of the text, which reads: ▁name"),
+        ("--text names --out a.pdf", r"--out a\.pdf must end in \.html, for a web page, or \.png, for a picture"),
+        ("--text names --layer 3", r"--layer 3 does not exist: the network has 3, counted from 0 to 2"),
+        ("--text names --targets list", r"'list' does not match whole pieces of the text, which reads: ▁name"),
         ("--text names --targets names names", r"give positions from 0 to 0, each once"),
-        (f"--text {'names,' * 70}", rf"--text has \d+ pieces, and a picture shows at most {MOST_PIECES}: shorten it"),
+        (f"--text {'names,' * 70}", rf"--text has \d+ pieces, but a picture shows at most {MOST_PIECES}: shorten it"),
     ],
 )
 def test_mistakes_are_named(checkpoint, tmp_path, monkeypatch, more, line):

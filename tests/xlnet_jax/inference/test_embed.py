@@ -117,14 +117,14 @@ def test_a_mistake_is_one_line_and_leaves_no_file(model, checkpoint, tmp_path):
     for text, made, more, said in (
         (gap, out, "", r"gap\.jsonl: line 2 is empty: leave it out"),
         (ids, tmp_path / "x.csv", "", r"give a name that ends in \.npy or \.parquet"),
-        (ids, out, "--layer 4", r"--layer 4: the checkpoint has the layers 1 to 3, or -1 to -3"),
+        (ids, out, "--layer 4", r"--layer 4 does not exist: the checkpoint has layers 1 to 3, or -1 to -3"),
         (ids, out, "--pooling cls --no-specials", r"--pooling cls reads <cls>, and without --specials"),
         (ids, table, "--id-field id", "--id-field: ids are texts or whole numbers, and a column holds one type"),
     ):
         with pytest.raises(InputError, match=said):
             command.main([str(checkpoint), "--text", str(text), "--out", str(made), *more.split()])
     assert sorted(file.name for file in tmp_path.iterdir()) == ["gap.jsonl", "ids.jsonl"]
-    with pytest.raises(InputError, match="text 0: the tokenizer leaves nothing of it"):
+    with pytest.raises(InputError, match="text 0 has no pieces: the tokenizer removes all of it"):
         embed_texts(model, ["\u0301"])
     with pytest.raises(InputError, match="has no tokenizer"):
         embed_texts(random_model(head=HEADS["regression"]), TEXTS)

@@ -97,9 +97,9 @@ def test_words_are_found_where_they_stand_first_and_by_themselves(english):
     assert found('the "city" and the city', "city") == (5, "city")
     assert found("walking with a walk", "walk") == (len("walking with a"), "▁walk")
     assert found("she walks", "walk")[1] == "▁walk"
-    with pytest.raises(InputError, match="'art' is no whole piece or pieces of the text, which reads: ▁a"):
+    with pytest.raises(InputError, match="'art' does not match whole pieces of the text, which reads: ▁a"):
         found("a part of it", "art")
-    with pytest.raises(InputError, match="'' is no whole piece"):
+    with pytest.raises(InputError, match="'' does not match whole pieces"):
         found("a part of it", "")
 
 

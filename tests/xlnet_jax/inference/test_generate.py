@@ -144,7 +144,7 @@ def test_a_text_ends_at_a_stop(model, greedy):
     assert row.is_stopped
     assert row.ids_P.tolist() == free.ids_P[: len(row.ids_P)].tolist()
     assert model.tokenizer.pieces[row.ids_P[-1]].removeprefix(SPACE) == stop
-    with pytest.raises(InputError, match="'Zebedee' is not in the vocabulary"):
+    with pytest.raises(InputError, match="`stop` 'Zebedee' is not in the vocabulary"):
         make_sampler(model, stop=("Zebedee",))
 
 
@@ -207,7 +207,7 @@ def test_the_context_is_that_of_pretraining_and_places_in_one_window_cannot_be_l
     assert sampling.default_context(dataclasses.replace(model, reuse_len=None)) == 512
     sampler = make_sampler(dataclasses.replace(causal, model=dataclasses.replace(causal.model, positions="sinusoidal")))
     sampler.demand_room(read_prompt(model.tokenizer, TEXT, max_new_tokens=2))
-    with pytest.raises(InputError, match=r"\d+ pieces .* which a checkpoint with sinusoidal positions cannot leave"):
+    with pytest.raises(InputError, match=r"\d+ pieces .* a checkpoint with sinusoidal positions cannot go beyond it"):
         sampler.demand_room(read_prompt(model.tokenizer, TEXT, max_new_tokens=CONTEXT))
 
 
@@ -250,7 +250,7 @@ def test_one_text_is_printed_as_it_is_drawn_and_is_the_text_of_python(checkpoint
     assert "".join(parts) == text.text
     shown = printed(capsys, checkpoint, "--prompt", "It is", "--seed", 3, "--max-new-tokens", 70)
     assert shown == text.text + "\n"
-    with pytest.raises(InputError, match="`on_part` shows one text"):
+    with pytest.raises(InputError, match="`on_part` shows only one text"):
         xlnet_jax.generate(model, ["It is", "He"], on_part=parts.append)
 
 
@@ -259,11 +259,14 @@ def test_one_text_is_printed_as_it_is_drawn_and_is_the_text_of_python(checkpoint
     [
         ("{lm}", "there is no prompt: give a text after the checkpoint, or --prompt-file; an empty text begins"),
         ("{lm} --prompt-file missing.txt", "missing.txt is missing"),
-        ("{lm} --prompt a --gap-pieces 2", "--gap-pieces has 1 numbers, and 'a' has 0 gaps, written as ___"),
+        ("{lm} --prompt a --gap-pieces 2", "--gap-pieces has 1 numbers, but 'a' has 0 gaps, written as ___"),
         (f"{{lm}} --prompt {'a' * 300} --context 20", "more than the context of 20: shorten it"),
-        ("{classifier} --prompt a", "has a head for classification, and no vocabulary scores"),
-        ("{bare} --prompt a", "the checkpoint has no tokenizer: put its spiece.model beside it, or give --tokenizer"),
-        ("{causal} --prompt ___", "has gaps, and the checkpoint reads from left to right"),
+        ("{classifier} --prompt a", "has a head for classification and no vocabulary scores"),
+        (
+            "{bare} --prompt a",
+            "the checkpoint has no tokenizer: put its spiece.model into its folder, or give --tokenizer",
+        ),
+        ("{causal} --prompt ___", "has gaps, but the checkpoint reads from left to right"),
     ],
 )
 def test_a_mistake_of_the_command_is_one_line(checkpoint, argv, message):

@@ -122,11 +122,11 @@ def test_runs_are_measured_on_the_text_that_the_first_one_holds_out(causal, fold
     ("argv", "said"),
     [
         ([], "name one or several checkpoints that were trained with the objective clm"),
-        (["{}/one", "{}/permuted"], "permuted: the checkpoint has learned to predict pieces in permuted orders (plm)"),
-        (["{}/one", "{}/foreign"], "foreign: it has another tokenizer than"),
+        (["{}/one", "{}/permuted"], "permuted: the checkpoint was trained to predict pieces in permuted orders (plm)"),
+        (["{}/one", "{}/foreign"], "foreign: its tokenizer differs from that of"),
         (
             ["{}/one", "--text", "{}/short.txt"],
-            "pieces are too few for a context of 256: give more, or lower --longest",
+            "pieces are too few for a context of 256: give more text, or lower --longest",
         ),
     ],
 )

@@ -98,7 +98,7 @@ def test_a_causal_model_scores_from_left_to_right_after_the_end_of_another_text(
             logits = run(causal.params, np.pad(read, (0, 16 - len(read)))[None])
             log_probs = jax.nn.log_softmax(logits)[np.arange(len(read) - 1), read[1:]]
             np.testing.assert_allclose(score.log_probs_OP, log_probs[None, len(before) :], atol=1e-5)
-    with pytest.raises(InputError, match=r"reads from left to right \(clm\), .*: left-to-right is the only order"):
+    with pytest.raises(InputError, match=r"reads from left to right \(clm\), so left-to-right is the only order"):
         score_texts(causal, [TEXT], "pseudo")
 
 
@@ -106,9 +106,12 @@ def test_a_causal_model_scores_from_left_to_right_after_the_end_of_another_text(
     ("orders", "said"),
     [
         ("backwards", r"`orders` backwards: give one or several of left-to-right, right-to-left, random:8"),
-        (["pseudo", "left-to-right"], r"`orders` pseudo, left-to-right: give one .* or pseudo by itself"),
+        (["pseudo", "left-to-right"], r"`orders` pseudo, left-to-right: give one .* or only pseudo"),
         ((), r"`orders` : give one"),
-        ("0 1 1", r"`orders` '0 1 1' must have each position of the 6 pieces once in text 0, which reads: ▁The"),
+        (
+            "0 1 1",
+            r"`orders` '0 1 1' must have each position of the 6 pieces exactly once in text 0, which reads: ▁The",
+        ),
     ],
 )
 def test_an_order_that_does_not_fit_is_named(model, orders, said):
@@ -119,11 +122,15 @@ def test_an_order_that_does_not_fit_is_named(model, orders, said):
 def test_texts_and_checkpoints_that_cannot_be_scored_are_named(model):
     uni = dataclasses.replace(model, model=dataclasses.replace(model.model, attn_type="uni"))
     for network, texts, said in (
-        (model, ["new", " "], "text 1: the tokenizer leaves nothing of it"),
-        (random_model(head=HEADS["regression"]), [TEXT], "has a head for regression, and no vocabulary scores"),
+        (model, ["new", " "], "text 1 has no pieces: the tokenizer removes all of it"),
+        (random_model(head=HEADS["regression"]), [TEXT], "has a head for regression and no vocabulary scores"),
         (random_model(), [TEXT], "has no tokenizer"),
         (uni, [TEXT], "reads in one direction"),
-        (dataclasses.replace(model, objective="mlm"), [TEXT], r"has learned masked pieces \(mlm\), each by itself"),
+        (
+            dataclasses.replace(model, objective="mlm"),
+            [TEXT],
+            r"trained to predict masked pieces \(mlm\), each by itself",
+        ),
     ):
         with pytest.raises(InputError, match=said):
             score_texts(network, texts)
@@ -189,9 +196,9 @@ def test_a_mistake_is_one_line_that_names_it_and_leaves_no_file(score, folder, t
     there.write_text("there\n")
     texts, lines = ("--texts", folder / "texts.txt"), ("--texts", folder / "texts.jsonl")
     for words, said in (
-        ((), "give either --texts, the names of files, or --sentences"),
+        ((), "give either --texts, names of files, or --sentences"),
         (("--texts", gap, "--out", tmp_path / "new.jsonl"), r"gap\.jsonl: line 3 is empty"),
-        ((*texts, "--max-len", "5"), r"texts\.txt: line 1: 6 pieces .* 5 at most: split it, or raise --max-len"),
+        ((*texts, "--max-len", "5"), r"texts\.txt: line 1 has 6 pieces .* more than 5: split it, or raise --max-len"),
         ((*lines, "--text-field", "s", "--id-field", "x"), r"name the ids by --id-field"),
         (("--sentences", "x", "--out", there), r"scores\.tsv exists: give another file, or --overwrite"),
         (("--sentences", "x", "--out", "scores.txt"), r"give a name that ends in \.jsonl or \.tsv"),

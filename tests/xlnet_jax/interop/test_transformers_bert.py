@@ -119,10 +119,10 @@ def test_files_of_old_versions_and_of_the_bare_network_are_read(tmp_path):
     old = {n.replace("LayerNorm.weight", "LayerNorm.gamma"): t for n, t in network.state_dict().items()}
     old = {n.replace("LayerNorm.bias", "LayerNorm.beta"): t for n, t in old.items()}
     torch.save(old | {"embeddings.position_ids": torch.arange(18)[None]}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"not whole: 5 missing: cls\.predictions.*--partial"):
+    with pytest.raises(InputError, match=r"incomplete: 5 missing: cls\.predictions.*--partial"):
         xlnet_jax.load(tmp_path)
     loaded = xlnet_jax.load(tmp_path, partial=True)
-    assert any("bert.pooler.dense stays behind" in note for note in loaded.notes)
+    assert any("bert.pooler.dense is dropped" in note for note in loaded.notes)
     expected = their_outputs(network, "BertModel").last_hidden_state
     real = MASK == 1
     np.testing.assert_allclose(loaded.hidden_states(IDS, MASK, SEGMENTS)[real], expected[real], rtol=0, atol=LOGITS)
@@ -131,14 +131,17 @@ def test_files_of_old_versions_and_of_the_bare_network_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type relative_key; there is absolute alone"),
-        ({"hidden_act": "silu"}, "hidden_act silu is none of gelu_new, gelu, relu"),
+        (
+            {"position_embedding_type": "relative_key"},
+            "position_embedding_type relative_key is not supported, only absolute",
+        ),
+        ({"hidden_act": "silu"}, "hidden_act silu is not supported, only gelu_new, gelu, relu"),
         ({"num_attention_heads": 5}, "num_attention_heads 5 does not divide hidden_size 24"),
-        ({"num_hidden_layers": 2}, "not whole: 16 unknown: bert.encoder.layer.2"),
+        ({"num_hidden_layers": 2}, "incomplete: 16 unknown: bert.encoder.layer.2"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings false"),
         ({"hidden_size": "wide"}, "config.json is damaged: "),
         ({"type_vocab_size": 3}, r"num-segments 3 \(type_vocab_size .* a text has two segments"),
-        ({"model_type": "deberta"}, "model_type deberta is none of xlnet, bert, roberta, albert, electra"),
+        ({"model_type": "deberta"}, "model_type deberta is not supported, only xlnet, bert, roberta, albert, electra"),
     ],
 )
 def test_settings_that_we_do_not_have_are_refused_by_name(tmp_path, changes, message):
@@ -194,7 +197,7 @@ def test_pretraining_starts_from_all_of_their_weights(tmp_path, pair_loss):
     ("config", "head", "message"),
     [
         (BERT, HEADS["question_answering"], "bert cannot hold this head for question_answering"),
-        (BERT, HeadConfig("classification", 3, "mean"), "head of summary mean: it reads its first token"),
+        (BERT, HeadConfig("classification", 3, "mean"), "head with summary mean: it reads its first token"),
         (dataclasses.replace(BERT, d_head=5), None, "cannot hold num_heads 4 x d_head 5"),
         (dataclasses.replace(ROBERTA, activation="relu"), None, "roberta cannot hold activation relu"),
         (dataclasses.replace(BERT, num_segments=0), None, "cannot hold a network without segments"),
@@ -202,7 +205,7 @@ def test_pretraining_starts_from_all_of_their_weights(tmp_path, pair_loss):
 )
 def test_what_they_cannot_hold_is_refused(tmp_path, config, head, message):
     model = random_model(config, head)
-    for form, refusal in (("hf", message), ("tf1", "original cannot hold")):
+    for form, refusal in (("hf", message), ("tf1", "2019 code cannot hold")):
         with pytest.raises(InputError, match=refusal):
             xlnet_jax.save(model, tmp_path / form, form)
     assert not list(tmp_path.iterdir())

@@ -129,7 +129,7 @@ def test_a_checkpoint_has_the_threshold_that_its_finetuning_was_given(pretrained
         assert there["problem_type"] == "multi_label_classification"
         for value, probabilities in again.predict(GOOD, seq_len=16):
             assert value == tuple(name for name, p in probabilities.items() if p >= 0.501)
-        with pytest.raises(InputError, match="the original has no head for multilabel"):
+        with pytest.raises(InputError, match="the 2019 code has no head for multilabel"):
             xlnet_jax.save(model, tmp_path / "tf1", "tf1")
 
 
