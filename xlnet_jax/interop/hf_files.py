@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import ml_dtypes  # noqa: F401 - teaches NumPy bfloat16, which safetensors asks it for
+import ml_dtypes  # noqa: F401 - registers bfloat16 with NumPy for safetensors
 import msgspec
 import numpy as np
 import safetensors
