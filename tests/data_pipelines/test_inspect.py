@@ -201,11 +201,11 @@ def test_a_window_is_found_that_fits_the_blocks_and_a_length_alone_takes_the_oth
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--row", "12"], "--row 12: a batch has the rows 0 to 11; --data.batch-size gives more"),
-        (["--preset", "huge"], "--preset huge: there is demo, small, base, long, large, large_v1"),
+        (["--row", "12"], "--row 12 must be from 0 to 11, or give a larger --data.batch-size"),
+        (["--preset", "huge"], "--preset huge must be one of demo, small, base, long, large, large_v1"),
         (["--data.seq-len", "512"], "blocks of 158 tokens cannot hold a window: data.seq-len 512"),
         (["--out", "missing/window.png"], "missing/window.png: there is no folder missing; create it"),
-        (["--out", "window.jpg"], "--out window.jpg: the picture is a PNG; give a name that ends in .png"),
+        (["--out", "window.jpg"], "--out window.jpg must end in .png: the picture is a PNG"),
     ],
 )
 def test_a_mistaken_setting_ends_in_one_line(folder, tmp_path, monkeypatch, words, message):
@@ -217,7 +217,7 @@ def test_a_mistaken_setting_ends_in_one_line(folder, tmp_path, monkeypatch, word
 
 def test_the_tokenizer_is_the_one_that_made_the_corpus(folder, tokenizer, tmp_path):
     shutil.copytree(folder, tmp_path / "corpus", ignore=shutil.ignore_patterns("tokenizer"))
-    with pytest.raises(InputError, match="there is no tokenizer in it; name the one it was made with by --tokenizer"):
+    with pytest.raises(InputError, match="has no tokenizer: give the one it was made with as --tokenizer"):
         inspect.main([str(tmp_path / "corpus")])
     other = Tokenizer(tokenizer.model, dataclasses.replace(tokenizer.settings, normalization="none"))
     other.save(tmp_path / "other")

@@ -1,4 +1,4 @@
-"""Show one window of a corpus, as text and as a picture of which rows see which keys."""
+"""Show one window of a corpus, as text and as a picture of which tokens each row of the network may see."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 CONFIG = "config.json"
 COLUMNS = 120
-"""width of what is printed where there is no terminal"""
+"""width of the output where there is no terminal"""
 
 
 @dataclass(frozen=True)
 class InspectSettings:
-    """Print a window of a batch, and draw which rows see which keys in it."""
+    """Print a window of a batch, and draw which tokens each row of the network may see."""
 
     corpus: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")]
-    """a prepared corpus, or the workdir of a run, whose settings are then used"""
+    """a prepared corpus, or the workdir of a run, to use its settings"""
     step: int = setting(0, at_least(0))
     """number of the batch"""
     row: int = setting(0, at_least(0))
@@ -54,19 +54,19 @@ class InspectSettings:
     seed: int | None = None
     """seed of the batches; None = the run's, or 0"""
     preset: str | None = None
-    """settings of the window; None = the run's, or those that fit the blocks of the corpus"""
+    """settings of the window; None = the run's, or settings that fit the blocks of the corpus"""
     objective: str | None = None
-    """objective of the batches, by its name; None = the run's, or the preset's"""
+    """objective of the batches; None = the run's, or the preset's"""
     mem_len: int | None = None
-    """positions of memory, as model.mem-len in training; None = as the other settings"""
+    """length of the memory, in positions, as --model.mem-len in training; None = from the other settings"""
     tokenizer: str | None = None
-    """tokenizer that the corpus was made with; None = the one beside it"""
+    """tokenizer of the corpus; None = the one in the corpus or the workdir"""
     around: int | None = setting(None, at_least(0))
-    """position of the window that the picture enlarges; None = the end of the reused part"""
+    """position around which a long window is enlarged; None = the end of the reused part"""
     out: str = "window.png"
-    """file for the picture"""
+    """file of the picture, a PNG"""
     data: DataConfig = field(default_factory=DataConfig)
-    """windows; where --data.seq-len is given alone, the lengths inside the window follow it"""
+    """windows; if only --data.seq-len is given, the lengths inside the window change in proportion"""
     given: Given = field(default=frozenset(), compare=False, repr=False)
 
 
@@ -84,24 +84,24 @@ class Inspection:
 def inspect_window(settings: InspectSettings) -> Inspection:
     """Draw the picture of a window, and return what the command prints about it.
 
-    Settings of `data` that are given, or that differ from their defaults, change the windows of the run, or those that
-    fit the corpus. Raises InputError for settings that cannot work.
+    Settings of `data` that are given, or that differ from their defaults, replace those of the run, or those that fit
+    the corpus. Raises InputError for settings that cannot work.
     """
     settings = with_plain_paths(settings)
     check_bounds(settings)
     out = Path(settings.out)
     if out.suffix.lower() != ".png":
-        raise InputError(f"`out` {out}: the picture is a PNG; give a name that ends in .png")
+        raise InputError(f"`out` {out} must end in .png: the picture is a PNG")
     demand_new_file(out, overwrite=True)
     corpus, run = _find(epath.Path(settings.corpus))
     tokenizer = _tokenizer(settings, corpus)
     config, origin = _config(settings, corpus, run)
     if settings.row >= config.data.batch_size:
         last = config.data.batch_size - 1
-        raise InputError(f"`row` {settings.row}: a batch has the rows 0 to {last}; `data.batch_size` gives more")
+        raise InputError(f"`row` {settings.row} must be from 0 to {last}, or give a larger `data.batch_size`")
     around = config.data.reuse_len if settings.around is None else settings.around
     if settings.around is not None and around >= config.data.seq_len:
-        raise InputError(f"`around` {around}: a window has the positions 0 to {config.data.seq_len - 1}")
+        raise InputError(f"`around` {around} must be a position of the window, from 0 to {config.data.seq_len - 1}")
     from data_pipelines.inspect import view_window
     from xlnet_jax.plots.window import draw_window
 
@@ -138,12 +138,12 @@ def _find(folder: epath.Path) -> tuple[Corpus, Config | None]:
     run, corpus = None, folder
     if not (folder / MANIFEST_FILE).is_file() and (folder / CONFIG).is_file():
         run = from_dict(Config, read_versioned(folder / CONFIG, "run"))
-        # A corpus that was prepared before the run is in another folder.
+        # A corpus that was prepared separately is in another folder.
         corpus = next((epath.Path(name) for name in run.corpus if is_corpus(name)), folder / "corpus")
     if not (corpus / MANIFEST_FILE).is_file():
         raise InputError(
-            f"corpus {folder}: neither a prepared corpus nor the workdir of a run: there is no "
-            f"{corpus / MANIFEST_FILE}; give what python -m data_pipelines.prepare wrote, or runs/..."
+            f"corpus {folder} is neither a prepared corpus nor the workdir of a run: there is no "
+            f"{corpus / MANIFEST_FILE}; give a folder that python -m data_pipelines.prepare wrote, or runs/..."
         )
     return Corpus(corpus), run
 
@@ -152,9 +152,7 @@ def _tokenizer(settings: InspectSettings, corpus: Corpus) -> Tokenizer:
     beside = (epath.Path(folder) / "tokenizer" for folder in (corpus.folder, settings.corpus))
     path = settings.tokenizer or next((path for path in beside if path.is_dir()), None)
     if path is None:
-        raise InputError(
-            f"corpus {corpus.folder}: there is no tokenizer in it; name the one it was made with by `tokenizer`"
-        )
+        raise InputError(f"corpus {corpus.folder} has no tokenizer: give the one it was made with as `tokenizer`")
     tokenizer = Tokenizer.load(path)
     corpus.demand(tokenizer, str(path))
     return tokenizer
@@ -174,7 +172,7 @@ def _config(settings: InspectSettings, corpus: Corpus, run: Config | None) -> tu
         data = give(config.data, settings.data, given, "data.")
     if data != config.data:
         origin += ", changed by `data`"
-    # Of the memory, no more than the windows of these blocks fill.
+    # These blocks may be too short to fill the memory: use only what they fill.
     fitting = max(windows.steps_per_block(corpus.block_len, data), 1)
     mem_len = min(config.model.mem_len, data.reuse_len * (fitting - 1))
     config = replace(
@@ -188,16 +186,16 @@ def _config(settings: InspectSettings, corpus: Corpus, run: Config | None) -> tu
 
 
 def _start(settings: InspectSettings, block_len: int, run: Config | None) -> tuple[Config, str]:
-    """Return the settings of the preset that is named, of the run, or of a preset that fits the blocks."""
+    """Return the settings of the given preset, of the run, or of a preset that fits the blocks."""
     if settings.preset is not None:
         if settings.preset not in PRESETS:
-            raise InputError(f"`preset` {settings.preset}: there is {', '.join(PRESETS)}")
+            raise InputError(f"`preset` {settings.preset} must be one of {', '.join(PRESETS)}")
         return PRESETS[settings.preset](), f"of the preset {settings.preset}"
     if run:
         return run, f"of the run {settings.corpus}"
     for name in ("demo", "small", "base"):
         if windows.block_len((config := PRESETS[name]()).data) == block_len:
-            return config, f"of the preset {name}, whose blocks are as long"
+            return config, f"of the preset {name}, whose blocks have this length"
     # A block of twice as many tokens holds three windows.
     fitting = [seq_len for seq_len in (512, 256, 128, 64, 32) if 2 * seq_len <= block_len]
     return _resize(PRESETS["demo"](), fitting[0] if fitting else 16), "fitted to the length of the blocks"

@@ -1,8 +1,8 @@
-"""Prediction of pieces: by the query stream in a permuted order (XLNet, sections 2.2 and 2.3), or by the content
-stream, masked (BERT) or from left to right (Transformer-XL).
+"""Loss of predicting pieces: with the query stream in a permuted order (XLNet, sections 2.2 and 2.3), or with the
+content stream, masked (BERT) or from left to right (Transformer-XL).
 
-The ranks of a batch say which row sees which key; the objectives differ in nothing else here (models/masks.py). The
-types that every loss shares stand first.
+Here the objectives differ only in the ranks of a batch, which decide who sees whom (models/masks.py). The types that
+all losses share come first.
 """
 
 from collections.abc import Mapping
@@ -25,25 +25,24 @@ DeviceBatch = dict[str, jax.Array]
 
 
 class BatchDropout(NamedTuple):
-    """Dropout of a batch, which may be a part of the global batch: the masks follow from both fields alone."""
+    """Dropout of a batch, or of a part of the global batch. The masks depend only on these two fields."""
 
     key: jax.Array  # of the step
-    example_B: jax.Array  # int32, place of each example in the global batch
+    example_B: jax.Array  # int32, index of each example in the global batch
 
 
 class Scored(NamedTuple):
-    """Loss of a batch as sums, so that the parts of a batch add up."""
+    """Loss of a batch as sums, so that parts of a batch can be added."""
 
     loss_sum: jax.Array  # float32, nats
     weight_sum: jax.Array  # float32, number of targets
     new_mems_ZBMD: jax.Array
-    row_losses: Mapping[str, jax.Array]  # float32: sums over rows of further losses, which are averaged over rows
-    row_measures: Mapping[str, jax.Array]  # float32: sums over rows of what is reported but not learned
+    row_losses: Mapping[str, jax.Array]  # float32: sums over rows of additional losses, averaged over rows
+    row_measures: Mapping[str, jax.Array]  # float32: sums over rows of values that are only reported
 
 
 class Objective(Protocol):
-    """Pure functions that a training step is made from. A batch has "target_weights"; the loss is a mean over their
-    sum."""
+    """Pure functions that make up a training step. A batch has "target_weights"; the loss is divided by their sum."""
 
     @property
     def mems(self) -> jax.ShapeDtypeStruct:
@@ -55,7 +54,7 @@ class Objective(Protocol):
         ...
 
     def cap_memory(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
-        """Return the batch with a memory of no more than the last `steps` batches, int32: earlier ones were skipped."""
+        """Return the batch with memory limited to the last `steps` batches (int32): earlier batches were skipped."""
         ...
 
     def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Scored:
@@ -64,15 +63,15 @@ class Objective(Protocol):
 
 
 def sum_over_rows(values_B: jax.Array, batch: DeviceBatch) -> jax.Array:
-    """Return the sum of what each row has; rows of held-out batches that have no block add nothing."""
+    """Return the sum over rows, without the padding rows of held-out batches."""
     return (values_B * batch["row_weights"]).sum() if "row_weights" in batch else values_B.sum()
 
 
 def apply(model: nn.Module, params: Any, dropout: BatchDropout | None, *arguments: Any, **settings: Any) -> Any:
     """Apply a network to its arguments; dropout None = none.
 
-    Every `Inputs` among them gets the places of its rows. An example may have several rows of input, one after the
-    other, as the options of a question.
+    Sets `example_B` in every `Inputs` among them. An example may have several consecutive rows of input, such as the
+    options of a question.
     """
     if dropout is None:
         return cast(Any, model.apply)({"params": params}, *arguments, train=False, **settings)
@@ -98,19 +97,19 @@ def objective_of(config: Config) -> Objective:
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """Loss (`Objective`) of every record that predicts pieces by one network."""
+    """Loss (`Objective`) of all objectives that predict pieces with a single network."""
 
     config: Config
 
     @property
     def mems(self) -> jax.ShapeDtypeStruct:
-        """Memory, [Z, B, M, D] in the compute type."""
+        """Memory, [Z, B, M, D], in the compute dtype."""
         m = self.config.model
         shape = (m.num_layers, self.config.data.batch_size, m.mem_len, m.d_model)
         return jax.ShapeDtypeStruct(shape, jnp.dtype(m.dtype))
 
     def init(self, key: jax.Array) -> Any:
-        """Return the parameters, from one row: they do not depend on the batch."""
+        """Return the parameters, initialized with one row, since they do not depend on the batch."""
         c, m, filling = self.config.data, self.config.model, objective_named(self.config.objective).filling
         spec = batch_spec(filling.fields, replace(c, emit="compact"))
         row = {name: jnp.zeros(shape, spec[name].dtype) for name, shape in shapes_of(spec, 1, c).items()}
@@ -124,13 +123,13 @@ class LanguageModel:
         return {**params, "pair_head": pair_head}
 
     def cap_memory(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
-        """Return the batch with mem_filled capped at what the last `steps` batches have written."""
-        # Count no more windows than fill the memory: int32 would overflow after some million steps.
+        """Return the batch with mem_filled limited to the positions that the last `steps` batches have written."""
+        # Limit the number of windows: int32 would overflow after some million steps.
         windows = jnp.minimum(steps, self.config.model.mem_len)
         return batch | {"mem_filled": jnp.minimum(batch["mem_filled"], self.config.data.reuse_len * windows)}
 
     def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Scored:
-        """Return the sum of the targets' cross-entropy and, with data.pair_loss, that of the pairs."""
+        """Return the summed cross-entropy of the targets and, with data.pair_loss, that of the pairs."""
         c = self.config
         inputs, at_BP = inputs_of(batch, c)
         network = {name: tree for name, tree in params.items() if name != "pair_head"}
@@ -152,14 +151,14 @@ class LanguageModel:
 
 
 def empty_memory(config: Config) -> jax.Array:
-    """Return the memory of rows that begin a block: zeros [Z, B, M, D] in the compute type."""
+    """Return the memory at the beginning of a block: zeros [Z, B, M, D] in the compute dtype."""
     mems = LanguageModel(config).mems
     return jnp.zeros(mems.shape, mems.dtype)
 
 
 def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | None]:
-    """Return the network's inputs from a compact or a dense batch, and the positions at which its content stream
-    predicts; None = the query stream predicts, or the content stream at every position."""
+    """Return the network's inputs from a compact or dense batch, and the positions at which the content stream
+    predicts. None = the query stream predicts, or the content stream predicts at every position."""
     model = config.model
     memory_BM = memory_in_use_BM(batch["mem_filled"], model.mem_len)
     attend_empty_memory = model.profile == "paper2019"
@@ -192,6 +191,6 @@ def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | N
 
 @jax.named_scope("vocabulary")
 def cross_entropy_BP(logits_BPV: jnp.ndarray, target_ids_BP: jnp.ndarray) -> jnp.ndarray:
-    """Return nats per target, float32."""
+    """Return the cross-entropy of each target in nats, float32."""
     of_target_BP1 = jnp.take_along_axis(logits_BPV, target_ids_BP[:, :, None], axis=-1)
     return jax.nn.logsumexp(logits_BPV, axis=-1) - of_target_BP1[:, :, 0]

@@ -1,6 +1,6 @@
-"""Settings of a pretraining run: presets, complete settings to start from; the objective that changes them; the lengths
-of a window's parts, which follow data.seq_len where nobody gives them, as a preset's values suit its own windows only;
-and what a command line or keywords of Python set beside them.
+"""Settings of a pretraining run: presets are complete settings to start from, the objective changes them, and a command
+line or Python keywords change them further. The lengths of a window's parts scale with data.seq_len unless they are
+given, because the values of a preset fit only its own window length.
 """
 
 import functools
@@ -32,21 +32,21 @@ LENGTHS = ("reuse_len", "perm_size", "num_predict")
 
 
 def following(config: C, start: Config, given: Collection[str]) -> C:
-    """Return the settings with the lengths that were not given in proportion to seq_len, as they are in `start`.
+    """Return the settings with lengths that were not given scaled with seq_len, from their values in `start`.
 
-    given: dotted names of settings, as `data.reuse-len`.
+    given: dotted names of settings, such as `data.reuse-len`.
     """
     scaled = _scaled(start, max(config.data.seq_len, 1))
     follow = [name for name in LENGTHS if f"data.{name.replace('_', '-')}" not in given]
     data = replace(config.data, **{name: getattr(scaled, name) for name in follow})
     if "perm_size" in follow and not _divides(data.perm_size, data) and _divides(start.data.perm_size, data):
-        data = replace(data, perm_size=start.data.perm_size)  # beside a reuse_len that was given
+        data = replace(data, perm_size=start.data.perm_size)  # it divides a reuse_len that was given
     return replace(config, data=data)
 
 
 def _scaled(start: Config, seq_len: int) -> DataConfig:
-    """Return the settings for windows of another length: as the objective derives them, such as 15 % of targets, where
-    `start` has them so, and otherwise in proportion."""
+    """Return the settings for windows of another length. If `start` has the lengths that its objective derives (such as
+    15% of targets), derive them again; otherwise scale them."""
     derive = objective_named(start.objective).start
     scaled = replace(start, data=resized(start.data, seq_len))
     return derive(scaled).data if _lengths(derive(start).data) == _lengths(start.data) else scaled.data
@@ -61,13 +61,13 @@ def _divides(perm_size: int, data: DataConfig) -> bool:
 
 
 def demo() -> Config:
-    """Minutes on two CPU cores: learns the embedded novels well past word frequencies."""
+    """2 x 128, for minutes on two CPU cores: learns much more than word frequencies from the novels of the package."""
     return Config(
         preset="demo",
         steps=1_000,
         model=ModelConfig(
             vocab_size=4_000, num_layers=2, d_model=128, num_heads=2, d_head=64, d_ff=512, mem_len=64,
-            # 0.02 suits a width of 1,024. Attention starts to matter when its output is no smaller than the residual:
+            # 0.02 is for a width of 1,024. Attention starts to matter when its output is as large as the residual:
             # 0.02 x sqrt(1024 / 128), and a little more because the run is short.
             init_std=0.08,
             # A few epochs do not overfit.
@@ -82,7 +82,7 @@ def demo() -> Config:
 
 
 def small() -> Config:
-    """6 x 256 at half the paper's window: for one accelerator."""
+    """6 x 256 with half the paper's window, for one accelerator."""
     return Config(
         preset="small",
         steps=200_000,
@@ -95,8 +95,8 @@ def small() -> Config:
 
 
 def base() -> Config:
-    """XLNet-Base, 12 x 768. The paper gives no schedule for it but BERT-Base's budget (section 3.4): batch 256,
-    1,000,000 updates, learning rate 1e-4, warmup 10,000."""
+    """XLNet-Base, 12 x 768. The paper names no schedule except BERT-Base's budget (section 3.4): batch 256, 1,000,000
+    updates, learning rate 1e-4, warmup 10,000."""
     return Config(
         preset="base",
         steps=1_000_000,
@@ -107,9 +107,9 @@ def base() -> Config:
 
 
 def long() -> Config:
-    """XLNet-Base with windows of 16,384 tokens and no memory: as many tokens a step as base, and as many targets a
-    token. A window packs documents that do not see each other. Orders are permuted in chunks of 1,024, so that the
-    targets of one chunk come in any order, and later chunks see those of earlier ones."""
+    """XLNet-Base with windows of 16,384 tokens and no memory, with as many tokens per step and targets per token as
+    base. A window packs documents that do not see each other. Orders are permuted in chunks of 1,024: the targets of
+    one chunk come in any order, and later chunks see earlier ones."""
     short = base()
     return replace(
         short,
@@ -118,7 +118,7 @@ def long() -> Config:
         data=DataConfig(
             batch_size=8, seq_len=16_384, reuse_len=0, window="sentences", pack=True, perm_size=1024,
             num_predict=2_720,
-            # Without memory nothing is gained by reading windows of a block one after the other.
+            # Without memory, reading the windows of a block in order has no benefit.
             windows_per_block=1,
         ),
         eval=EvalConfig(max_windows=512),
@@ -127,7 +127,7 @@ def long() -> Config:
 
 def large() -> Config:
     """XLNet-Large, 24 x 1024, with the paper's pretraining settings (appendix, hyperparameters for pretraining). Its 8
-    windows a TPU core are more than 16 GiB hold without remat."""
+    windows per TPU core do not fit into 16 GiB without remat."""
     return Config(preset="large", model=ModelConfig(dtype="bfloat16", remat="full"))
 
 
@@ -173,7 +173,8 @@ def roberta_base() -> Config:
 
 def albert_base() -> Config:
     """ALBERT-Base, second version: 11,683,584 parameters with its pooler; spans of up to three words, sentence order
-    (Lan et al. 2020, sections 3.1 and 4.1). Batches and schedule are BERT-Base's: LAMB, for its own, is not here."""
+    (Lan et al. 2020, sections 3.1 and 4.1). Batches and schedule are BERT-Base's, because ALBERT's need the optimizer
+    LAMB, which we do not have."""
     bert = bert_base()
     return replace(
         bert,
@@ -189,7 +190,7 @@ def albert_base() -> Config:
 
 
 def electra_small() -> Config:
-    """ELECTRA-Small, 12 x 256: 13,549,057 parameters with its detector, beside a generator of a quarter of its width
+    """ELECTRA-Small, 12 x 256: 13,549,057 parameters with its detector, and a generator of a quarter of its width
     (Clark et al. 2020, table 6)."""
     bert, config = bert_base(), RTD.start(base())
     return replace(
@@ -203,8 +204,8 @@ def electra_small() -> Config:
 
 def transformer_xl_wt103() -> Config:
     """Transformer-XL Standard on WikiText-103: 16 x 410, segments and memory of 150 (Dai et al. 2019, section 4.1; its
-    code's run_wt103_base.sh). The vocabulary is of pieces, with one softmax, where theirs is of words, in clusters; and
-    embeddings are as they are, where theirs are scaled by the root of the width."""
+    code's run_wt103_base.sh). Differences: a vocabulary of pieces with one softmax, instead of words in clusters, and
+    embeddings that are not scaled by the square root of the width."""
     config = CLM.start(base())
     return replace(
         config,
@@ -238,8 +239,8 @@ def transformer_xl_wt103_large() -> Config:
 
 
 def vanilla() -> Config:
-    """The 12-layer character transformer of Al-Rfou et al. (2019, section 3): causal, segments of 512 without memory;
-    positions are sinusoidal here, there are no auxiliary losses, and optimizer and schedule are those of base."""
+    """The 12-layer character transformer of Al-Rfou et al. (2019, section 3): causal, segments of 512 without memory.
+    Differences: sinusoidal positions, no auxiliary losses, and the optimizer and schedule of base."""
     config = CLM.start(base())
     return replace(
         config,
@@ -262,23 +263,21 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 
 def with_objective(config: Config, objective: str) -> Config:
-    """Return the settings for another objective, as its paper has them where it says so; sizes and optimizer stay.
-
-    Raises InputError where there is no such objective.
-    """
+    """Return the settings for another objective, as in its paper if the paper has them. Sizes and optimizer do not
+    change. Raises InputError for an unknown objective."""
     return config if objective == config.objective else objective_named(objective).start(config)
 
 
 def defaults_of(config: Config) -> Config:
-    """Return the settings of the run's preset and objective, before anything was set by hand."""
+    """Return the settings of the run's preset and objective, without what the user set."""
     return with_objective(PRESETS[config.preset](), config.objective)
 
 
 def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
     """Return the settings of a run from a command line, starting from its --preset and --objective.
 
-    Raises InputError on words that cannot be read, and on settings that contradict each other or would change nothing;
-    prints and exits on --help.
+    Raises InputError for words that cannot be read, and for settings that contradict each other or have no effect.
+    Prints help and exits on --help.
     """
     line = CommandLine.of(argv)
     config = parse_config_as(Config, line, prog, f"{description}\n\n{EXAMPLE}")
@@ -287,9 +286,9 @@ def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
 
 
 def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: str) -> C:
-    """Return the settings of a command that has more of its own. kind: a dataclass that extends Config.
+    """Return the settings of a command that adds its own to Config. kind: a dataclass that extends Config.
 
-    Raises InputError on words that cannot be read and on contradictions; prints and exits on --help.
+    Raises InputError for words that cannot be read and for contradictions. Prints help and exits on --help.
     """
     listed = "\n".join(f"  {record.name:7} {record.summary}" for record in OBJECTIVES)
     about = f"{description}\n\nobjectives:\n{listed}"
@@ -305,12 +304,12 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
 
 
 def preset(name: str = "demo", **settings: Any) -> Config:
-    """Return the settings of a preset with some of them replaced, for `pretrain` or a training loop of one's own.
+    """Return the settings of a preset with some of them replaced, for `pretrain` or your own training loop.
 
-    settings: fields of Config by name, sections as dictionaries: corpus="my.txt", steps=200, data={"batch_size": 8}.
-    As with the flags of `train`, the objective that is given says where other settings start from, and the parts of a
-    window follow data.seq_len where they are not given. Raises InputError on a preset, an objective or a
-    setting that does not exist, on a value out of its bounds, and on a setting that changes nothing.
+    settings: fields of Config by name, with sections as dictionaries: corpus="my.txt", steps=200,
+    data={"batch_size": 8}. As with the flags of `train`, an objective changes the settings to start from, and the parts
+    of a window scale with data.seq_len unless you give them. Raises InputError for an unknown preset, objective or
+    setting, for a value out of bounds, and for a setting that has no effect.
     """
     if name not in PRESETS:
         raise InputError(f"`preset` {name} must be one of {', '.join(PRESETS)}")
@@ -325,10 +324,10 @@ def preset(name: str = "demo", **settings: Any) -> Config:
 
 
 def refuse_unread(config: Config, given: Collection[str]) -> None:
-    """Raise InputError on a setting that was given and changes nothing beside the others."""
+    """Raise InputError for a setting that was given but has no effect together with the others."""
     for name, why in unread(config).items():
         if name in given:
-            raise InputError(f"{name} changes nothing: {why}; leave it out")
+            raise InputError(f"--{name} has no effect: {why}; leave it out")
 
 
 def _start(line: CommandLine) -> Config:

@@ -1,7 +1,8 @@
-"""Description of each objective for everything else: one record, with the settings that it starts from.
+"""One record per objective, which the rest of the code reads: starting settings, requirements, and the meaning of its
+loss.
 
-Records are read before any work starts (`--help`, checks of settings), so neither flax nor jax is imported here, and
-the class that computes the loss is named, not imported.
+`--help` and the checks of settings read the records, so this module imports neither flax nor jax, and names the class
+that computes the loss instead of importing it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from xlnet_jax.costs import PIECES, MultiplyAdds, add_counts, network_multiply_a
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.rules import least_new
 
-MASKED_SHARE = 0.15  # share of a window's pieces that are targets (Devlin et al. 2019, section 3.1)
+MASKED_SHARE = 0.15  # share of a window's tokens that are targets (Devlin et al. 2019, section 3.1)
 
 
 @dataclass(frozen=True)
@@ -33,26 +34,26 @@ class Record:
     filling: Filling
     """how windows become batches, and which stream predicts"""
     start: Callable[[Config], Config]
-    """return the settings for this objective from those of another; sizes and optimizer stay"""
+    """return the settings for this objective, given those of another; sizes and optimizer do not change"""
     attn_type: Literal["uni", "bi"]
-    """value of model.attn_type that it needs"""
+    """required value of model.attn_type"""
     positions: tuple[str, ...]
-    """values of model.positions that it can be learned with"""
+    """supported values of model.positions"""
     loss: Literal["likelihood", "targets", "pseudo"]
-    """meaning of the loss. likelihood: nats of text given the text before it, so that bits and perplexity follow a
-    character, byte and word, and every block is read once; targets: nats a predicted piece, and bits of a text of such
-    pieces; pseudo: nats a masked piece, from which no likelihood follows"""
+    """meaning of the loss. likelihood: nats of each token given the text before it; every block is read once, and bits
+    and perplexity per character, byte and word can be computed. targets: nats per predicted piece, and bits as if all
+    pieces had that loss. pseudo: nats per masked piece, which is not a likelihood"""
     order: Literal["any", "left to right"] | None
-    """order in which a checkpoint can be asked for pieces: any (scores, generation, gaps), left to right (scores and
-    generation), or none"""
+    """order in which a checkpoint can predict pieces: any (scores, generation, gaps), left to right (scores and
+    generation), or None (no predictions in an order)"""
     contradictions: Callable[[Config], Iterator[str]] = lambda config: iter(())
-    """yield the contradictions with other settings that do not follow from the fields above, one line each"""
+    """yield contradictions with other settings that the fields above do not cover, one line each"""
     loss_class: str = "language_model.LanguageModel"
-    """module of this package, and the class in it, that computes the loss: loaded when a run begins"""
+    """module of this package and class in it that computes the loss; imported when a run begins"""
     multiply_adds: Callable[[Config], dict[str, MultiplyAdds]] | None = None
-    """return the multiply-adds of one step by part of the network; None = those of the one network of the settings"""
+    """return the multiply-adds of one step by part of the network; None = count one network with these settings"""
     judges_tokens: bool = False
-    """True if checkpoints hold a detector (models/bert.py), and pieces are predicted by a generator beside it"""
+    """True if checkpoints hold a detector (models/bert.py), and a separate generator predicts pieces"""
 
 
 # ---- XLNet (Yang et al. 2019, sections 2.2 and 2.3) ------------------------------------------------------------------
@@ -63,18 +64,18 @@ def _plm_contradictions(config: Config) -> Iterator[str]:
     new = data.seq_len - data.reuse_len
     if data.perm_size > 0 and new >= least_new(data) and (data.reuse_len % data.perm_size or new % data.perm_size):
         yield (
-            f"data.perm-size {data.perm_size} must divide both parts of the window: data.reuse-len {data.reuse_len} "
-            f"and data.seq-len - data.reuse-len = {new}"
+            f"--data.perm-size {data.perm_size} must divide both parts of the window: --data.reuse-len "
+            f"{data.reuse_len} and seq-len - reuse-len = {new}"
         )
 
 
 PLM = Record(
     name="plm",
     summary="permutations (XLNet)",
-    title="Permutation language modelling",
+    title="Permutation language modeling",
     learns="pieces in permuted orders",
     filling=plm.FILLING,
-    # This does not undo another objective's settings: start from an XLNet preset.
+    # This does not undo the settings of another objective, so the config must come from an XLNet preset.
     start=lambda config: replace(config, objective="plm"),
     attn_type="bi",
     positions=("relative",),
@@ -102,7 +103,7 @@ def _start_mlm(config: Config) -> Config:
 MLM = Record(
     name="mlm",
     summary="masked pieces (BERT)",
-    title="Masked language modelling",
+    title="Masked language modeling",
     learns="masked pieces",
     filling=mlm.FILLING,
     start=_start_mlm,
@@ -128,13 +129,13 @@ def _start_clm(config: Config) -> Config:
 
 def _clm_contradictions(config: Config) -> Iterator[str]:
     if config.data.masking == "static":
-        yield "--objective clm with data.masking static: it masks nothing"
+        yield "--objective clm with --data.masking static: it masks nothing; leave it out"
 
 
 CLM = Record(
     name="clm",
     summary="the next piece (Transformer-XL)",
-    title="Causal language modelling",
+    title="Causal language modeling",
     learns="the next piece",
     filling=clm.FILLING,
     start=_start_clm,
@@ -154,7 +155,7 @@ def _start_rtd(config: Config) -> Config:
     return replace(
         masked,
         objective="rtd",
-        # Only BERT's encoder has embeddings of another width than its layers', which both networks can share.
+        # The networks share embeddings, whose width must differ from the layers': only BERT's encoder supports that.
         model=replace(masked.model, positions="learned"),
         data=replace(masked.data, mask_share=1.0, random_share=0.0, pair_loss="none"),
     )
@@ -162,14 +163,15 @@ def _start_rtd(config: Config) -> Config:
 
 def _rtd_contradictions(config: Config) -> Iterator[str]:
     if (pair_loss := config.data.pair_loss) != "none":
-        yield f"--objective rtd with data.pair-loss {pair_loss}: every token is judged, and no pair; it needs none"
+        yield f"--objective rtd with --data.pair-loss {pair_loss}: it classifies tokens, not pairs; give none"
     if (width := config.rtd.generator_of(config.model).d_model) < 1:
-        share = f"rtd.generator-share {config.rtd.generator_share:g}"
-        yield f"{share} of model.d-model {config.model.d_model} leaves a width of {width}"
+        share = f"--rtd.generator-share {config.rtd.generator_share:g}"
+        yield f"{share} of --model.d-model {config.model.d_model} leaves a generator of width {width}; give more"
 
 
 def _rtd_multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
-    """Return the multiply-adds of both networks: the generator alone scores pieces, and the network every token."""
+    """Return the multiply-adds of both networks: only the generator scores the vocabulary; the network scores every
+    token."""
     network = network_multiply_adds(config, query_rows=0)
     generator = replace(config, model=config.rtd.generator_of(config.model))
     width = config.model.d_model
@@ -185,7 +187,7 @@ def _rtd_multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
 
 RTD = Record(
     name="rtd",
-    summary="which pieces a generator has replaced (ELECTRA)",
+    summary="which tokens a generator has replaced (ELECTRA)",
     title="Replaced token detection: its generator",
     learns="which pieces are replaced",
     filling=rtd.FILLING,
@@ -205,7 +207,7 @@ RTD = Record(
 
 
 def _start_prefix(config: Config) -> Config:
-    # Ranks alone hide what a row must not see, so the network stays bidirectional. Memory works as for clm, with
+    # Ranks hide what a token must not see, so the network stays bidirectional. Memory works as for clm, with
     # data.reuse_len = data.seq_len: windows do not overlap, so no hidden state in memory has seen a later target.
     return replace(
         config,
@@ -217,16 +219,16 @@ def _start_prefix(config: Config) -> Config:
 
 def _prefix_contradictions(config: Config) -> Iterator[str]:
     if config.data.pack:
-        yield "--objective prefix with data.pack: a window has one prefix, and its other documents would have none"
+        yield "--objective prefix with --data.pack: only one document of a window would have a prefix; leave it out"
     if config.data.seq_len < 2:
-        yield f"data.seq-len {config.data.seq_len}: a prefix and the piece after it need at least 2 positions"
+        yield f"--data.seq-len {config.data.seq_len}: a prefix and a token after it need at least 2 positions"
 
 
 PREFIX = Record(
     name="prefix",
-    summary="the pieces behind a prefix that is read both ways (UniLM, T5)",
-    title="Prefix language modelling",
-    learns="the pieces behind a prefix",
+    summary="the tokens after a prefix that is read in both directions (UniLM, T5)",
+    title="Prefix language modeling",
+    learns="the pieces after a prefix",
     filling=prefix.FILLING,
     start=_start_prefix,
     attn_type="bi",

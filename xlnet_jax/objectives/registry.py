@@ -1,4 +1,4 @@
-"""An objective by its name: what contradicts it, its batches, and the FLOPs of one training step by it."""
+"""Look up an objective by name, check settings against it, make its batches, and count the FLOPs of a training step."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _BY_NAME = {record.name: record for record in OBJECTIVES}
 
 
 def objective_named(name: str, where: str = "--objective") -> Record:
-    """Return the objective of this name. Raises InputError, which begins with `where`, where there is none."""
+    """Return the objective of this name. Raises InputError, which begins with `where`, for an unknown name."""
     if name not in _BY_NAME:
         near = difflib.get_close_matches(name, _BY_NAME, 1)
         hint = f": did you mean {near[0]}?" if near else ""
-        raise InputError(f"{where} {name}: there is {', '.join(_BY_NAME)}{hint}")
+        raise InputError(f"{where} {name} must be one of {', '.join(_BY_NAME)}{hint}")
     return _BY_NAME[name]
 
 
@@ -37,12 +37,12 @@ def batch_source(
     split: SplitName = "train",
     max_windows: int | None = None,
 ) -> BatchSource:
-    """Return the batches that the objective of these settings draws from a corpus, as pretraining does.
+    """Return the batches that pretraining with these settings reads from a corpus.
 
-    corpus: made by `prepare_corpus`, or its folder. max_windows: most windows of held-out text, in whole batches; None
-    = all. `iterate(start, stop)` yields batches made ahead of time, each a pure function of (corpus, settings, seed,
-    number): dicts of NumPy arrays (docs/data.md). Raises InputError where the corpus cannot be read, or its blocks are
-    too short for a window.
+    corpus: made by `prepare_corpus`, or its folder. max_windows: largest number of held-out windows, in whole batches;
+    None = all. `iterate(start, stop)` yields batches, which are made ahead of time: dicts of NumPy arrays
+    (docs/data.md). Each is a pure function of (corpus, settings, seed, number). Raises InputError if the corpus cannot
+    be read or its blocks are too short for a window.
     """
     from data_pipelines.batches import BatchSource
     from data_pipelines.corpus import Corpus
@@ -63,13 +63,13 @@ def multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
 
 
 def step_flops(config: Config) -> int:
-    """Return the FLOPs of one step, two a multiply-add: what the model demands, and what utilisation (MFU) is a share
-    of. What remat computes again is not in it."""
+    """Return the FLOPs of one step, two per multiply-add, without those that remat repeats. Model FLOPs utilization
+    (MFU) counts these."""
     return total_flops(multiply_adds(config))
 
 
 def recomputed_flops(config: Config) -> int:
-    """Return the FLOPs that remat adds to a step: with `step_flops`, what the hardware does (HFU)."""
+    """Return the FLOPs that remat adds to a step. Hardware FLOPs utilization (HFU) counts them and `step_flops`."""
     return remat_flops(multiply_adds(config), config.model.remat)
 
 
@@ -92,73 +92,79 @@ def _network_contradictions(config: Config) -> Iterator[str]:
     if model.positions not in objective.positions:
         others = " or ".join(record.name for record in OBJECTIVES if model.positions in record.positions)
         yield (
-            f"--objective {objective.name} with model.positions {model.positions}: give --objective {others}, or start "
-            f"from a preset with {' or '.join(objective.positions)} ones"
+            f"--objective {objective.name} with --model.positions {model.positions}: give --objective {others}, or "
+            f"start from a preset with {' or '.join(objective.positions)} positions"
         )
     if model.network == "bert" and config.data.bidirectional:
-        yield "data.bidirectional with model.positions learned: places do not say which way a row reads; turn it off"
+        yield (
+            "--data.bidirectional with --model.positions learned: learned positions cannot show the reading direction; "
+            "give --data.no-bidirectional"
+        )
     yield from absolute_positions(model, config.data.seq_len)
     if model.attn_type != objective.attn_type:
-        why = {"uni": "a row must not see what it predicts", "bi": "rows must see what is on both sides"}
+        why = {"uni": "tokens must not see what they predict", "bi": "tokens must see both sides"}
         yield (
-            f"--objective {objective.name} with model.attn-type {model.attn_type}: {why[objective.attn_type]}; it "
-            f"needs {objective.attn_type}"
+            f"--objective {objective.name} with --model.attn-type {model.attn_type}: {why[objective.attn_type]}; give "
+            f"{objective.attn_type}"
         )
     if model.same_length and model.attn_type == "bi":
-        yield "model.same-length with model.attn-type bi: only a row that looks back alone (uni) has a length to keep"
+        yield "--model.same-length with --model.attn-type bi: it works only with causal attention (uni)"
     elif model.same_length and not model.mem_len:
-        yield "model.same-length with model.mem-len 0: every row would see itself alone; give it a memory"
+        yield "--model.same-length with --model.mem-len 0: every token would see only itself; give --model.mem-len"
 
 
 def _batch_contradictions(config: Config) -> Iterator[str]:
-    """Yield what contradicts the batches that the objective fills."""
+    """Yield settings that contradict the objective's batches."""
     data, filling = config.data, objective_named(config.objective).filling
     name = f"--objective {config.objective}"
     if data.pair_loss != "none" and data.window != "pairs":
-        yield f"data.pair-loss {data.pair_loss} with data.window {data.window}: there is no B; it needs pairs"
+        yield (
+            f"--data.pair-loss {data.pair_loss} with --data.window {data.window}: there is no segment B; give "
+            "--data.window pairs"
+        )
     if filling.stream == "content" and data.emit == "dense":
-        yield f"{name} with data.emit dense: a target_mapping asks the query stream, which it has not; leave it compact"
+        yield f"{name} with --data.emit dense: a target_mapping is for the query stream, which it lacks; give compact"
     if filling.stream == "content" and data.profile == "tf2":
-        yield f"{name} with data.profile tf2: it has no order in which <sep> and <cls> would come"
+        yield f"{name} with --data.profile tf2: the profile orders <sep> and <cls>, but the objective has no order"
     if filling.replaces and not data.mask_share + data.random_share:
-        yield "data.mask-share 0 with data.random-share 0: every target would be read as it is, and copied"
+        yield "--data.mask-share 0 with --data.random-share 0: the network would see, and copy, every target"
     if filling.target == "next":
         yield from _running_text_contradictions(config, name)
 
 
 def _running_text_contradictions(config: Config, name: str) -> Iterator[str]:
-    """Yield what contradicts the prediction of the next token of running text."""
+    """Yield settings that contradict predicting the next token of running text."""
     data, segments = config.data, config.model.num_segments
     if segments:
-        yield f"{name} with model.num-segments {segments}: its text has no A and B; it needs 0"
+        yield f"{name} with --model.num-segments {segments}: its windows have no segments A and B; give 0"
     if data.bidirectional:
-        yield f"{name} with data.bidirectional: reversed rows would learn from right to left; turn it off"
+        yield f"{name} with --data.bidirectional: reversed rows would learn right to left; give --data.no-bidirectional"
     if data.window != "text":
-        yield f"{name} with data.window {data.window}: text is read on and on, without A, B and <sep>"
+        yield f"{name} with --data.window {data.window}: it reads running text without segments; give text"
     if data.num_predict is not None:
-        yield f"{name} with data.num-predict {data.num_predict}: every position predicts; leave it None"
+        yield f"{name} with --data.num-predict {data.num_predict}: every position predicts; give None"
     if 0 < data.reuse_len < data.seq_len:
         yield (
-            f"{name} with data.reuse-len {data.reuse_len} in windows of {data.seq_len}: what lies behind it would be "
-            f"predicted twice; give {data.seq_len}, or 0 without memory"
+            f"{name} with --data.reuse-len {data.reuse_len} in windows of {data.seq_len}: the rest of the window would "
+            f"be predicted twice; give {data.seq_len}, or 0 without memory"
         )
 
 
 def unread(config: Config) -> dict[str, str]:
-    """Return the settings that change nothing beside the others, and why."""
+    """Return the settings that have no effect together with the others, and the reason for each."""
     model, targets, filling = config.model, config.data.targets, objective_named(config.objective).filling
     name = f"--objective {config.objective}"
     found: dict[str, str] = {}
     if not filling.replaces:
-        found |= dict.fromkeys(("data.mask-share", "data.random-share"), f"{name} replaces no piece")
+        found |= dict.fromkeys(("data.mask-share", "data.random-share"), f"{name} replaces no tokens")
     if filling.target == "next":
-        found["data.targets"] = f"{name} predicts every piece"
+        found["data.targets"] = f"{name} predicts every token"
     if filling.target == "next" or targets != "spans":
-        why = f"{name} draws none" if filling.target == "next" else f"data.targets {targets} has none"
-        found |= dict.fromkeys(("data.span-unit", "data.span-max"), f"it is of spans, and {why}")
+        why = f"{name} draws none" if filling.target == "next" else f"--data.targets is {targets}"
+        found |= dict.fromkeys(("data.span-unit", "data.span-max"), f"it is for spans, and {why}")
     if model.network != "bert":
-        why = f"it is of learned positions, and model.positions is {model.positions}"
+        why = f"it is for learned positions, and --model.positions is {model.positions}"
         found |= dict.fromkeys(("model.max-positions", "model.position-offset"), why)
     if model.positions != "relative":
-        found["model.untie-r"] = f"it is of relative positions, and model.positions is {model.positions}"
+        found["model.untie-r"] = f"it is for relative positions, and --model.positions is {model.positions}"
     return found

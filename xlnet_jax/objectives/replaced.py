@@ -1,5 +1,5 @@
-"""Replaced token detection: a generator learns masked pieces and puts samples in the place of its targets, and the
-network learns which tokens are not the text's own (ELECTRA, Clark et al. 2020, section 2)."""
+"""Replaced token detection (ELECTRA, Clark et al. 2020, section 2): a generator learns to predict masked pieces and
+replaces them with samples; the network learns which tokens were replaced."""
 
 from typing import Any
 
@@ -22,12 +22,12 @@ from xlnet_jax.objectives.language_model import (
 from xlnet_jax.settings.config import ModelConfig
 
 SHARED = ("word_embedding", "position_embedding", "segment_embedding", "embedding_norm")
-"""Arrays that the generator shares with the network (section 3.2; the paper's code shares the whole embedding)."""
+"""Arrays that generator and network share (section 3.2; the paper's code shares all embeddings)."""
 
 
 class ReplacedTokenDetection(LanguageModel):
-    """Loss (`Objective`) of two networks, without memory. Parameters: backbone and detector, the network;
-    generator, a `BertLM` without the arrays that it shares with the network."""
+    """Loss (`Objective`) of two networks without memory. Parameters: `backbone` and `detector` are the network;
+    `generator` is a `BertLM` without the shared arrays."""
 
     @property
     def generator(self) -> ModelConfig:
@@ -45,9 +45,8 @@ class ReplacedTokenDetection(LanguageModel):
         return {**network, "generator": {**generator, "backbone": own}}
 
     def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Scored:
-        """Return the sum of the generator's cross-entropy over its targets and, beside it, the network's over every
-        token, averaged in each row. Samples depend on the row's noise_seed alone, and pass no gradient back (section
-        2)."""
+        """Return the generator's cross-entropy, summed over its targets, and the network's, averaged over the tokens of
+        each row. Samples depend only on the row's noise_seed, and no gradient flows through them (section 2)."""
         c = self.config
         of_generator, of_network = _split_dropout(dropout)
         inputs, _ = inputs_of(batch, c)
@@ -82,7 +81,7 @@ class ReplacedTokenDetection(LanguageModel):
 
 
 def _split_dropout(dropout: BatchDropout | None) -> tuple[BatchDropout | None, BatchDropout | None]:
-    """Return dropout of the generator and of the network, each by a key of its own."""
+    """Return the dropout of the generator and of the network, with separate keys."""
     if dropout is None:
         return None, None
     of_generator, of_network = jax.random.split(dropout.key)
@@ -90,7 +89,7 @@ def _split_dropout(dropout: BatchDropout | None) -> tuple[BatchDropout | None, B
 
 
 def sample_BP(logits_BPV: jax.Array, noise_seed_B: jax.Array) -> jax.Array:
-    """Return pieces drawn from the generator, int32; a row's pieces do not depend on the other rows of its batch."""
+    """Return pieces sampled from the generator, int32. The samples of a row do not depend on other rows."""
 
     def of_row(logits_PV: jax.Array, seed: jax.Array) -> jax.Array:
         return jax.random.categorical(jax.random.key(seed), logits_PV)
@@ -99,7 +98,7 @@ def sample_BP(logits_BPV: jax.Array, noise_seed_B: jax.Array) -> jax.Array:
 
 
 def _put(ids_BL: jax.Array, positions_BP: jax.Array, is_target_BP: jax.Array, ids_BP: jax.Array) -> jax.Array:
-    """Return the tokens with other ids at the targets; padding slots change nothing."""
+    """Return the tokens with new ids at the targets. Padding slots change nothing."""
 
     def into_row(ids_L: jax.Array, places_P: jax.Array, new_P: jax.Array) -> jax.Array:
         return ids_L.at[places_P].set(new_P, mode="drop")

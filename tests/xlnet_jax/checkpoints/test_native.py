@@ -34,7 +34,7 @@ def change(file, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": "pln"}, r"metadata: objective pln: there is plm, .*: did you mean plm\?"),
+        ({"objective": "pln"}, r"metadata: objective pln must be one of plm, .*: did you mean plm\?"),
         ({"data": {"reuse_len": -1}}, r"at \$\.data\.reuse_len"),
         ({"format_version": 2}, "metadata has format_version 2: this xlnet_jax reads version 1 of checkpoint files"),
     ],

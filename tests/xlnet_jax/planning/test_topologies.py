@@ -54,7 +54,7 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
         ),
         ("--topology v3:2x2 --init runs/x", "--init: a plan reads no files"),
         ("--topolgy v3:2x2", "unknown setting --topolgy: did you mean --topology?"),
-        ("--topology v3:2x2 --data.perm-size 48", "data.perm-size 48 must divide both parts"),
+        ("--topology v3:2x2 --data.perm-size 48", "--data.perm-size 48 must divide both parts"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_compiled(argv, message):

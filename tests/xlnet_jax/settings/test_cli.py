@@ -160,10 +160,10 @@ def test_a_file_gives_what_a_command_demands_and_flags_replace_that_too(written)
 
 
 UNREAD = {
-    '{"data.mask_share": 0.5}': "data.mask-share changes nothing: --objective plm replaces no piece; leave it out",
-    '{"objective": "clm", "data.targets": "words"}': "data.targets changes nothing: --objective clm predicts every",
-    '{"objective": "mlm", "data.span-max": 3}': "data.span-max changes nothing: it is of spans, and data.targets pie",
-    '{"model.max-positions": 64}': "model.max-positions changes nothing: it is of learned positions, and model.pos",
+    '{"data.mask_share": 0.5}': "data.mask-share has no effect: --objective plm replaces no tokens; leave it out",
+    '{"objective": "clm", "data.targets": "words"}': "data.targets has no effect: --objective clm predicts every",
+    '{"objective": "mlm", "data.span-max": 3}': "data.span-max has no effect: it is for spans, and --data.targets i",
+    '{"model.max-positions": 64}': "model.max-positions has no effect: it is for learned positions, and --model",
 }
 
 
