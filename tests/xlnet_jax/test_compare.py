@@ -153,7 +153,7 @@ def test_contenders_and_seeds_can_be_added(compared, folder, tmp_path, ran):
 )
 def test_another_setting_in_the_same_folder_is_refused_by_name(more, difference, compared, folder, tmp_path, ran):
     shutil.copy(compared / "config.json", tmp_path)
-    with pytest.raises(InputError, match=f"holds another comparison.*{difference}"):
+    with pytest.raises(InputError, match=f"holds a different comparison.*{difference}"):
         compare.main(words(folder, tmp_path, *more.split()))
     assert ran == []
 

@@ -1,4 +1,4 @@
-"""Settings that can be compared: every objective, the rows of the paper's Table 6 (section 3.4), and the number of
+"""Contenders of a comparison: every objective and the rows of the paper's Table 6 (section 3.4), and the number of
 training steps that a budget pays for.
 """
 
@@ -19,13 +19,13 @@ def _with(config: Config, model: Mapping[str, Any] = {}, data: Mapping[str, Any]
 
 
 def _dae_transformer_xl(common: Config) -> Config:
-    """Return BERT's objective with memory, relative positions and texts read both ways."""
+    """Return BERT's objective with memory, relative positions and bidirectional data."""
     data = {"reuse_len": common.data.reuse_len, "bidirectional": common.data.bidirectional}
     return _with(MLM.start(common), model={"mem_len": common.model.mem_len}, data=data)
 
 
 def _plm_k7(common: Config) -> Config:
-    """Return the settings to predict one token in K = 7, with correspondingly more context."""
+    """Return settings that predict one token in K = 7, so that each has more context."""
     data = common.data
     fewer = None if data.num_predict is None else round(data.num_predict * data.mask_alpha / (7 * data.mask_beta))
     return _with(common, data={"mask_alpha": 7, "mask_beta": 1, "num_predict": fewer})
@@ -46,13 +46,13 @@ CONTENDERS: dict[str, Callable[[Config], Config]] = {
     # Clark et al. 2020
     "electra": RTD.start,
 }
-"""Functions from the settings that all contenders share, XLNet's, to those of each"""
+"""Functions from the shared settings, those of XLNet, to the settings of each contender"""
 
 Equal = Literal["tokens", "operations"]
 
 
 def step_tokens(config: Config) -> int:
-    """Return the number of tokens in the windows of one step, as papers count them: reused text counts again."""
+    """Return the number of tokens in the windows of one step; reused text counts again, as in papers."""
     return config.data.batch_size * config.data.seq_len
 
 
@@ -60,15 +60,15 @@ STEP_COST: dict[Equal, Callable[[Config], int]] = {"tokens": step_tokens, "opera
 
 
 def fit_to_budget(name: str, config: Config, budget: float, equal: Equal) -> Config:
-    """Return the settings of a contender with as many steps as the budget pays for; settings that count steps (warmup,
+    """Return the settings of a contender with as many steps as the budget pays for. Settings that count steps (warmup,
     decay, evaluation) keep their share of the run.
 
-    Raises InputError where the budget is below one step, or the settings contradict each other.
+    Raises InputError if the budget is below one step or the settings contradict each other.
     """
     cost = STEP_COST[equal](config)
     steps = int(budget // cost)
     if steps < 1:
-        raise InputError(f"--budget {budget:g} is less than one update of {name}, which takes {cost:,} {equal}")
+        raise InputError(f"--budget {budget:g} is less than one step of {name}, which costs {cost:,} {equal}")
     optimizer, share = config.optimizer, steps / config.steps
     warmup = round(share * optimizer.warmup_steps)
     decay = None if optimizer.decay_steps is None else max(round(share * optimizer.decay_steps), warmup + 1)

@@ -1,9 +1,10 @@
-"""Run a comparison: all its runs, one after the other, then the numbers of each contender over its seeds, as
-results.json, a table and a picture. Each run continues where it was stopped, and finished ones are skipped.
-WORKDIR/config.json holds the settings; WORKDIR/tokenizer and WORKDIR/corpus are shared by all contenders;
-WORKDIR/CONTENDER/seed-N/pretrained is a pretraining run, and WORKDIR/CONTENDER/seed-N/TASK a finetuning run. All
-runs share one process: jax starts once, and keeps the memory of an accelerator to itself. Runs do not affect each
-other, as each has its own programs and lock.
+"""Run a comparison: all its runs, one after the other, and then the results over seeds as results.json, a table and a
+picture. Stopped runs resume, and finished runs are skipped.
+
+WORKDIR/config.json holds the settings; all contenders share WORKDIR/tokenizer and WORKDIR/corpus.
+WORKDIR/CONTENDER/seed-N/pretrained is a pretraining run, and WORKDIR/CONTENDER/seed-N/TASK a finetuning run. All runs
+share one process, because jax reserves the memory of an accelerator for one. They do not affect each other: each has
+its own programs and lock.
 """
 
 import math
@@ -55,22 +56,22 @@ class Comparison:
     tokenizer: Tokenizer
 
     def folder(self, contender: str, seed: int, run: str = PRETRAINED) -> epath.Path:
-        """Return the folder of a run: of pretraining, or of a task."""
+        """Return the folder of a pretraining run, or of the run of a task."""
         return self.workdir.folder / contender / seed_folder(seed) / run
 
     def held_out(self, contender: str, seed: int) -> list[Mapping[str, Any]]:
-        """Return the records of the evaluations of a pretraining run, in order of their steps."""
+        """Return the records of a pretraining run's evaluations, by step."""
         records = read_records(Workdir(self.folder(contender, seed)).metrics)
         return [r for r in records if r["split"] == "validation" and "loss" in r]
 
 
 def compare(settings: CompareConfig) -> int:
-    """Run a comparison. Return 0 with the table and the picture written, or the exit code of a run that was stopped
-    with its state saved: the same command goes on from there."""
+    """Run a comparison. Return 0 after writing the table and the picture, or the exit code of a run that was stopped:
+    its state is saved, and the same command continues."""
     if settings.tpu:
         machine.demand_tpu()
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    _contenders(settings, shared_config(settings))  # refuse a budget that is too small before hours go into a text
+    _contenders(settings, shared_config(settings))  # refuse a small budget before hours of preparation
     comparison = _prepare(settings, console)
     for seed in settings.seeds:
         for name in comparison.contenders:
@@ -94,7 +95,7 @@ def _contenders(settings: CompareConfig, common: Config) -> dict[str, Config]:
 
 
 def _prepare(settings: CompareConfig, console: Console) -> Comparison:
-    """Prepare one tokenizer and one corpus for all, and refuse here what a later run would refuse."""
+    """Prepare the tokenizer and corpus of all runs, and refuse here what a later run would refuse."""
     text, common = Text.of(settings), shared_config(settings)
     tasks = finetune_configs(settings)
     for finetune_config in tasks.values():
@@ -106,16 +107,16 @@ def _prepare(settings: CompareConfig, console: Console) -> Comparison:
     workdir.lock()
     if workdir.config.exists() and (difference := list_differences(settings, workdir.settings(CompareConfig))):
         raise InputError(
-            f"workdir {workdir.folder} holds another comparison ({'; '.join(difference)}): give its settings, or "
-            "another --workdir"
+            f"workdir {workdir.folder} holds a different comparison ({'; '.join(difference)}): give the same settings, "
+            "or another --workdir"
         )
     workdir.write_settings(settings)
     tokenizer = text.find_tokenizer(common, given, workdir)
     contenders = _contenders(settings, replace(common, model=replace(common.model, vocab_size=tokenizer.vocab_size)))
-    # Blocks fit every contender there is, so that any of them can be added later.
+    # Blocks fit the windows of every contender, so that any contender can be added later.
     longest = max((contender(common) for contender in CONTENDERS.values()), key=lambda c: windows.block_len(c.data))
     corpus = text.find_corpus(longest, tokenizer, workdir)
-    console.print(f"tokenizer   {tokenizer.vocab_size:,} pieces\ncorpus      {corpus.folder}, of all contenders")
+    console.print(f"tokenizer   {tokenizer.vocab_size:,} pieces\ncorpus      {corpus.folder}, for all contenders")
     console.print(f"unknown     {corpus.unknown_share:.2%} of the training text are <unk>")
     for name, config in contenders.items():
         sharding.make_mesh(config)
@@ -128,7 +129,7 @@ def _prepare(settings: CompareConfig, console: Console) -> Comparison:
 
 
 def _run(name: str, seed: int, comparison: Comparison, console: Console) -> int:
-    """Pretrain a contender with one seed, and finetune it on all tasks. Return 0, or the exit code of a stop."""
+    """Pretrain a contender with one seed and finetune it on all tasks. Return 0, or the exit code of a stopped run."""
     config, pretrained = comparison.contenders[name], comparison.folder(name, seed)
     workdir = Workdir(pretrained)
     is_evaluated = config.steps in (r["step"] for r in comparison.held_out(name, seed))
@@ -152,9 +153,9 @@ def _run(name: str, seed: int, comparison: Comparison, console: Console) -> int:
 def collect_results(comparison: Comparison) -> dict[str, Any]:
     """Return the content of results.json.
 
-    Of each contender: the cost of one pretraining as `parameters`, steps (`updates`), `tokens`, FLOPs (`operations`)
-    and `passes` over the text; and over the seeds (`summarize`) its `held_out_loss`, in nats per target, its
-    `pair_loss`, in nats per window, where it has one, and the metric of each task on the held-out examples.
+    For each contender: the cost of one pretraining as `parameters`, steps (`updates`), `tokens`, FLOPs (`operations`)
+    and `passes` over the text. Over the seeds (`summarize`): `held_out_loss` in nats per target, `pair_loss` in nats
+    per window if there is one, and the metric of each task on held-out examples.
     `baselines` has the metric of each task's trivial answer.
     """
     settings, contenders = comparison.settings, {}
@@ -185,7 +186,7 @@ def collect_results(comparison: Comparison) -> dict[str, Any]:
 
 
 def _read_score(file: epath.Path, metric: str) -> float:
-    again = "delete it, and the same command measures again"
+    again = "delete it, and run the same command again"
     metrics = read_versioned(file, "results", Results, again).metrics
     if metric not in metrics:
         raise InputError(f"{file} is damaged: it has no {metric}; {again}")
@@ -198,14 +199,14 @@ def _read_baseline(file: epath.Path, metric: str) -> float | None:
 
 
 def summarize(by_seed: Mapping[int, float]) -> dict[str, Any]:
-    """Return one number over several seeds: each of them, their mean and their sample deviation, None with one seed."""
+    """Return a value over seeds: each seed's, the mean, and the sample deviation (None for one seed)."""
     values = list(by_seed.values())
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return {"seeds": dict(by_seed), "mean": float(np.mean(values)), "deviation": deviation}
 
 
 def make_table(results: Mapping[str, Any]) -> str:
-    """Return the results as a table in Markdown, with notes on its numbers."""
+    """Return the results as a Markdown table, with notes."""
     contenders, metrics, seeds = results["contenders"], results["metrics"], list(map(str, results["seeds"]))
     losses = ["held_out_loss"] + ["pair_loss"] * any("pair_loss" in numbers for numbers in contenders.values())
     names = {"held_out_loss": "held-out loss", "pair_loss": "pair loss"}
@@ -223,15 +224,15 @@ def make_table(results: Mapping[str, Any]) -> str:
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     return (
         f"{table}\nBudget: {results['budget']:,.0f} {results['equal']} each. {over}\n"
-        "Held-out loss is in nats per target of a contender's own objective: losses of different objectives do not "
-        "compare. Tasks do.\n"
+        "Held-out loss is in nats per target of each contender's objective: do not compare losses of different "
+        "objectives. Compare tasks.\n"
         + "The baseline of a task is what an answer scores that reads no text, such as the most frequent label.\n"
         * bool(metrics)
     )
 
 
 def show_summary(numbers: Mapping[str, Any] | None) -> str:
-    """Return what `summarize` returns as a cell of a table; empty for None."""
+    """Format a value of `summarize` as a table cell; empty for None."""
     if numbers is None:
         return ""
     deviation = numbers["deviation"]
@@ -239,7 +240,7 @@ def show_summary(numbers: Mapping[str, Any] | None) -> str:
 
 
 def draw_picture(comparison: Comparison, results: Mapping[str, Any], path: epath.Path) -> None:
-    """Write a PNG of the held-out losses, over the cost so far, and of the scores of each task."""
+    """Write a PNG of the held-out losses over the cost so far, and of the scores of each task."""
     settings, losses = comparison.settings, {}
     for name, config in comparison.contenders.items():
         cost = STEP_COST[settings.equal](config)

@@ -1,4 +1,4 @@
-"""Settings of a comparison: contenders, cost and tasks. Imports no jax."""
+"""Settings of a comparison: contenders, cost and tasks. Does not import jax."""
 
 import dataclasses
 import difflib
@@ -24,28 +24,28 @@ _LATER = "what is pretrained here"
 
 @dataclass(frozen=True)
 class CompareConfig(Config):
-    """A comparison. All contenders share the settings of pretraining, and each changes those that define it. Settings
-    that count steps (optimizer.warmup-steps, optimizer.decay-steps, eval.every-steps) refer to a run of `steps`, and
-    keep their share of each contender's steps."""
+    """A comparison. All contenders share the settings of pretraining, except those that define a contender.
+    --optimizer.warmup-steps, --optimizer.decay-steps and --eval.every-steps refer to a run of --steps, and are scaled
+    to the steps of each contender."""
 
     objectives: tuple[str, ...] = operational(("plm", "mlm", "clm"), "common")
     """contenders, separated by commas or spaces: any --objective, or bert, dae-transformer-xl, plm-k7, plm-no-memory,
     plm-no-spans, plm-no-bidirectional, plm-next, vanilla, electra"""
-    budget: float = setting(0.0, above(0, "give what each contender may cost, as 2e6"), "common")
-    """cost of each pretraining, in the unit of --equal; each contender gets as many steps as fit"""
+    budget: float = setting(0.0, above(0, "give the cost of each contender, such as 2e6"), "common")
+    """cost of each pretraining, in the unit of --equal; it decides how many steps a contender gets"""
     equal: Literal["tokens", "operations"] = setting("tokens", "common")
-    """unit in which all pretrainings cost the same: tokens in the windows that are read, or FLOPs of the einsums"""
+    """unit of --budget: tokens in the windows, or FLOPs of all einsums"""
     seeds: tuple[int, ...] = operational((0,), at_least(0), "common")
-    """seeds; each is one pretraining of each contender and one finetuning of it on each task"""
+    """seeds; for each one, every contender is pretrained once and finetuned once per task"""
     tasks: tuple[str, ...] = operational((), "common")
-    """tasks that every pretrained network is finetuned on, as NAME=FOLDER, such as sst-2=glue/SST-2; the folder has the
-    files to learn from and to be measured on by their published names, or train and dev"""
+    """tasks to finetune on, as NAME=FOLDER, such as sst-2=glue/SST-2; the files in the folder have their published
+    names, or are called train and dev"""
     finetune: tuple[str, ...] = operational((), "common")  # identity compares the resulting settings of each task
-    """settings of finetuning, as steps=300 for all tasks or cola.steps=300 for one; else they are each task's own"""
+    """settings of finetuning: steps=300 for all tasks, cola.steps=300 for one; the rest are defaults of the task"""
 
 
 def parse_comparison(argv: Sequence[str], prog: str, description: str) -> CompareConfig:
-    """Return the comparison that a command line asks for. Raises InputError where it cannot be run."""
+    """Return the comparison of a command line. Raises InputError if it cannot be run."""
     settings = presets.parse_config_as(CompareConfig, argv, prog, description)
     names = [name for word in settings.objectives for name in word.split(",") if name]
     settings = replace(settings, objectives=tuple(names))
@@ -53,7 +53,7 @@ def parse_comparison(argv: Sequence[str], prog: str, description: str) -> Compar
         raise InputError(broken)
     finetune_configs(settings)
     if machine.place_of(settings):
-        raise InputError("compare runs on one host: give each host contenders of its own, and its own `workdir`")
+        raise InputError("compare runs on one host: give each host different `objectives` and its own `workdir`")
     return settings
 
 
@@ -68,8 +68,8 @@ def task_folders(settings: CompareConfig) -> dict[str, str]:
 
 
 def finetune_configs(settings: CompareConfig) -> dict[str, FinetuneConfig]:
-    """Return the settings of each task, without the checkpoint that it starts from and the folder of its runs. Raises
-    InputError where they contradict each other, or name no examples."""
+    """Return the finetuning settings of each task, without checkpoint and workdir. Raises InputError if they contradict
+    each other or there are no examples."""
     found = {}
     for task, folder in task_folders(settings).items():
         train = _find_files(task, folder, ("train",))
@@ -78,7 +78,7 @@ def finetune_configs(settings: CompareConfig) -> dict[str, FinetuneConfig]:
         try:
             config = parser.parse(FinetuneConfig, words, "", "", DEFAULTS[task]())
             if ours := config.given.intersection(_OURS):
-                raise InputError(f"{', '.join(sorted(ours))}: a comparison sets it by itself; leave it out")
+                raise InputError(f"{', '.join(sorted(ours))} is set by the comparison; leave it out")
             found[task] = replace(config, train=train, eval=held_out, tpu=settings.tpu)
             validate_finetuning(replace(found[task], init=_LATER))
         except InputError as mistake:
@@ -87,14 +87,14 @@ def finetune_configs(settings: CompareConfig) -> dict[str, FinetuneConfig]:
 
 
 def list_differences(ours: CompareConfig, theirs: CompareConfig) -> list[str]:
-    """Return 'name: their value -> our value' for each setting in which the runs of two comparisons differ. Contenders,
-    seeds and tasks may differ: their runs have folders of their own."""
+    """Return a line for each setting in which two comparisons differ. Contenders, seeds and tasks may differ, because
+    their runs have separate folders."""
     found = identity_difference(ours, theirs)
     of_ours, of_theirs = finetune_configs(ours), finetune_configs(theirs)
     for task in of_ours.keys() & of_theirs.keys():
         here, there = of_ours[task], of_theirs[task]
         found += [f"finetune {task}.{setting}" for setting in identity_difference(here, there)]
-        # A finetuning run compares the resulting steps and examples, but a finished run is not compared again.
+        # A finetuning run checks its steps and examples, but a finished run is skipped without that check.
         for name, new, old in (
             (f"tasks {task}", task_folders(ours)[task], task_folders(theirs)[task]),
             (f"finetune {task}.epochs", here.epochs, there.epochs),
@@ -109,47 +109,47 @@ def _contradictions(settings: CompareConfig) -> Iterable[str]:
         for name in names:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1, 0.5)
-                hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+                hint = f"did you mean {near[0]}?" if near else f"give some of {', '.join(known)}"
                 yield f"--{flag} {name}: {hint}"
     for task, folder in folders.items():
         if not folder:
-            yield f"--tasks {task} has no data: name the folder of its examples, as {task}=FOLDER"
+            yield f"--tasks {task} has no data: give the folder of its examples, as {task}=FOLDER"
         if task == "ranking":
-            yield "--tasks ranking: its documents, queries and judgements are no folder of examples; finetune ranks"
+            yield "--tasks ranking: compare cannot read documents, queries and judgements; use xlnet_jax.finetune"
     if settings.finetune and not folders:
-        yield f"--finetune {' '.join(settings.finetune)}: there is nothing to finetune on; name --tasks"
+        yield f"--finetune {' '.join(settings.finetune)}: there are no tasks to finetune on; give --tasks"
     tasks = [word.partition("=")[0] for word in settings.tasks]
     for flag, values in (("objectives", settings.objectives), ("seeds", settings.seeds), ("tasks", tasks)):
         if len(set(values)) < len(values) or not (values or flag == "tasks"):
-            yield f"--{flag} {' '.join(map(str, values))}: give one or more, each once"
+            yield f"--{flag} {' '.join(map(str, values))}: give at least one, and none twice"
     if settings.objective != Config().objective:
         yield (
-            f"--objective {settings.objective}: compare starts from the settings of XLNet, as --preset demo, small, "
-            "base or large have them, and --objectives names who is compared"
+            f"--objective {settings.objective}: compare starts from a preset of XLNet (--preset demo, small, base or "
+            "large); name what to compare with --objectives"
         )
     for flag, instead in (
-        ("seed", "--seeds are those of the runs"),
-        ("init", "every contender begins with weights of its own"),
-        ("trace_steps", "trace one contender's run, by the settings that its config.json holds"),
+        ("seed", "give --seeds instead"),
+        ("init", "every contender starts from random weights; leave it out"),
+        ("trace_steps", "trace the run of one contender, with the settings in its config.json"),
     ):
         if getattr(settings, flag):
-            yield f"--{flag} {getattr(settings, flag)}: {instead}"
+            yield f"--{flag.replace('_', '-')} {getattr(settings, flag)}: {instead}"
 
 
 def _words_of_task(task: str, settings: CompareConfig) -> list[str]:
-    """Return the words of --finetune for a task: first those for all tasks, then its own, which win."""
+    """Return the words of --finetune for a task: first those for all tasks, then its own, which override them."""
     tasks = task_folders(settings)
     own = [word.removeprefix(f"{task}.") for word in settings.finetune if word.startswith(f"{task}.")]
     return [word for word in settings.finetune if word.partition(".")[0] not in tasks] + own
 
 
 def _find_files(task: str, folder: str, stems: Sequence[str]) -> tuple[str, ...]:
-    """Return the example files with these stems; the folder itself for tasks that find their own files in it."""
+    """Return the example files with these stems, or the folder for tasks that find their files in it."""
     if folder.startswith("tfds:"):
         return (folder,)
     path = Path(folder).expanduser()
     if not path.is_dir():
-        raise InputError(f"--tasks {task}={folder}: there is no such folder; it is to hold the task's examples")
+        raise InputError(f"--tasks {task}={folder}: there is no such folder; give the folder of the task's examples")
     if DEFAULTS[task]().head.task in ("classification", "regression", "multilabel"):
         return (str(path),)
     there = {stem: [str(p) for p in sorted(path.iterdir()) if p.name.partition(".")[0] == stem] for stem in stems}

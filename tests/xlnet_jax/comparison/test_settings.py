@@ -55,15 +55,15 @@ def test_a_task_whose_folder_moved_is_named(examples):
     ("command", "line"),
     [
         ("--objectives plm,mlmm --budget 1", "--objectives mlmm: did you mean mlm?"),
-        ("--objectives plm plm --budget 1", "--objectives plm plm: give one or more, each once"),
-        ("--objectives plm", "`budget` 0.0 must be above 0: give what each contender may cost, as 2e6"),
-        (GOOD + " --seed 3", "--seed 3: --seeds are those of the runs"),
-        (GOOD + " --objective clm", "--objective clm: compare starts from the settings of XLNet"),
-        (GOOD + " --tasks sst-2", "--tasks sst-2 has no data: name the folder of its examples, as sst-2=FOLDER"),
+        ("--objectives plm plm --budget 1", "--objectives plm plm: give at least one, and none twice"),
+        ("--objectives plm", "`budget` 0.0 must be above 0: give the cost of each contender, such as 2e6"),
+        (GOOD + " --seed 3", "--seed 3: give --seeds instead"),
+        (GOOD + " --objective clm", "--objective clm: compare starts from a preset of XLNet"),
+        (GOOD + " --tasks sst-2", "--tasks sst-2 has no data: give the folder of its examples, as sst-2=FOLDER"),
         (GOOD + " --tasks sst2={x}", "--tasks sst2: did you mean sst-2?"),
-        (GOOD + " --tasks ranking={x}", "--tasks ranking: its documents, queries and judgements are no folder"),
+        (GOOD + " --tasks ranking={x}", "--tasks ranking: compare cannot read documents, queries and"),
         (GOOD + " --tasks sst-2={x} --finetune stepz=3", "--finetune sst-2: unknown setting --stepz: did you mean"),
-        (GOOD + " --tasks sst-2={x} --finetune init=runs/x", "--finetune sst-2: init: a comparison sets it by itself"),
+        (GOOD + " --tasks sst-2={x} --finetune init=runs/x", "--finetune sst-2: init is set by the comparison"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_ends_in_one_line(command, line, examples):
@@ -73,7 +73,7 @@ def test_what_cannot_be_compared_ends_in_one_line(command, line, examples):
 
 def test_several_hosts_are_refused(monkeypatch):
     monkeypatch.setattr(machine, "place_of", lambda config: DistributedConfig(num_processes=2))
-    with pytest.raises(InputError, match="compare runs on one host: give each host contenders of its own"):
+    with pytest.raises(InputError, match="compare runs on one host: give each host different `objectives`"):
         compare.main(GOOD.split())
 
 
@@ -108,7 +108,7 @@ def test_what_counts_updates_keeps_its_share(decay_steps, steps, counts):
 
 
 def test_a_budget_below_one_update_is_refused_with_what_one_costs():
-    with pytest.raises(InputError, match=r"--budget 2047 is less than one update of plm, which takes 2,048 tokens"):
+    with pytest.raises(InputError, match=r"--budget 2047 is less than one step of plm, which costs 2,048 tokens"):
         fit_to_budget("plm", demo(), 2047, "tokens")
 
 
