@@ -1,10 +1,10 @@
-"""Held-out loss by the place of a target in its window, and what a target sees there.
+"""Measure the held-out loss by position in the window, and how many pieces a target sees there.
 
     python -m benchmarks.by_position runs/plm runs/plm-no-memory [--max-windows 4096]
 
-Each argument is a pretraining run of this project whose corpus is there. The table has, for each eighth of a window,
-the share of all targets that are there, the pieces of its window that a target sees, and the loss in nats with each
-run. Without memory a target at the beginning of a window sees little of the text before it.
+Each argument is a pretraining run whose corpus still exists. The table has a row for each eighth of a window: its share
+of all targets, the number of pieces of its window that a target sees, and the loss of each run in nats. Without memory,
+targets at the beginning of a window see little of the text before them.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from xlnet_jax.settings.config import Config
 from xlnet_jax.training.evaluation import held_out_batches
 
 PARTS = 8
-"""of a window, a row of the table each"""
+"""of a window; each is a row of the table"""
 
 
 class ByPosition(NamedTuple):
@@ -35,7 +35,7 @@ class ByPosition(NamedTuple):
 
     targets: np.ndarray
     seen: np.ndarray
-    """pieces of its window that a target sees"""
+    """number of pieces of the window that a target sees"""
     loss: np.ndarray
     """nats"""
 
@@ -60,7 +60,7 @@ def main() -> None:
 def measured(run_folder: str, max_windows: int) -> ByPosition:
     """Return the sums of a run over its held-out text."""
     pretrained, run = load(run_folder), Run.of(run_folder)
-    assert run, f"{run_folder} is no run"
+    assert run, f"{run_folder} is not a run"
     corpus = run.corpus()
     assert corpus, f"the corpus of {run_folder} is gone"
     assert pretrained.tokenizer
@@ -70,7 +70,7 @@ def measured(run_folder: str, max_windows: int) -> ByPosition:
 
 
 def sums(config: Config, params: Any, batches: Sequence[Batch]) -> ByPosition:
-    """Return the sums over batches that follow each other, with memory carried from one to the next."""
+    """Return the sums over consecutive batches, which pass memory to each other."""
     totals = ByPosition(*(np.zeros(config.data.seq_len) for _ in ByPosition._fields))
     mems_ZBMD = empty_memory(config)
     for batch in batches:

@@ -1,9 +1,9 @@
-"""Pretrain the Chinese network of benchmarks/eight_tasks.py on a handbook and the text of two tasks, not their labels.
+"""Pretrain the Chinese network of benchmarks/eight_tasks.py on a handbook and the text of two tasks, without labels.
 
     python -m benchmarks.chinese HANDBOOK DATA [--workdir runs/zh]
 
-HANDBOOK is a text in Chinese; DATA has chnsenticorp/train.tsv and people_daily_ner/train.txt. Of these no part that is
-evaluated is read. A character is a piece: the labels of people_daily_ner are those of characters.
+HANDBOOK is a text in Chinese; DATA has chnsenticorp/train.tsv and people_daily_ner/train.txt. The network does not read
+the evaluation files. A piece is a character, because people_daily_ner labels characters.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def reviews_of(table: str) -> Iterator[str]:
-    """Yield the text of each row of ChnSentiCorp, as a document."""
+    """Yield the text of each row of ChnSentiCorp as a document."""
     for row in csv.DictReader(table.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE):
         yield row["text_a"].strip()
 

@@ -1,16 +1,16 @@
-"""Likelihood of words that depend on each other, in an order (XLNet) and each by itself (BERT): paper, section 2.6.
+"""Compare the likelihood of dependent words predicted in an order (XLNet) and independently (BERT): paper, section 2.6.
 
     python -m benchmarks.dependent_targets --plm runs/plm --mlm runs/mlm --train TRAIN.txt --held-out NOVEL.txt
 
-The runs are pretrainings of the two objectives with one tokenizer, on equal text and with equal sizes. From a held-out
-novel come spans of words that depend on each other: names of several words, numbers, and collocations (adjacent words
-with a high pointwise mutual information in the training text), and adjacent words at random beside them. Each span is
-predicted from CONTEXT pieces on either side:
+The runs are pretraining runs of the two objectives with the same tokenizer, text and sizes. The spans come from a
+held-out novel: names of several words, numbers, collocations (adjacent words with a high pointwise mutual information
+in the training text) and, for comparison, random adjacent words. Each span is predicted from CONTEXT pieces on either
+side:
 
-- plm, in order: each piece sees the pieces of the span before it;
-- plm, each by itself, and mlm: no piece of the span sees another, and log-probabilities add up.
+- plm, in order: each piece sees the earlier pieces of the span;
+- plm, each by itself, and mlm: no piece of the span sees another, and log-probabilities are added.
 
-Prints the mean log-likelihood of a span in nats, and differences with 95 % bootstrap intervals over spans.
+Prints the mean log-likelihood of a span in nats, and differences with 95% bootstrap intervals over spans.
 """
 
 import argparse
@@ -54,7 +54,7 @@ NUMBERS = frozenset(
 
 
 class Span(NamedTuple):
-    """Words begin to end of a document, `end` not among them."""
+    """Words of a document from `begin` to `end`, without `end`."""
 
     kind: str
     begin: int
@@ -66,7 +66,7 @@ def bare(word: str) -> str:
 
 
 def names(words: Sequence[str]) -> Iterator[Span]:
-    """Yield runs of two capitalised words or more inside a sentence."""
+    """Yield runs of at least two capitalized words inside a sentence."""
     is_name = [
         bool(re.match(r"[A-Z][a-z]", word)) and i > 0 and not SENTENCE_ENDS.search(words[i - 1])
         for i, word in enumerate(words)
@@ -79,7 +79,7 @@ def names(words: Sequence[str]) -> Iterator[Span]:
 
 
 def numbers(words: Sequence[str]) -> Iterator[Span]:
-    """Yield runs of two number words or more, "and" inside them included."""
+    """Yield runs of at least two number words, which may contain "and"."""
     counts = [bare(word) in NUMBERS or word.strip(",.").isdecimal() for word in words]
     for i in range(1, len(words) - 1):
         counts[i] |= bare(words[i]) == "and" and counts[i - 1] and bare(words[i + 1]) in NUMBERS
@@ -94,15 +94,15 @@ def _runs(kind: str, holds: Sequence[bool]) -> Iterator[Span]:
 
 
 def collocations(words: Sequence[str], associated: frozenset[tuple[str, str]]) -> Iterator[Span]:
-    """Yield adjacent words that the training text has associated."""
+    """Yield adjacent words that the training text associates."""
     for i, pair in enumerate(pairwise(map(bare, words))):
         if pair in associated and words[i] == bare(words[i]) and words[i + 1][0].islower():
             yield Span("collocation", i, i + 2)
 
 
 def associated_pairs(text: str, at_least: int = 30, information: float = 6.0) -> frozenset[tuple[str, str]]:
-    """Return the adjacent words whose pointwise mutual information in a text is at least `information` nats, among
-    pairs that occur `at_least` times."""
+    """Return pairs of adjacent words that occur `at_least` times in a text and have a pointwise mutual information of
+    at least `information` nats."""
     words = [bare(word) for word in text.split()]
     single, double = Counter(words), Counter(pairwise(words))
     return frozenset(
@@ -113,7 +113,7 @@ def associated_pairs(text: str, at_least: int = 30, information: float = 6.0) ->
 
 
 def any_pairs(words: Sequence[str], draw: np.random.Generator) -> Iterator[Span]:
-    """Yield adjacent words at random."""
+    """Yield random adjacent words."""
     for i in draw.integers(max(len(words) - 1, 1), size=max(len(words) // 200, 1)).tolist():
         yield Span("any two words", i, i + 2)
 
@@ -122,12 +122,12 @@ def any_pairs(words: Sequence[str], draw: np.random.Generator) -> Iterator[Span]
 
 
 def queries_of(tokenizer: Tokenizer, document: str, spans: Sequence[Span]) -> Iterator[tuple[Span, Query]]:
-    """Yield each span with its pieces and their context; those near an end of the document are left out."""
+    """Yield each span with its pieces and their context. Spans near an end of the document are left out."""
     (ids,) = tokenizer.encode_lines([document])
-    begins_word = [tokenizer.pieces[piece].startswith("▁") for piece in ids]  # punctuation belongs to its word
+    begins_word = [tokenizer.pieces[piece].startswith("▁") for piece in ids]  # punctuation is part of its word
     starts = np.append(np.flatnonzero(begins_word), len(ids))
     if len(starts) != len(document.split()) + 1:
-        return  # a word that begins inside a piece
+        return  # some word begins inside a piece
     for span in spans:
         begin, end = starts[span.begin], starts[span.end]
         if begin >= CONTEXT and end + CONTEXT <= len(ids) and 1 < end - begin <= MOST_PIECES:
@@ -136,8 +136,8 @@ def queries_of(tokenizer: Tokenizer, document: str, spans: Sequence[Span]) -> It
 
 
 def masked_log_likelihoods(pretrained: Pretrained, queries: Sequence[Query]) -> list[np.ndarray]:
-    """Return the log-probabilities of the pieces at the positions of each query, all of them masked: float32 [P], nats,
-    by a network that has learned masked pieces."""
+    """Return the log-probabilities of each query's pieces when all are masked, float32 [P] in nats, by a network
+    trained on masked pieces."""
     length = 2 * CONTEXT + MOST_PIECES
     found: list[np.ndarray] = []
     for first in range(0, len(queries), ROWS):
@@ -167,10 +167,10 @@ def _masked(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plm", nargs="+", required=True, help="runs of XLNet's objective, one a seed")
-    parser.add_argument("--mlm", nargs="+", required=True, help="runs of BERT's objective, one a seed")
-    parser.add_argument("--train", type=Path, required=True, help="text that both have learned from")
-    parser.add_argument("--held-out", type=Path, required=True, help="novel that neither has seen")
+    parser.add_argument("--plm", nargs="+", required=True, help="runs of XLNet's objective, one per seed")
+    parser.add_argument("--mlm", nargs="+", required=True, help="runs of BERT's objective, one per seed")
+    parser.add_argument("--train", type=Path, required=True, help="training text of the runs")
+    parser.add_argument("--held-out", type=Path, required=True, help="novel that is not in the training text")
     given = parser.parse_args()
     of_plm, of_mlm = ([load(path) for path in paths] for paths in (given.plm, given.mlm))
     tokenizer = of_plm[0].tokenizer

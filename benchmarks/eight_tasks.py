@@ -1,16 +1,16 @@
-"""Does pretraining help? Eight tasks, finetuned from a pretrained network and from random weights of the same sizes.
+"""Measure whether pretraining helps: finetune on eight tasks from a pretrained network and from random weights.
 
     python -m benchmarks.eight_tasks DATA --english tiny --chinese runs/zh [--only 'sst-2*'] [--jobs 2]
     python -m benchmarks.eight_tasks --report
 
 DATA has glue/CoLA, glue/RTE, glue/SST-2 and glue/STS-B as GLUE publishes them, squad (train.json, dev.json), dream
 (train.json, dev.json), chnsenticorp (train.tsv, dev.tsv) and people_daily_ner (train.txt, dev.txt).
-benchmarks/studies.py says how runs are stopped, resumed and recorded.
+benchmarks/studies.py explains how runs are stopped, resumed and recorded.
 
-Both starts of a task have the same settings and the same tuning: a part of the training examples is set aside, each of
-RATES is tried once on the rest, and the best rate on that part is kept, for each start its own. Then five seeds learn
-from all training examples and are evaluated once, after their last step, on the published development set: nothing was
-chosen by it.
+Both starts of a task have the same sizes, settings and tuning: a part of the training examples is set aside, each of
+RATES is tried once on the rest, and each start keeps the rate that is best on that part. Then five seeds train on all
+training examples. They are evaluated once, after their last step, on the published development set, which nothing was
+chosen by.
 """
 
 import argparse
@@ -31,15 +31,15 @@ RATES = (3e-4, 1e-3)
 SEEDS = range(5)
 TUNING_SEED = 100
 LONG = 12
-"""words of a row of SST-2 that counts as a sentence"""
+"""smallest number of words of a row of SST-2 that counts as a sentence"""
 SHARED = "--model.dropout 0 --model.attention-dropout 0 --log.every-steps 50"
-"""A network of 2 million parameters learns these tasks far better without dropout"""
+"""a network of 2 million parameters learns these tasks far better without dropout"""
 
 
 # ---- examples that are set aside for tuning --------------------------------------------------------------------------
 
 Parts = tuple[str, str]
-"""contents of two files: what is learned from, and what is set aside"""
+"""contents of two files: the examples to train on, and those set aside"""
 
 
 def _aside(items: list[str], is_aside: Callable[[int], bool], join: Callable[[list[str]], str]) -> Parts:
@@ -52,16 +52,16 @@ def _tenth(number: int) -> bool:
 
 
 def split_table(text: str) -> Parts:
-    """Set every tenth row aside; both parts have the header."""
+    """Set every tenth row aside. Both parts have the header."""
     header, *rows = text.splitlines(keepends=True)
     return _aside(rows, _tenth, lambda part: header + "".join(part))
 
 
 def split_phrases(text: str) -> Parts:
-    """Set every 40th of the long sentences of SST-2 aside, and leave out what shares a phrase with them.
+    """Set every 40th of the long sentences of SST-2 aside, and remove rows that are phrases of them.
 
-    SST-2 trains on the phrases of its sentences, too: of rows drawn at random, most are phrases of sentences that are
-    learned from, and no measure of sentences that are new.
+    SST-2's training rows include the phrases of its sentences. Most random rows are phrases of training sentences, so
+    they would not measure performance on new sentences.
     """
     header, *rows = text.splitlines(keepends=True)
     phrases = [row.split("\t")[0].strip() for row in rows]
@@ -73,12 +73,12 @@ def split_phrases(text: str) -> Parts:
 
 
 def split_rows(text: str) -> Parts:
-    """Set every tenth row of a table without header aside."""
+    """Set every tenth row of a table without a header aside."""
     return _aside(text.splitlines(keepends=True), _tenth, "".join)
 
 
 def split_sentences(text: str) -> Parts:
-    """Set every tenth sentence aside: lines up to a blank one."""
+    """Set every tenth sentence aside. A blank line ends a sentence."""
     return _aside(text.strip().split("\n\n"), _tenth, lambda part: "\n\n".join(part) + "\n")
 
 
@@ -88,7 +88,7 @@ def split_list(text: str) -> Parts:
 
 
 def split_articles(text: str) -> Parts:
-    """Set the last article of SQuAD's form aside."""
+    """Set the last article of a file in SQuAD's format aside."""
     articles = json.loads(text)
     last = len(articles["data"]) - 1
     return _aside(articles["data"], lambda number: number == last, lambda part: json.dumps(articles | {"data": part}))
@@ -104,7 +104,7 @@ class Task:
     name: str
     metric: str
     scale: int
-    """what the metric is multiplied by in the table"""
+    """factor of the metric in the table"""
     train: str
     dev: str
     split: Callable[[str], Parts]
@@ -114,7 +114,7 @@ class Task:
     def command(
         self, start: str, rate: float, seeds: Sequence[int], files: tuple[Path, Path], init: str, workdir: Path
     ) -> list[str]:
-        """Return module and arguments of a finetuning. files: of training and of evaluation."""
+        """Return the module and arguments of a finetuning run. files: for training and for evaluation."""
         train, dev = map(str, files)
         at_the_end = ("--selection.every-steps", self.settings.split("--steps ")[1].split()[0])
         return [
@@ -147,7 +147,7 @@ TASKS = (
 
 
 def parts_of(task: Task, data: Path, folder: Path) -> tuple[Path, Path]:
-    """Return files with the examples that are learned from and with those that are set aside, below a folder."""
+    """Return the files of training examples and of examples set aside, in a subfolder of `folder`."""
     learn, aside = (folder / task.name / f"{part}{Path(task.train).suffix}" for part in ("learn", "aside"))
     if not (learn.exists() and aside.exists()):
         learn.parent.mkdir(parents=True, exist_ok=True)
@@ -165,8 +165,8 @@ def main() -> None:
     parser.add_argument("--english", default="tiny", help="pretrained network of the English tasks")
     parser.add_argument("--chinese", default="runs/zh", help="pretrained network of the Chinese tasks")
     studies.add_arguments(parser, NAME)
-    parser.add_argument("--start", choices=STARTS, nargs="+", default=[*STARTS], help="run these starts alone")
-    parser.add_argument("--report", action="store_true", help="print the table of what has been measured, and end")
+    parser.add_argument("--start", choices=STARTS, nargs="+", default=[*STARTS], help="run only these starts")
+    parser.add_argument("--report", action="store_true", help="print the table of recorded runs, and exit")
     parser.add_argument("--metrics", action="store_true", help="print the means of all metrics below the table")
     given = parser.parse_args()
     if not given.report:
@@ -178,7 +178,7 @@ def main() -> None:
 
 
 def tuning(task: Task, _: dict[str, Record], given: argparse.Namespace) -> Iterator[Job]:
-    """Yield a run of each start and rate, on the examples that are not set aside."""
+    """Yield a run for each start and rate, on the examples that are not set aside."""
     files = parts_of(task, given.data, given.workdir / "data")
     for start in given.start:
         for rate in RATES:
@@ -186,14 +186,14 @@ def tuning(task: Task, _: dict[str, Record], given: argparse.Namespace) -> Itera
 
 
 def seeds(task: Task, measured: dict[str, Record], given: argparse.Namespace) -> Iterator[Job]:
-    """Yield the runs of all seeds of each start, at its best rate."""
+    """Yield, for each start, the runs of all seeds at its best rate."""
     files = given.data / task.train, given.data / task.dev
     for start in given.start:
         yield _job(f"{task.name}-{start}", task, start, best_rate(task, start, measured), SEEDS, files, given)
 
 
 def best_rate(task: Task, start: str, measured: dict[str, Record]) -> float:
-    """Return the rate that scored best on the examples set aside."""
+    """Return the rate with the best score on the examples set aside."""
     return max(RATES, key=lambda rate: measured[f"{task.name}-{start}-tune-{rate:g}"]["scores"][0])
 
 
@@ -229,7 +229,7 @@ def _job(
 
 
 def report(measured: dict[str, Record], metrics: bool) -> None:
-    """Print a row for each task whose seeds have all been measured; metrics: and the means of every metric."""
+    """Print a row for each task whose seeds are all recorded. metrics: also print the means of all metrics."""
     rows = []
     for task in TASKS:
         if not all(f"{task.name}-{start}" in measured for start in STARTS):

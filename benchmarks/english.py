@@ -1,12 +1,12 @@
-"""Pretrain the English network of benchmarks/eight_tasks.py: `tiny`, which goes on with the text of the tasks.
+"""Pretrain the English network of benchmarks/eight_tasks.py: continue `tiny` on the text of the tasks.
 
     python -m benchmarks.english NOVELS DATA [--init runs/tiny/mostly] [--workdir runs/en]
 
-The recorded network begins where the last stage but one of benchmarks/tiny.py has ended.
+The recorded network starts from the last but one stage of benchmarks/tiny.py.
 
-Of the tasks, in DATA, the network reads the text of the training files, without the labels; no part that is evaluated
-is read. NOVELS is a text of English novels, so that what they taught is not forgotten. In a third of the windows the
-tasks' sentences and words are said twice (benchmarks/twice.py), so that the network looks up these, too.
+The network reads the text of the tasks' training files in DATA, without labels, and none of the evaluation files. It
+also reads English novels (NOVELS), so that it does not forget them. In a third of the windows the tasks' sentences and
+words are said twice (benchmarks/twice.py), so that the network learns to look up these, too.
 """
 
 import argparse
@@ -21,9 +21,9 @@ from benchmarks.studies import run_module
 from benchmarks.twice import sentences_twice, words_twice
 
 WEIGHTS = {"tasks": 0.5, "novels": 0.15, "sentences_twice": 0.2, "words_twice": 0.15}
-"""share of the windows that each text has"""
+"""share of each text among the windows"""
 DOCUMENTS = 2_500
-"""of each kind of text that says everything twice"""
+"""number for each kind of text that says everything twice"""
 SETTINGS = """--preset demo --steps 3500 --data.num-predict 32 --optimizer.learning-rate 0.003
     --optimizer.matrix-rate 0.5 --optimizer.warmup-steps 200 --eval.every-steps 500 --eval.max-windows 512
     --log.every-steps 100 --checkpoint.every-steps 500 --checkpoint.keep 2""".split()
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def texts_of(data: Path) -> list[list[str]]:
-    """Return documents of the training files of all tasks, each a list of sentences or passages."""
+    """Return documents from the training files of all tasks, each a list of sentences or passages."""
 
     def columns(path: str, *numbers: int, header: bool = True) -> list[str]:
         with (data / path).open(newline="") as file:
@@ -73,7 +73,7 @@ def texts_of(data: Path) -> list[list[str]]:
 
 
 def whole(phrases: Iterable[str], at_least: int = 10) -> list[str]:
-    """Return the rows of SST-2 of so many words that are not phrases of others, the longest first."""
+    """Return the rows of SST-2 with `at_least` words that are not phrases of other rows, longest first."""
     found: list[str] = []
     text = ""
     for phrase in sorted({phrase.strip() for phrase in phrases}, key=lambda phrase: (-len(phrase), phrase)):
@@ -88,7 +88,7 @@ def _grouped(lines: Sequence[str], number: int) -> list[list[str]]:
 
 
 def documents_of(texts: list[list[str]]) -> dict[str, list[str]]:
-    """Return the documents of each text but the novels."""
+    """Return the documents of each text except the novels."""
     lines = [line for text in texts for line in text]
     draw = random.Random(0)
     return {

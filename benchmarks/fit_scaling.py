@@ -3,10 +3,12 @@
     python -m benchmarks.fit_scaling
 
 Reads benchmarks/measured/scaling; writes scaling_law.json, which xlnet_jax/planning/scaling_law.py reads, and
-docs/results_scaling.png; prints tables of the runs, the law and its prediction. As appendix D.2 of the paper: the Huber
-loss (delta 0.001) of the logarithm of the loss, minimised from the paper's grid of starts, but only from the best of
-these, and by a trust region in place of L-BFGS, which takes far longer to the same minimum. The intervals are those of
-refits to runs drawn with replacement. The deeper networks and the largest run are not fitted.
+docs/results_scaling.png; prints tables of the runs, the law and its prediction.
+
+The fit follows appendix D.2 of the paper: it minimizes the Huber loss (delta 0.001) of the logarithm of the loss from a
+grid of starting points. Two differences save time: it uses only the best starting points, and a trust region instead of
+L-BFGS, which reaches the same minimum. Intervals come from refits to runs drawn with replacement. The deeper networks
+and the largest run are not fitted.
 """
 
 import dataclasses
@@ -28,14 +30,14 @@ SCALE = SCALES["small"]
 DELTA = 1e-3
 REFITS = 200
 VOCAB_SIZE = 8_000
-"""pieces of the corpus of the recorded runs"""
+"""vocabulary size of the recorded runs"""
 LOGARITHMS, EXPONENTS = (0.0, 5.0, 10.0, 15.0, 20.0, 25.0), (0.0, 0.5, 1.0, 1.5, 2.0)
 STARTS = 40
-"""points of the grid, the best ones, that the fit starts from"""
+"""number of grid points to start from: the best ones"""
 BOUNDS = ([-np.inf] * 3 + [min(EXPONENTS)] * 2, [np.inf] * 3 + [max(EXPONENTS)] * 2)
-"""of a, b, e, alpha and beta: few runs let an exponent, and its factor with it, grow without end"""
+"""of a, b, e, alpha and beta: with few runs an exponent and its factor could grow without limit"""
 GRID = tuple(itertools.product(LOGARITHMS, LOGARITHMS, (-1.0, -0.5, 0.0, 0.5, 1.0), EXPONENTS, EXPONENTS))
-"""starts of a = ln A, b = ln B, e = ln E, alpha and beta: those of the paper"""
+"""the paper's starting points of a = ln A, b = ln B, e = ln E, alpha and beta"""
 
 
 def main() -> None:
@@ -61,19 +63,19 @@ def main() -> None:
 def fit(
     sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray, starts: Sequence[Sequence[float]] = GRID
 ) -> np.ndarray:
-    """Return a, b, e, alpha, beta of the law that fits best, from the best of all starts.
+    """Return a, b, e, alpha, beta of the best fit over the best starting points.
 
-    sizes, tokens, losses: [R], one a run.
+    sizes, tokens, losses: [R], one per run.
     """
     runs = (sizes, tokens, losses)
     best = sorted(starts, key=lambda start: huber(DELTA, errors(start, *runs)).sum())[:STARTS]
-    with np.errstate(all="ignore"):  # far starts overflow, and lose
+    with np.errstate(all="ignore"):  # distant starting points overflow, and are not chosen
         ends = [_descend(start, runs) for start in best]
     return min(ends, key=lambda end: huber(DELTA, errors(end, *runs)).sum())
 
 
 def _descend(point: Sequence[float] | np.ndarray, runs: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Return the minimum that is reached from a point, first with a wide Huber loss, whose minima are few."""
+    """Return the minimum reached from a point. Begin with a wide Huber loss, which has few local minima."""
     point = np.clip(point, *BOUNDS)
     for delta in (100 * DELTA, 10 * DELTA, DELTA):
         point = least_squares(
@@ -83,7 +85,7 @@ def _descend(point: Sequence[float] | np.ndarray, runs: tuple[np.ndarray, ...]) 
 
 
 def errors(point: Sequence[float], sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray) -> np.ndarray:
-    """Return the errors of a law on the logarithms of the runs' losses (equation 3): [R]."""
+    """Return the errors of a law in the logarithms of the runs' losses (equation 3): [R]."""
     return logsumexp(_terms(point, sizes, tokens), axis=0) - np.log(losses)
 
 
@@ -105,12 +107,12 @@ def law_of(point: np.ndarray) -> Law:
 
 
 def refitted(sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray, best: np.ndarray) -> tuple[Law, ...]:
-    """Return the laws of runs drawn with replacement, each fitted from the best point of all and points near."""
+    """Return laws fitted to runs drawn with replacement, starting from the best fit and from points near it."""
     draw = np.random.default_rng(0)
     laws = []
     while len(laws) < REFITS:
         drawn = draw.integers(len(losses), size=len(losses))
-        if len(set(drawn)) > len(best):  # fewer runs than numbers determine no law
+        if len(set(drawn)) > len(best):  # fewer runs than parameters do not determine a law
             starts = [best, *(best + draw.normal(0, 0.3, (4, len(best))))]
             laws.append(law_of(fit(sizes[drawn], tokens[drawn], losses[drawn], starts)))
     return tuple(laws)
@@ -172,7 +174,7 @@ def _print_largest(run: Record, law: Law, refits: Sequence[Law]) -> None:
 
 
 def _draw(runs: list[Record], largest: Record | None, law: Law) -> None:
-    """Draw the loss of each group over the size of the network, with the law's curves."""
+    """Draw the loss of each group over network size, with the law's curves."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.5, 4.5), dpi=120, layout="constrained")
@@ -185,7 +187,7 @@ def _draw(runs: list[Record], largest: Record | None, law: Law) -> None:
         tokens = np.array([run["tokens"] for run in group], float)
         axes.plot(sizes, [run["loss"] for run in group], "o", color=color, label=f"{budget:.1e} FLOPs")
         between = np.geomspace(sizes[0], sizes[-1])
-        # Tokens that the budget pays for at sizes between those of the runs.
+        # Tokens that the budget pays for, at sizes between those of the runs.
         paid = np.exp(np.interp(np.log(between), np.log(sizes), np.log(tokens)))
         axes.plot(between, law.loss(between, paid), color=color, lw=1)
     if largest:

@@ -1,10 +1,9 @@
-"""Time new tokens here and in Hugging Face's generate (PyTorch, eager), A B A B: python benchmarks/generate.py
+"""Time generation here and in Hugging Face's generate (PyTorch, eager), in turns: python benchmarks/generate.py
 
 Needs `pip install torch transformers`; without them only the second table is printed. Both sides have the same random
-float32 weights and continue one text greedily to the last token asked for. Hugging Face's side runs with its memory
-(`use_mems`, which avoids recomputing everything), and with --recomputing once more without. The times exclude loading
-and compilation, and include reading the text. The second table is the time a token here, in texts that outgrow their
-context.
+float32 weights and continue one text greedily by the same number of tokens. Hugging Face's side runs with its memory
+(`use_mems`, which avoids recomputing everything), and with --recomputing also without. Times include reading the text,
+but not loading and compilation. The second table has our time per token in texts that are longer than the context.
 """
 
 import argparse
@@ -37,7 +36,7 @@ OURS, THEIRS, RECOMPUTING = "xlnet_jax", "Hugging Face", "Hugging Face, use_mems
 
 
 def random_model(config: ModelConfig) -> Pretrained:
-    """Return random weights, without a tokenizer, that never end a text."""
+    """Return random weights without a tokenizer, which never generate the end of a text."""
     config = dataclasses.replace(config, dtype="float32")
     params = jax.tree.map(np.array, initial_params(config, None))
     params["output_bias"][EOD] = -1e9
@@ -45,7 +44,7 @@ def random_model(config: ModelConfig) -> Pretrained:
 
 
 def our_draws(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int], Iterator[int]]:
-    """Return a function that draws a number of pieces and yields how many are drawn, whenever there are more."""
+    """Return a function that draws a number of pieces, and yields the count after every chunk."""
     pieces = [*SPECIAL_PIECES, *map(str, range(model.model.vocab_size - len(SPECIAL_PIECES)))]
     tables = SimpleNamespace(has_space=np.zeros(len(pieces), bool))
     tokenizer = cast(Any, SimpleNamespace(pieces=pieces, vocab_size=len(pieces), tables=tables))
@@ -72,14 +71,14 @@ def our_side(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int]
 
 
 def their_side(model: Pretrained, ids: np.ndarray, use_mems: bool) -> Callable[[int], None]:
-    """Return a function that draws a number of pieces in transformers, from a folder in its format."""
+    """Return a function that draws a number of pieces with transformers."""
     import torch
     from transformers import XLNetLMHeadModel, logging
 
     logging.set_verbosity_error()
     torch.set_num_threads(CORES)
     with tempfile.TemporaryDirectory() as folder:
-        # Without a limit its memory holds the whole text, as in its released models.
+        # Without a limit, memory holds the whole text, as in the released models.
         unlimited = dataclasses.replace(model, model=dataclasses.replace(model.model, mem_len=0))
         xlnet_jax.save(unlimited, f"{folder}/hf", "hf")
         theirs = cast(Any, XLNetLMHeadModel.from_pretrained(f"{folder}/hf")).eval()
@@ -112,7 +111,7 @@ def compare(model: Pretrained, ids: np.ndarray, given: argparse.Namespace) -> No
 
 
 def grow(model: Pretrained, ids: np.ndarray, context: int, rounds: int) -> None:
-    """Print medians over the chunks of one long text, drawn several times."""
+    """Print medians over the chunks of one long text, which is drawn several times."""
     draws = our_draws(model, ids, context)
     list(draws(CHUNK + 2))  # compiles
     took: dict[int, list[float]] = {multiple: [] for multiple in MULTIPLES}
@@ -120,7 +119,7 @@ def grow(model: Pretrained, ids: np.ndarray, context: int, rounds: int) -> None:
         before, drawn = time.perf_counter(), 0
         for count in draws(MULTIPLES[-1] * context):
             now = time.perf_counter()
-            if count - drawn == CHUNK:  # not the chunk that ends reading the text
+            if count - drawn == CHUNK:  # leaves out the chunk that includes reading the text
                 took[next(m for m in MULTIPLES if count <= m * context + 1)].append((now - before) / CHUNK)
             before, drawn = now, count
     print(f"\n{f'context of {context}, drawn so far':30}{'ms/token':>9}")
@@ -131,12 +130,12 @@ def grow(model: Pretrained, ids: np.ndarray, context: int, rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--preset", choices=PRESETS, default="base", help="size of the network")
-    parser.add_argument("--new", type=int, default=100, help="tokens to draw")
-    parser.add_argument("--context", type=int, default=512, help="positions that are kept here")
+    parser.add_argument("--new", type=int, default=100, help="number of tokens to generate")
+    parser.add_argument("--context", type=int, default=512, help="positions of our context")
     parser.add_argument("--pairs", type=int, default=3, help="turns of each side")
-    parser.add_argument("--recomputing", action="store_true", help="Hugging Face's side without memory as well")
-    parser.add_argument("--growing", choices=PRESETS, default="small", help="size of the network of the second table")
-    parser.add_argument("--growing-context", type=int, default=128, help="positions that it keeps")
+    parser.add_argument("--recomputing", action="store_true", help="also measure Hugging Face without memory")
+    parser.add_argument("--growing", choices=PRESETS, default="small", help="size of the network in the second table")
+    parser.add_argument("--growing-context", type=int, default=128, help="positions of its context")
     given = parser.parse_args()
     ids = np.random.default_rng(0).integers(len(SPECIAL_PIECES), 4_000, PROMPT, dtype=np.int32)
     if find_spec("torch") and find_spec("transformers"):

@@ -1,6 +1,6 @@
-"""Measure training speed on a CPU with and without huge pages, A B A B: python benchmarks/huge_pages.py
+"""Measure training speed on a CPU with and without huge pages, in turns: python benchmarks/huge_pages.py
 
-Prints the tokens per second of the last steps of each short run of the demo, and the ratio of the medians.
+Prints the tokens per second at the end of each short run of the demo, and the ratio of the medians.
 """
 
 import json

@@ -1,15 +1,15 @@
-"""Recall over long distances, with and without memory: values that a text tells once, asked for windows later.
+"""Measure recall over long distances with and without memory, of values that a text mentions once.
 
     python -m benchmarks.long_recall [--only 'memory-512-*'] [--jobs 2]
     python -m benchmarks.long_recall --report
 
-The text is made of words of tiny's vocabulary: a document gives every key a value, and mentions "key value" again and
-again. A network can predict a value that was told before if it reads so far back. Each run is the ordinary train
-command, which goes on from tiny with one length of memory or another; all else is equal. tiny looks words up already:
-networks that begin with random weights learn no lookup from such texts within 4,000 steps.
+The training text consists of words of tiny's vocabulary. In a document each key has a value, and "key value" is
+repeated many times, so a network can predict a value if it sees an earlier mention. Each run is a normal train command
+that continues tiny. The runs differ only in the length of memory. tiny can already look words up: from random weights,
+networks do not learn it from such texts within 4,000 steps.
 
-Then each network reads, window by window, a text that tells a needle once and asks for its value DISTANCES later. The
-table has the share of values that are recalled; a guess has one in VALUES.
+Then each network reads, window by window, texts that mention a pair (the needle) once and ask for its value DISTANCES
+later. The table has the share of values that are recalled. A guess is right one time in VALUES.
 """
 
 import argparse
@@ -46,9 +46,9 @@ DISTANCES = (0.5, 1, 2, 4, 8)
 """windows between needle and question"""
 KEYS, VALUES = 56, 56
 RECENT, SHARE_RECENT = 8, 0.5
-"""keys that were mentioned last, and the share of pairs that mention one of them again: the others can rest longer"""
+"""number of recent keys, and the share of pairs that repeat one of them, so that other keys can pause longer"""
 DOCUMENTS, PAIRS = 300, 1_500
-"""number of documents, and of pairs in each"""
+"""number of documents, and of pairs in a document"""
 NEEDLES = 512
 SETTINGS = f"""--preset demo --init tiny --steps 1000 --data.seq-len {WINDOW} --data.reuse-len {REUSED}
     --data.perm-size {REUSED} --data.num-predict 16 --data.no-bidirectional --data.windows-per-block 32
@@ -60,23 +60,23 @@ SETTINGS = f"""--preset demo --init tiny --steps 1000 --data.seq-len {WINDOW} --
 
 
 def words_of(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
-    """Return the words that are keys, and those that are values: each is one piece."""
+    """Return the words that are keys and those that are values. Each is one piece."""
     words = [piece[1:] for piece in tokenizer.pieces if re.fullmatch("▁[a-z]{4,}", piece)]
     drawn = [words[n] for n in np.random.default_rng(0).permutation(len(words))[: KEYS + VALUES]]
     return drawn[:KEYS], drawn[KEYS:]
 
 
 def document(draw: np.random.Generator, pairs: int, left_out: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of a key and of its value for each pair: [pairs], [pairs].
+    """Return the numbers of the key and the value of each pair: [pairs], [pairs].
 
-    A share of SHARE_RECENT of the pairs mention one of the RECENT keys of the last pairs. Of the others, the distance
-    to the last mention of the key is drawn from a quarter of a window to ten windows, evenly on a logarithmic scale.
-    left_out: key that is never mentioned.
+    A share SHARE_RECENT of the pairs repeat one of the RECENT last keys. For the others, the distance to the last
+    mention of the key is drawn from a quarter of a window to ten windows, uniformly on a logarithmic scale. left_out:
+    key that is never mentioned.
     """
     value_of = draw.integers(VALUES, size=KEYS)
     keys: list[int] = []
     nearest, farthest = np.log(WINDOW / 4), np.log(10 * WINDOW)
-    last = -np.exp(draw.uniform(nearest, farthest, size=KEYS))  # as if the document had begun before
+    last = -np.exp(draw.uniform(nearest, farthest, size=KEYS))  # as if the document had begun earlier
     may_be_said = np.arange(KEYS) != left_out
     recent = draw.random(pairs) < SHARE_RECENT
     for wanted, is_recent in zip(draw.uniform(nearest, farthest, size=pairs), recent, strict=True):
@@ -90,8 +90,8 @@ def document(draw: np.random.Generator, pairs: int, left_out: int | None = None)
 
 
 def needle(draw: np.random.Generator, distance: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return keys and values of a document of `length` words whose last key was mentioned once before, `distance` words
-    ago, with the same value."""
+    """Return keys and values of a document of `length` words. Its last pair was mentioned once before, `distance` words
+    ago."""
     key, value = draw.integers(KEYS), draw.integers(VALUES)
     keys, values = document(draw, length // 2, left_out=int(key))
     at = [-1, -1 - distance // 2]
@@ -103,7 +103,7 @@ def needle(draw: np.random.Generator, distance: int, length: int) -> tuple[np.nd
 
 
 def recalled(pretrained: Pretrained, distance: int) -> float:
-    """Return the share of needles whose value is the likeliest, after their texts were read window by window."""
+    """Return the share of needles whose value gets the highest probability after reading their texts."""
     assert pretrained.tokenizer
     keys_K, values_V = (_pieces(pretrained.tokenizer, words) for words in words_of(pretrained.tokenizer))
     draw, windows = np.random.default_rng(distance), (max(DISTANCES) + 2) * WINDOW // REUSED
@@ -128,7 +128,7 @@ def _pieces(tokenizer: Tokenizer, words: Sequence[str]) -> np.ndarray:
 def _read(
     config: ModelConfig, params: Any, ids_BL: jax.Array, mems_ZBMD: jax.Array, filled_B: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the logits of the last piece of a window, which sees all others, [B, V], and the memory of the next
+    """Return the logits [B, V] of the last piece of a window, which sees all others, and the memory of the next
     window."""
     rank_BL = jnp.full_like(ids_BL, CONTEXT).at[:, -1].set(0)
     memory_BM = memory_in_use_BM(jnp.minimum(filled_B, config.mem_len), config.mem_len)
@@ -151,7 +151,7 @@ def _read(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     studies.add_arguments(parser, NAME)
-    parser.add_argument("--report", action="store_true", help="print the table of what has been measured, and end")
+    parser.add_argument("--report", action="store_true", help="print the table of recorded runs, and exit")
     given = parser.parse_args()
     if not given.report:
         text = given.workdir / "needles.txt"
@@ -170,7 +170,7 @@ def write_text(file: Path) -> None:
 
 
 def job(memory: int, seed: int, text: Path) -> Job:
-    """Return the training with one length of memory and one seed."""
+    """Return the training run for a length of memory and a seed."""
 
     def command(workdir: Path) -> list[str]:
         own = ("--model.mem-len", str(memory), "--seed", str(seed), "--corpus", str(text), "--workdir", str(workdir))
@@ -190,7 +190,7 @@ def job(memory: int, seed: int, text: Path) -> Job:
 
 
 def report(measured: dict[str, Record]) -> None:
-    """Print the share of needles that are recalled, by memory and distance."""
+    """Print the share of recalled needles by memory and distance."""
     rows = []
     for memory in MEMORIES:
         runs = [run for run in measured.values() if run["memory"] == memory]

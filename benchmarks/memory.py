@@ -1,13 +1,13 @@
-"""Read a text with memory and by a sliding window of growing length: python benchmarks/memory.py CHECKPOINT
+"""Compare evaluation with memory and with a sliding window: python benchmarks/memory.py CHECKPOINT
 
-Both sides have the weights of one causal checkpoint, in float32, and predict every piece of one text with the same
-attention length: memory in segments, each piece read once; the window by a pass of its own for every piece, compiled
-and in batches, of which as many sizes are tried as --batches names and the fastest is taken. That is all that a model
-without memory can do: the paper's, Al-Rfou et al.'s, had no other way either, and was 363, 773, 1,409 and 1,874 times
-slower at attention lengths of 800, 1,800, 2,800 and 3,800, on one GPU (Dai et al. 2019, table 9).
+Both sides use the weights of one causal checkpoint in float32, and predict every piece of a text with the same
+attention length. With memory, the text is read in segments, each piece once. The sliding window needs a pass for every
+piece; the passes run compiled and in batches, of the fastest size among --batches. A model without memory has no other
+way: in Dai et al. 2019, table 9, Al-Rfou et al.'s was 363, 773, 1,409 and 1,874 times slower at attention lengths of
+800, 1,800, 2,800 and 3,800, on one GPU.
 
-A B A B, medians; compilation is left out. The losses are of the pieces behind the first attention length; on those
-before, where nothing is cut yet, the two sides must agree.
+The sides take turns. The table has medians, without compilation. Losses are those of pieces after the first attention
+length. Before it nothing is cut off, so the two sides must agree there.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def fastest(side: Callable[[int], np.ndarray], batches: list[int]) -> int:
 
 
 def measure(model: Pretrained, ids_L: np.ndarray, attention: int, given: argparse.Namespace) -> None:
-    """Row of the table."""
+    """Print a row of the table."""
     behind_P = np.arange(attention + 1, attention + 1 + given.pieces)
     before_P = np.unique(np.linspace(1, attention, min(attention, given.checked)).astype(int))
     read = given.segments * given.segment
@@ -57,7 +57,7 @@ def measure(model: Pretrained, ids_L: np.ndarray, attention: int, given: argpars
     remembered_L = memory(behind_P[-1])
     difference = np.abs(remembered_L[before_P - 1] - window(before_P, batch)).max()
     losses = -remembered_L[behind_P - 1].mean(), -window(behind_P, batch).mean()
-    # A segment costs as much at the beginning of a text as further on, and so does a window.
+    # Segments and windows cost the same everywhere in the text.
     turns = [(seconds(lambda: memory(read)), seconds(lambda: window(behind_P, batch))) for _ in range(given.pairs)]
     of_memory, of_windows = (statistics.median(side) for side in zip(*turns, strict=True))
     of_memory, of_windows = 1e3 * of_memory / read, 1e3 * of_windows / len(behind_P)
@@ -67,7 +67,7 @@ def measure(model: Pretrained, ids_L: np.ndarray, attention: int, given: argpars
         flush=True,
     )
     if difference > SAME:
-        raise InputError(f"memory and window differ by {difference:.1e} where nothing is cut: more than {SAME}")
+        raise InputError(f"memory and window differ by {difference:.1e} where nothing is cut off: more than {SAME}")
 
 
 def main(argv: list[str]) -> int:
@@ -75,11 +75,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("checkpoint", help="a causal checkpoint with a tokenizer")
     parser.add_argument("--attention", type=int, nargs="+", default=[50, 100, 200, 400, 800], help="lengths, in pieces")
     parser.add_argument("--text", default=sources.embedded()[1], help="default: the held-out novel of the package")
-    parser.add_argument("--pieces", type=int, default=200, help="predicted behind the first attention length")
-    parser.add_argument("--checked", type=int, default=200, help="compared before it, at the most, evenly")
-    parser.add_argument("--segment", type=int, default=128, help="pieces that are read at once beside the memory")
-    parser.add_argument("--segments", type=int, default=32, help="over which reading with memory is timed")
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16], help="windows at once")
+    parser.add_argument("--pieces", type=int, default=200, help="predicted pieces after the attention length")
+    parser.add_argument("--checked", type=int, default=200, help="most pieces to compare before it")
+    parser.add_argument("--segment", type=int, default=128, help="pieces per segment")
+    parser.add_argument("--segments", type=int, default=32, help="number of segments to time")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16], help="batch sizes to try for the window")
     parser.add_argument("--pairs", type=int, default=3, help="turns of each side")
     given = parser.parse_args(argv)
     model = on_device(xlnet_jax.load(given.checkpoint))
@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
     lines = sources.read_lines(sources.find([given.text]))
     ids_L = sources.first_pieces(lines, vocabulary_tokenizer(model), needed)
     if len(ids_L) < needed:
-        raise InputError(f"--text {given.text}: {len(ids_L):,} pieces, and {needed:,} are needed: give a longer one")
+        raise InputError(f"--text {given.text} has {len(ids_L):,} pieces, and {needed:,} are needed: give a longer one")
     m = model.model
     print(
         f"{m.num_layers} layers of {m.d_model}, segments of {given.segment}, {given.pieces:,} pieces\n{HEAD}\n{SIDES}"

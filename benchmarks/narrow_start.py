@@ -1,10 +1,10 @@
-"""Does a small network learn a task from the settings of the task? The parts of finetune's narrow start, taken in turn.
+"""Measure what each part of finetune's settings for narrow networks gains over the settings of the task.
 
     python -m benchmarks.narrow_start DATA [--only 'sts-b*'] [--jobs 2]
     python -m benchmarks.narrow_start --report
 
-tiny is finetuned with three seeds on the examples of benchmarks/eight_tasks.py, whose DATA this takes, and judged by
-the part of them that is set aside. benchmarks/studies.py says how runs are stopped, resumed and recorded.
+DATA is as for benchmarks/eight_tasks.py. tiny is finetuned with three seeds on its training examples, and evaluated on
+the part of them that is set aside. benchmarks/studies.py explains how runs are stopped, resumed and recorded.
 """
 
 import argparse
@@ -33,14 +33,14 @@ STARTS: dict[str, tuple[str, ...]] = {
     "rate and summary": _TASKS_OWN + _RATE + _SUMMARY,
     "all": (),
 }
-"""settings of each column: what it takes from the narrow start"""
+"""settings of each column of the table"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="?", type=Path)
     studies.add_arguments(parser, NAME)
-    parser.add_argument("--report", action="store_true", help="print the table of what has been measured, and end")
+    parser.add_argument("--report", action="store_true", help="print the table of recorded runs, and exit")
     given = parser.parse_args()
     if not given.report:
         if given.data is None:
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def job(task: Task, start: str, given: argparse.Namespace) -> Job:
-    """Return the finetuning of a task from one start."""
+    """Return the finetuning run of a task with the settings of one column."""
     learn, aside = parts_of(task, given.data, given.workdir / "data")
     settings = task.settings.removesuffix(" ".join(_SUMMARY)).split()
     steps = settings[settings.index("--steps") + 1]
@@ -79,7 +79,7 @@ def name_of(task: Task, start: str) -> str:
 
 
 def report(measured: dict[str, Record]) -> None:
-    """Print a row for each task that has been measured from every start."""
+    """Print a row for each task whose columns are all recorded."""
     rows = []
     for task in TASKS:
         runs = [measured.get(name_of(task, start)) for start in STARTS]

@@ -1,10 +1,10 @@
-"""Held-out loss of an n-gram model of a prepared corpus: interpolated, with modified Kneser-Ney discounts.
+"""Measure the held-out loss of an n-gram model of a prepared corpus, with modified Kneser-Ney smoothing.
 
     python -m benchmarks.ngram CORPUS [--order 5]
 
-Chen & Goodman (1998), section 3, equations 26 to 30: what KenLM estimates, but counted here, in the pieces of the
-corpus's tokenizer. The n-grams of each order get numbers, so that counting is sorting: 15 million tokens take a minute
-or two. Every piece of a validation block that has `order` - 1 pieces before it is predicted from these.
+It is the interpolated model of Chen & Goodman (1998), section 3, equations 26 to 30, as in KenLM, over the pieces of
+the corpus's tokenizer. The n-grams of each order are numbered and counted by sorting: 15 million tokens take a minute
+or two. The loss is over all pieces of validation blocks that have `order` - 1 pieces before them.
 """
 
 import argparse
@@ -37,8 +37,7 @@ def blocks_of(corpus: Corpus, split: SplitName) -> np.ndarray:
 
 
 def probabilities(train: np.ndarray, held_out: np.ndarray, vocab_size: int, order: int) -> np.ndarray:
-    """Return the probability of each held-out piece given the pieces before it in its block, at most order - 1 of them:
-    [M, T].
+    """Return the probability of each held-out piece given at most order - 1 pieces before it in its block: [M, T].
 
     train: [N, T], blocks of pieces. held_out: [M, T].
     """
@@ -47,7 +46,7 @@ def probabilities(train: np.ndarray, held_out: np.ndarray, vocab_size: int, orde
     grams = np.zeros((len(blocks), blocks.shape[1] + 1), np.int64)  # numbers of 0-grams
     for n in range(1, order + 1):
         shorter = grams
-        # Column j holds the n-gram that begins at j: the (n-1)-gram there, and the piece behind it.
+        # Column j holds the n-gram that begins at j: the (n-1)-gram there and the next piece.
         keys, grams = _numbered(shorter[:, :-1] * vocab_size + blocks[:, n - 1 :])
         if n < order:
             counts = _continuations(grams, blocks[:, n:], vocab_size, trained, len(keys))
@@ -61,21 +60,21 @@ def probabilities(train: np.ndarray, held_out: np.ndarray, vocab_size: int, orde
 
 
 def _numbered(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct keys, and the number of each key in their order."""
+    """Return the sorted distinct keys, and the index of each key among them."""
     distinct, numbers = np.unique(keys.ravel(), return_inverse=True)
     return distinct, numbers.reshape(keys.shape)
 
 
 def _continuations(grams: np.ndarray, following: np.ndarray, vocab_size: int, trained: int, size: int) -> np.ndarray:
-    """Return for each n-gram by how many different pieces it is preceded in the training blocks."""
+    """Return for each n-gram the number of different pieces before it in the training blocks."""
     longer = (grams[:trained, :-1] * vocab_size + following[:trained]).ravel()
     _, first = np.unique(longer, return_index=True)
     return np.bincount(grams[:trained, 1:].ravel()[first], minlength=size)
 
 
 def _discounted(counts: np.ndarray, contexts: np.ndarray, num_contexts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the share of each n-gram in its context after the discount, and the share that each context leaves to
-    shorter ones: 1 for a context that was never seen."""
+    """Return the discounted probability of each n-gram in its context, and the probability that each context leaves to
+    shorter ones: 1 for an unseen context."""
     n1, n2, n3, n4 = (int((counts == k).sum()) for k in (1, 2, 3, 4))
     y = n1 / max(n1 + 2 * n2, 1)
     discounts = np.array(

@@ -1,7 +1,8 @@
-"""Print what decides the normalisation of texts, to compare languages: python benchmarks/normalization.py FILE ...
+"""Print the statistics of texts that `--normalization auto` uses: python benchmarks/normalization.py FILE ...
 
-For each text: its letters, the share in stretches of English, the share with accents that English rules drop, the
-share of other scripts, the words that carry most of them, and the rule that `auto` chooses. Files may be compressed.
+For each text: the number of letters, the share in English passages, the share with accents that English rules would
+drop, the share in other scripts, the most frequent words with such letters, and the rule that `auto` chooses. Files may
+be compressed.
 """
 
 import itertools

@@ -1,11 +1,11 @@
-"""Count windows of 512 tokens a second, here and by Hugging Face's permutation collator: python benchmarks/pipeline.py
+"""Compare windows of 512 tokens per second with Hugging Face's permutation collator: python benchmarks/pipeline.py
 
-`--objective plm mlm clm` compares objectives of this project instead, and `--long` the windows of the presets base and
-long, in tokens a second; otherwise the script needs `pip install torch transformers`. Sides take turns, A B A B, each a
-process of its own that works only when told. Both read blocks of one corpus from disk: several copies of the embedded
-novels, or --corpus. Here a batch holds all that training needs (A, B, segments, directions, orders, spans in context);
-the collator gets consecutive tokens. The collator runs in its own process, and in a DataLoader with one worker a core.
-The script prints medians over the turns, and the time of the first batch from step 0 and from step 1,000,000.
+`--objective plm mlm clm` compares our objectives instead, and `--long` the windows of the presets base and long in
+tokens per second. Otherwise the script needs `pip install torch transformers`. The sides take turns, each in a separate
+process that works only in its turn. Both read blocks of one corpus from disk: copies of the novels of the package, or
+--corpus. Our batches hold everything that training needs (A, B, segments, directions, orders, spans in context); the
+collator gets consecutive tokens. The collator runs in one process, and in a DataLoader with one worker per core. The
+script prints medians over the turns, and the time of the first batch from step 0 and from step 1,000,000.
 """
 
 import argparse
@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-COPIES = 8  # of the embedded novels: about as many blocks as make four batches of the compact form
+COPIES = 8  # of the novels: about as many blocks as four compact batches need
 LATE = 1_000_000
-WARM_UP = 4  # batches that a turn does not count
+WARM_UP = 4  # batches at the beginning of a turn that do not count
 COMPACT, DENSE, FIRST, FIRST_LATE = "xlnet_jax, compact", "xlnet_jax, dense", "step 0", f"step {LATE:,}"
 INLINE, WORKERS = "collator, dense", "collator, dense, a worker a core"
 
@@ -32,7 +32,7 @@ Measure = Callable[[], float]
 
 
 def ours(given: argparse.Namespace) -> dict[str, Measure]:
-    """Measure the pipeline as the train command runs it, in the paper's setting."""
+    """Measure the pipeline as the train command runs it, with the paper's settings."""
     from data_pipelines.batches import BatchSource
     from data_pipelines.corpus import Corpus
     from data_pipelines.objectives import plm
@@ -62,7 +62,7 @@ def ours(given: argparse.Namespace) -> dict[str, Measure]:
 
 
 def objectives(given: argparse.Namespace) -> dict[str, Measure]:
-    """Measure the pipeline as the train command runs it for each objective, in compact form."""
+    """Measure the pipeline as the train command runs it for each objective, with compact batches."""
     from data_pipelines.batches import BatchSource
     from data_pipelines.corpus import Corpus
     from data_pipelines.tokenizer import Tokenizer
@@ -82,7 +82,7 @@ def objectives(given: argparse.Namespace) -> dict[str, Measure]:
 
 
 def long_windows(given: argparse.Namespace) -> dict[str, Measure]:
-    """Measure tokens a second of the presets base and long, each with its own batches from one corpus."""
+    """Measure tokens per second of the presets base and long, each with its own batches from one corpus."""
     from data_pipelines.batches import BatchSource
     from data_pipelines.corpus import Corpus
     from data_pipelines.objectives import plm
@@ -102,7 +102,7 @@ def long_windows(given: argparse.Namespace) -> dict[str, Measure]:
 
 
 def inline(given: argparse.Namespace) -> dict[str, Measure]:
-    """Measure the collator, called in this process."""
+    """Measure the collator in this process."""
     return {INLINE: lambda: rate(collated(given), given.dense_batch_size, given.seconds)}
 
 
@@ -129,7 +129,7 @@ def collated(given: argparse.Namespace) -> Iterator[object]:
     from data_pipelines.corpus import Corpus
 
     corpus = Corpus(given.corpus)
-    # Of the tokenizer it needs the ids of special symbols alone; a sixth of the tokens are targets, as 85 are of 512.
+    # It only needs the ids of special symbols from the tokenizer. A sixth of the tokens are targets, as 85 of 512.
     collate = DataCollatorForPermutationLanguageModeling(XLNetTokenizer(), plm_probability=1 / 6, max_span_length=5)
     rng = np.random.default_rng(os.getpid())
     while True:
@@ -140,7 +140,7 @@ def collated(given: argparse.Namespace) -> Iterator[object]:
 
 
 def rate(batches: Iterator[object], batch_size: int, seconds: float) -> float:
-    """Return windows a second, after the first batches."""
+    """Return windows per second, after the first batches."""
     for _ in itertools.islice(batches, WARM_UP):
         pass
     start = time.perf_counter()
@@ -157,7 +157,7 @@ SIDES: dict[str, Callable[[argparse.Namespace], dict[str, Measure]]] = {
 
 
 def work(given: argparse.Namespace) -> None:
-    """Run a child process: print the names of its measurements, then measure each name that arrives, one a line."""
+    """Run in the child process: print the names of its measurements, then measure each name that it reads."""
     measures = SIDES[given.side](given)
     print(*measures, sep="|", flush=True)
     for line in sys.stdin:
@@ -169,7 +169,7 @@ class Worker:
 
     def __init__(self, side: str, corpus: Path, arguments: list[str]) -> None:
         command = [sys.executable, __file__, *arguments, "--side", side, "--corpus", str(corpus)]
-        # PyTorch's threads shall not spin while they wait: beside other work on the machine that slows it tenfold.
+        # PyTorch's threads must not spin while they wait: next to other work that slows it down tenfold.
         environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
         self.process = subprocess.Popen(
             command,
@@ -205,7 +205,7 @@ class Worker:
 
 
 def novels(folder: Path, preset: str) -> Path:
-    """Prepare a corpus of the embedded novels, repeated, with the blocks of a preset."""
+    """Prepare a corpus of the novels, repeated, with the blocks of a preset."""
     from data_pipelines import sources, windows
     from data_pipelines.prepare import prepare
     from data_pipelines.tokenizer import Tokenizer
@@ -234,13 +234,13 @@ def compare(names: list[str], corpus: Path, pairs: int, arguments: list[str]) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--corpus", type=Path, help="a prepared corpus; default: one of the embedded novels")
+    parser.add_argument("--corpus", type=Path, help="a prepared corpus; default: one of the novels of the package")
     parser.add_argument("--pairs", type=int, default=5, help="turns of each side")
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of a measurement")
-    parser.add_argument("--batch-size", type=int, default=256, help="rows of a batch in compact form")
-    parser.add_argument("--dense-batch-size", type=int, default=16, help="rows of a batch in dense form, on both sides")
-    parser.add_argument("--objective", nargs="+", choices=("plm", "mlm", "clm"), help="compare these instead")
-    parser.add_argument("--long", action="store_true", help="compare windows of 512 and of 16,384 instead")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds per measurement")
+    parser.add_argument("--batch-size", type=int, default=256, help="rows of a compact batch")
+    parser.add_argument("--dense-batch-size", type=int, default=16, help="rows of a dense batch, on both sides")
+    parser.add_argument("--objective", nargs="+", choices=("plm", "mlm", "clm"), help="compare objectives instead")
+    parser.add_argument("--long", action="store_true", help="compare windows of 512 and 16,384 instead")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.side:

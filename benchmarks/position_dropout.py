@@ -1,9 +1,9 @@
-"""Measure one dropout mask of the positions for all examples against one for each, as the 2019 code draws them.
+"""Compare one dropout mask of the positions for the whole batch with one per example, as in the 2019 code.
 
     python -m benchmarks.position_dropout [--rows 32] [--draws 32]
 
-Prints the variance of the gradient of pretraining both ways, in shares of that with a mask for each example, from the
-weights of `tiny` and the novels that come with the package. Batches and all other masks are the same both ways.
+Prints the ratio of the variances of the pretraining gradient, with the weights of `tiny` on the novels of the package.
+Batches and all other masks are the same on both sides.
 """
 
 import argparse
@@ -58,13 +58,13 @@ def batches(tiny: Any, config: Config, count: int) -> Iterator[dict[str, Any]]:
 
 
 def gradient_of(config: Config) -> Any:
-    """Return a function: params, batch, key, own_masks -> gradient [number of parameters] of the mean loss."""
+    """Return a function (params, batch, key, own_masks) -> gradient of the mean loss, [number of parameters]."""
     objective = objective_of(config)
     mems = jnp.zeros((config.model.num_layers, 1, 0, config.model.d_model))
 
     def gradient(params: Any, batch: Any, key: jax.Array, own_masks: bool) -> jax.Array:
         def loss_of(params: Any, row: Any, number: jax.Array) -> jax.Array:
-            # The mask of the positions follows from the key alone, all others from the example's number too.
+            # The mask of the positions depends only on the key, all others also on the index of the example.
             row_key = jax.random.fold_in(key, number) if own_masks else key
             row = jax.tree.map(lambda x: x[None], row)
             return objective.score(params, row, mems, BatchDropout(row_key, number[None])).loss_sum

@@ -1,11 +1,12 @@
-"""Measure the preparation of a corpus beside tokenizing alone as the original does it: python benchmarks/prepare.py
+"""Compare preparing a corpus with the original's tokenization alone: python benchmarks/prepare.py
 
-The text is the embedded novels, several times over, or --corpus. The original is restated here: a line at a time, its
-pieces looked at one by one. Each measurement is a process of its own, and the sides take turns, A B A B; start-up up to
-the imports does not count. Then two calls that find something: the whole corpus, and what a kill halfway has left.
-Prints medians. Busy are the seconds that cores worked, start-up of workers included: they are compared, since they
-depend little on what else the machine does. They and memory, seen in a turn of its own as looking takes time, are of
-all processes together; both need Linux.
+The text is the novels of the package, repeated, or --corpus. The original's tokenization is reimplemented here: it
+encodes one line at a time and checks each piece. Each measurement is a separate process, without its imports, and the
+sides take turns. Two more measurements call prepare when the corpus already exists, and after a kill halfway.
+
+Prints medians. Busy seconds are CPU seconds of all processes, including the start of workers. Speeds are compared by
+busy seconds, which depend little on other load. Memory is the sum over all processes, measured in a separate turn
+because measuring takes time. Both need Linux.
 """
 
 import argparse
@@ -23,8 +24,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-COPIES = 16  # of the embedded novels: enough parts to keep some cores busy
-ORIGINAL_CHARS = 8 * 10**6  # what the original's side reads of the text
+COPIES = 16  # of the novels: enough parts to keep several cores busy
+ORIGINAL_CHARS = 8 * 10**6  # number of characters that the original's side reads
 TRAINED_LINES = 20_000
 BLOCK_LEN = 4350  # 16 windows of the paper's setting
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -37,7 +38,7 @@ Result = tuple[float, float, int]  # seconds, busy seconds, tokens
 
 
 def ours(given: argparse.Namespace, processes: int) -> Callable[[], int]:
-    """Prepare a corpus. Return its number of tokens."""
+    """Return a function that prepares a corpus and returns its number of tokens."""
     from data_pipelines import sources
     from data_pipelines.prepare import prepare
     from data_pipelines.prepare.runners import LocalRunner
@@ -59,7 +60,7 @@ def ours(given: argparse.Namespace, processes: int) -> Callable[[], int]:
 
 
 def original(given: argparse.Namespace) -> Callable[[], int]:
-    """Tokenize the text in memory, as encode_ids of prepro_utils.py does. Return the number of ids."""
+    """Return a function that tokenizes the text as encode_ids of prepro_utils.py does, and returns the id count."""
     from data_pipelines import sources
     from data_pipelines.tokenizer import Tokenizer
 
@@ -104,7 +105,7 @@ SIDES: dict[str, Callable[[argparse.Namespace], Callable[[], int]]] = {
 
 
 def work(given: argparse.Namespace) -> None:
-    """Run the child: print a line when the work begins, then its seconds and tokens."""
+    """Run in the child process: print a line when the work begins, then its seconds, busy seconds and tokens."""
     run = SIDES[given.side](given)
     print("begins", flush=True)
     start, busy = time.perf_counter(), busy_seconds()
@@ -126,7 +127,7 @@ def busy_seconds() -> float:
 
 
 class Child:
-    """Process that measures one side, with the processes it starts."""
+    """Process that measures one side, and the processes that it starts."""
 
     def __init__(self, side: str, given: argparse.Namespace, out: Path) -> None:
         arguments = ["--side", side, "--corpus", given.corpus, "--tokenizer", given.tokenizer, "--out", str(out)]
@@ -143,7 +144,7 @@ class Child:
         return float(seconds), float(busy), int(tokens)
 
     def peak(self) -> int:
-        """Return the peak memory of all its processes together, in bytes."""
+        """Return the peak of the total memory of its processes, in bytes."""
         peak = 0
         while self.process.poll() is None:
             peak = max(peak, sum(map(proportional_set_size, self._pids())))
@@ -163,7 +164,7 @@ class Child:
 
 
 def proportional_set_size(pid: int) -> int:
-    """Return the memory of a process in bytes, shared memory counted once; 0 = the process has ended."""
+    """Return the memory of a process in bytes, with its share of shared memory; 0 = the process has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -211,7 +212,7 @@ def report(measured: dict[str, list[Result]], peaks: dict[str, int]) -> None:
 
 
 def novels(folder: Path) -> str:
-    """Write the embedded novels, repeated."""
+    """Write the novels of the package, repeated. Return the path."""
     from data_pipelines import sources
 
     text = folder / "novels.txt"
@@ -220,7 +221,7 @@ def novels(folder: Path) -> str:
 
 
 def trained(corpus: str, folder: Path) -> str:
-    """Train a tokenizer on the beginning of the text."""
+    """Train a tokenizer on the beginning of the text. Return its folder."""
     from data_pipelines import sources
     from data_pipelines.tokenizer import Tokenizer
 
@@ -231,7 +232,7 @@ def trained(corpus: str, folder: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--corpus", help="text: a file, a glob, a folder or tfds:NAME; default: the embedded novels")
+    parser.add_argument("--corpus", help="text: a file, a glob, a folder or tfds:NAME; default: the package's novels")
     parser.add_argument("--tokenizer", help="a folder or a model; default: one trained on the text")
     parser.add_argument("--pairs", type=int, default=3, help="turns of each side")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)

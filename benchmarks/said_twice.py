@@ -1,10 +1,10 @@
-"""Can a network look up what its context says? The likelihood of pieces that are said for the second time.
+"""Measure whether a network looks words up in its context: the likelihood of pieces that are repeated.
 
     python -m benchmarks.said_twice tiny runs/mine [--text novel.txt]
 
-LENGTH pieces in a row are read twice, from left to right. The table has the mean log-likelihood of a piece, in nats,
-the first time and the second: of pieces of a text as it runs, and of the text's pieces in an order drawn at random,
-which nothing but looking them up can predict.
+The network reads LENGTH consecutive pieces twice, from left to right. The table has the mean log-likelihood of a piece
+in nats, the first time and the second time: for running text, and for pieces of the text in random order, which can
+only be predicted by looking them up.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def likelihoods(pretrained: Pretrained, text: str) -> list[float]:
-    """Return the means of the columns of the table, in nats a piece."""
+    """Return the values of a row of the table, in nats per piece."""
     assert pretrained.tokenizer
     (ids,) = pretrained.tokenizer.encode_lines([text])
     draw = np.random.default_rng(0)

@@ -1,28 +1,28 @@
-"""A scaling study: networks of five sizes, several budgets of FLOPs, one law for their losses.
+"""Run a scaling study: networks of five sizes with several budgets of FLOPs.
 
     python -m benchmarks.scaling CORPUS [--only 'isoflop*'] [--jobs 2] [--workdir runs/scaling]
     python -m benchmarks.scaling CORPUS --scale base --budget
 
-CORPUS is a folder of data_pipelines.prepare. That of the recorded runs was made of novels, speeches and a part of C4 by
+CORPUS is a folder of data_pipelines.prepare. For the recorded runs it was made from novels, speeches and a part of C4:
 
     python -m data_pipelines.tokenizer train --source novels.txt speeches.txt --vocab-size 8000 --out tokenizer
     python -m data_pipelines.prepare --source novels.txt speeches.txt C4 --weights 0.84 0.08 0.08 \\
         --tokenizer tokenizer --block-len 1152 --validation-fraction 0.03 --out CORPUS
 
-The scale "small", of 0.1 to 3 million parameters in layers, is one for CPUs. The scale "base" goes up to 12 x 768, and
-is one for a GPU; --budget prints what its runs cost, and runs nothing. The networks of a scale differ in width alone:
-muP carries a learning rate from width to width, and no such rule is known to hold over depths of this architecture.
-Each run is the ordinary train command; benchmarks/studies.py says how runs are stopped, resumed and recorded.
+The scale "small" (0.1 to 3 million parameters in layers) is for CPUs. The scale "base" goes up to 12 x 768 and is for a
+GPU; --budget prints the cost of its runs and exits. The networks of a scale differ only in width, because muP transfers
+learning rates between widths and no such rule is known for the depth of this architecture. Each run is a normal train
+command; benchmarks/studies.py explains how runs are stopped, resumed and recorded.
 
-The runs, in their order:
+The runs, in order:
 
 - tune: the smallest network at several learning rates;
-- transfer: a wider network, with as many steps, at the best rate, its half and its double, by two rules: one rate at
-  all widths, and muP's, by which the matrices of layers learn at a rate that falls with the width. The rule with the
-  lower loss at the rate that was best for the small network is kept;
+- transfer: a wider network with the same number of steps, at the best rate, half of it and twice of it, by two rules:
+  one rate for all widths, and muP, where the rate of the layers' matrices falls with the width. The rule with the lower
+  loss at the smallest network's best rate is used for the other runs;
 - isoflop: groups of networks that spend equal FLOPs;
-- deeper: networks of more layers with the FLOPs of the last group, which the fit does not see;
-- largest: the largest network with more FLOPs than the last group, which the fit does not see.
+- deeper: networks with more layers and the FLOPs of the last group, which are not fitted;
+- largest: the largest network with more FLOPs than the last group, which is not fitted.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from xlnet_jax.objectives.registry import step_flops
 from xlnet_jax.settings.config import Config
 
 STEPS_AT_LEAST = 750
-"""shorter runs have hardly left the loss of word frequencies, where no law of size and tokens holds"""
+"""shorter runs hardly get below the loss of word frequencies, where no law of size and tokens holds"""
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ class Scale:
     """Sizes and budgets of a study."""
 
     name: str
-    """of its folder in benchmarks/measured"""
+    """its folder in benchmarks/measured"""
     preset: str
     d_head: int
     sizes: tuple[tuple[int, int], ...]
     """layers and width of each network; the first is tuned"""
     transfer: tuple[int, int]
-    """layers and width of the network that the best rate is carried to"""
+    """layers and width of the network that the best rate is transferred to"""
     deeper: tuple[tuple[int, int], ...]
-    """layers and width of networks of more layers, which are not fitted"""
+    """layers and width of the deeper networks, which are not fitted"""
     budgets: tuple[float, ...]
     """FLOPs of the groups"""
     largest: float
@@ -64,8 +64,8 @@ class Scale:
     rates: tuple[float, ...]
     tuning_steps: int
     init_std: float
-    """standard deviation of the initialiser at a width of 128. It falls with the root of the width, so that the outputs
-    of layers are as large at every width"""
+    """standard deviation of the initializer at a width of 128. It falls with the square root of the width, so that the
+    outputs of layers have the same scale at every width"""
     max_windows: int
     """windows of held-out text"""
 
@@ -101,7 +101,7 @@ SCALES = {
         init_std=0.08,
         max_windows=4096,
     ),
-    # Batches and windows are the preset's, 256 x 512.
+    # Batches and windows are those of the preset, 256 x 512.
     "base": Scale(
         name="scaling_base",
         preset="base",
@@ -130,7 +130,7 @@ class Run:
     rate: float
     """learning rate at the width of the smallest network"""
     rule: str = "one rate"
-    """how the rate follows the width: "one rate", or "muP" """
+    """how the rate depends on the width: "one rate" or "muP" """
     seed: int = 0
 
     @property
@@ -139,7 +139,7 @@ class Run:
         return 13 * self.layers * self.width**2
 
     def settings(self, scale: Scale) -> dict[str, str | int | float]:
-        """Return what the run sets on the train command."""
+        """Return the settings of the train command that differ from the preset."""
         warmup = max(self.steps // 20, 20)
         given = {
             "preset": scale.preset, "steps": self.steps, "seed": self.seed, "model.num-layers": self.layers,
@@ -172,7 +172,7 @@ def tuning(scale: Scale) -> list[Run]:
 
 
 def transfers(scale: Scale, best: float) -> list[Run]:
-    """Return a wider network at the best rate and beside it, by both rules."""
+    """Return a wider network at the best rate, half of it and twice of it, by both rules."""
     layers, width = scale.transfer
     return [
         Run(
@@ -189,7 +189,7 @@ def transfers(scale: Scale, best: float) -> list[Run]:
 
 
 def groups(scale: Scale, rate: float, rule: str, vocab_size: int) -> list[Run]:
-    """Return the groups, the deeper networks and the largest run, by the rate and the rule that are kept."""
+    """Return the groups, the deeper networks and the largest run, with the chosen rate and rule."""
     runs = []
     for budget in scale.budgets:
         for layers, width in scale.sizes:
@@ -204,15 +204,14 @@ def groups(scale: Scale, rate: float, rule: str, vocab_size: int) -> list[Run]:
 
 
 def best_rate(scale: Scale, measured: dict[str, Record]) -> float | None:
-    """Return the learning rate of the best tuning run, or None while one is missing."""
+    """Return the learning rate of the best tuning run, or None if one is missing."""
     if not all(run.name in measured for run in tuning(scale)):
         return None
     return min(tuning(scale), key=lambda run: measured[run.name]["loss"]).rate
 
 
 def kept_rule(scale: Scale, measured: dict[str, Record]) -> str | None:
-    """Return the rule whose loss is lower at the rate that was tuned on the small network, or None while one is
-    missing."""
+    """Return the rule with the lower loss at the smallest network's best rate, or None if a run is missing."""
     best = best_rate(scale, measured)
     if best is None:
         return None
@@ -229,8 +228,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", help="folder of data_pipelines.prepare")
     parser.add_argument("--scale", choices=SCALES, default="small")
-    parser.add_argument("--budget", action="store_true", help="print what the runs cost, and end")
-    parser.add_argument("--speed", type=float, default=2e14, help="FLOPs a second, for the hours of --budget")
+    parser.add_argument("--budget", action="store_true", help="print the cost of the runs, and exit")
+    parser.add_argument("--speed", type=float, default=2e14, help="FLOPs per second, for the hours of --budget")
     studies.add_arguments(parser, "scaling")
     given = parser.parse_args()
     scale = SCALES[given.scale]
@@ -258,8 +257,8 @@ def main() -> None:
 
 
 def budget_of(scale: Scale, vocab_size: int, speed: float) -> str:
-    """Return what the runs cost, a line for each kind. speed: FLOPs a second."""
-    rate = scale.rates[0]  # costs as much as any
+    """Return the cost of the runs, one line per kind. speed: FLOPs per second."""
+    rate = scale.rates[0]  # the rate does not change the cost
     runs = [*tuning(scale), *transfers(scale, rate), *groups(scale, rate, "muP", vocab_size)]
     by_kind: dict[str, list[float]] = {}
     for run in runs:
@@ -273,7 +272,7 @@ def budget_of(scale: Scale, vocab_size: int, speed: float) -> str:
 
 
 def record_of(run: Run, scale: Scale, corpus: str, vocab_size: int, workdir: Path) -> Record:
-    """Return what a run has measured."""
+    """Return the results of a run."""
     held_out = studies.rows_of(workdir, "validation")[-1]
     config = scale.config(run.layers, run.width, vocab_size)
     return {

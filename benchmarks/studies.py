@@ -1,7 +1,7 @@
-"""Run the commands of a study, each on one processor, and keep what each has measured in a file of its own.
+"""Run the commands of a study, each on one core, and record the results of each run in a file.
 
-A run whose file is there is not run again, and a run that was stopped goes on where it stood: a study can spread over
-days and machines. The files, benchmarks/measured/STUDY/RUN.json, belong to the repository; workdirs do not.
+Runs that have a file are skipped, and a stopped run resumes, so a study can take days and use several machines. The
+files, benchmarks/measured/STUDY/RUN.json, are part of the repository; workdirs are not.
 """
 
 import argparse
@@ -27,18 +27,18 @@ class Job:
 
     name: str
     command: Callable[[Path], list[str]]
-    """module and arguments, from the workdir"""
+    """return the module and arguments, given the workdir"""
     record: Callable[[Path], Record]
-    """what the run has measured, from its workdir"""
+    """return the results of the run, given its workdir"""
 
 
 class Study:
-    """Jobs by their names, and what they have measured."""
+    """Runs jobs and records their results."""
 
     def __init__(self, name: str, workdirs: Path, processors: int = 1):
-        """processors: number of runs at a time, each on a processor of its own."""
+        """processors: number of simultaneous runs, each on its own core."""
         self.folder, self._workdirs = MEASURED / name, workdirs
-        # Runs of a study compile the same programs, which on CPUs are kept nowhere else.
+        # Runs of a study compile the same programs, and on CPUs these are not cached by default.
         self._compiled_once = {"JAX_COMPILATION_CACHE_DIR": str(workdirs.absolute() / "programs")}
         self._processors: Queue[int] = Queue()
         self._jobs_at_a_time = processors
@@ -46,15 +46,15 @@ class Study:
             self._processors.put(processor)
 
     def measured(self) -> dict[str, Record]:
-        """Return what has been measured, by the name of the run."""
+        """Return the recorded results by name of the run."""
         return read(self.folder)
 
     def run(self, jobs: Iterable[Job]) -> None:
-        """Run the jobs that have not been measured."""
+        """Run the jobs that are not recorded."""
         self.run_chains([job] for job in jobs)
 
     def run_chains(self, chains: Iterable[Iterable[Job]]) -> None:
-        """Run the jobs that have not been measured, those of a chain one after another."""
+        """Run the jobs that are not recorded, in order within each chain."""
         there = self.measured()
 
         def run_chain(chain: Iterable[Job]) -> None:
@@ -87,45 +87,45 @@ class Study:
 
 
 def add_arguments(parser: argparse.ArgumentParser, study: str) -> None:
-    """Add what every study is asked: which runs, how many at a time, and where."""
-    parser.add_argument("--only", default="*", help="pattern of what is run")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on a processor of its own")
+    """Add the arguments of all studies."""
+    parser.add_argument("--only", default="*", help="pattern of the runs to start")
+    parser.add_argument("--jobs", type=int, default=1, help="number of simultaneous runs, each on its own core")
     parser.add_argument("--workdir", type=Path, default=Path("runs", study.replace("_", "-")))
 
 
 def read(folder: Path) -> dict[str, Record]:
-    """Return the records of a study, by the name of the run."""
+    """Return the records of a study by name of the run."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
 
 def run_module(module: str, *arguments: object) -> None:
-    """Run a command outside of a study. Raises CalledProcessError where it fails."""
+    """Run a command outside of a study. Raises CalledProcessError if it fails."""
     subprocess.run([sys.executable, "-m", module, *map(str, arguments)], check=True)
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table in Markdown, behind a blank line."""
+    """Print a Markdown table, after a blank line."""
     print(f"\n| {' | '.join(head)} |\n{'|---' * len(head)}|")
     for cells in rows:
         print(f"| {' | '.join(cells)} |")
 
 
 def keep_table(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, and keep it in benchmarks/measured/NAME.json."""
+    """Print a table, and save it in benchmarks/measured/NAME.json."""
     print_table(head, rows)
     (MEASURED / f"{name}.json").write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n")
 
 
 def rows_of(workdir: Path, split: str) -> list[Record]:
-    """Return the rows of one kind in the metrics of a run."""
+    """Return the rows of a split in the metrics of a run."""
     rows = (json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines())
     return [row for row in rows if row["split"] == split]
 
 
 def time_of(workdir: Path) -> Record:
-    """Return the seconds that the runs below a workdir took by their own account, and the share of them in steps.
+    """Return the seconds of all runs in a workdir, by their own metrics, and the share of steps in them.
 
-    They are CPU seconds where nobody else used the processor. The pauses before restarts do not count.
+    They equal CPU seconds if nothing else used the core. Pauses before restarts do not count.
     """
     ends = [rows_of(file.parent, "time")[-1] for file in sorted(workdir.glob("**/metrics.jsonl"))]
     seconds = sum(end["wall"] - end["restarts"] for end in ends)
@@ -133,7 +133,7 @@ def time_of(workdir: Path) -> Record:
 
 
 def shown(command: list[str], workdir: Path, **folders: str) -> str:
-    """Return a command as a reader would give it: without the paths of this machine.
+    """Return a command without the paths of this machine.
 
     folders: name to show -> path.
     """

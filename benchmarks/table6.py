@@ -1,21 +1,21 @@
-"""Table 6 of the paper at a small scale: seven contenders that spend equal FLOPs, by five seeds, with their intervals.
+"""Repeat Table 6 of the paper at a small scale: seven contenders with equal FLOPs and five seeds, with intervals.
 
     python -m benchmarks.table6 CORPUS DATA [--only 'plm-*'] [--jobs 2]
     python -m benchmarks.table6 --report
 
-CORPUS is a folder of data_pipelines.prepare. That of the recorded runs was made of the text and the tokenizer of
-benchmarks/chinese.py, a character a piece, by
+CORPUS is a folder of data_pipelines.prepare. For the recorded runs it was made from the text and tokenizer of
+benchmarks/chinese.py, in which each character is a piece, by
 
     python -m data_pipelines.prepare --source runs/zh-text.txt --tokenizer runs/zh/tokenizer --block-len 1152 \\
         --validation-fraction 0.02 --out CORPUS
 
-DATA has chnsenticorp (train.tsv, dev.tsv). Each contender is finetuned on its first EXAMPLES reviews, with which
-minutes of pretraining show.
+DATA has chnsenticorp (train.tsv, dev.tsv). Each contender is finetuned on its first EXAMPLES reviews: with so few,
+minutes of pretraining make a difference.
 
-A contender with one seed is pretrained by xlnet_jax.compare and finetuned with FINETUNINGS seeds, whose mean is its
-score, so that the scatter of finetuning hides less. benchmarks/studies.py says how these jobs are stopped, resumed and
-recorded. Seeds are paired: seed n draws the same blocks of text, and its finetunings the same order of examples, for
-every contender. Random weights of the same sizes, finetuned alike, show what pretraining is worth.
+xlnet_jax.compare pretrains a contender with each seed. The score of a seed is the mean of FINETUNINGS finetuning runs,
+which reduces their noise. Seeds are paired: for seed n, all contenders read the same blocks of text, and finetune on
+the same order of examples. Random weights of the same sizes are finetuned too, to show what pretraining is worth.
+benchmarks/studies.py explains how runs are stopped, resumed and recorded.
 """
 
 import argparse
@@ -41,7 +41,7 @@ CONTENDERS = (
 )  # fmt: skip
 RANDOM = "random weights"
 TUNED = "-finetuned"
-"""end of the names of finetunings"""
+"""suffix of the names of finetuning runs"""
 SEEDS = range(5)
 FLOPS = 2.2e13
 NETWORK = """--preset demo --model.num-layers 2 --model.d-model 96 --model.num-heads 3 --model.d-head 32
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("corpus", nargs="?")
     parser.add_argument("data", nargs="?", type=Path)
     studies.add_arguments(parser, NAME)
-    parser.add_argument("--report", action="store_true", help="print the tables of what has been measured, and end")
+    parser.add_argument("--report", action="store_true", help="print the table of recorded runs, and exit")
     given = parser.parse_args()
     if not given.report:
         if given.data is None:
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def few_examples(data: Path, folder: Path) -> Path:
-    """Return a folder with the first of the examples to learn from, and with all that are held out."""
+    """Return a folder with the first training examples and all development examples."""
     folder.mkdir(parents=True, exist_ok=True)
     header, *rows = (data / FOLDER / "train.tsv").read_text().splitlines(keepends=True)
     (folder / "train.tsv").write_text(header + "".join(rows[:EXAMPLES]))
@@ -91,7 +91,7 @@ def few_examples(data: Path, folder: Path) -> Path:
 
 
 def pretraining(contender: str, seed: int, corpus: str) -> Job:
-    """Return the pretraining of one contender with one seed."""
+    """Return the pretraining run of a contender with a seed."""
 
     def command(workdir: Path) -> list[str]:
         return [
@@ -113,14 +113,13 @@ def pretraining(contender: str, seed: int, corpus: str) -> Job:
 
 
 def finetuning(contender: str, seed: int, workdirs: Path, examples: Path) -> Job:
-    """Return the finetunings of what one contender has learned with one seed, or of random weights as large as the
-    baseline's."""
+    """Return the finetuning runs of a contender pretrained with a seed, or of random weights."""
     pretrained = workdirs / _name(BASELINE if contender == RANDOM else contender, seed)
     seeds = range(FINETUNINGS * seed, FINETUNINGS * (seed + 1))
 
     def command(workdir: Path) -> list[str]:
         if not (init := next(pretrained.glob("*/seed-*/pretrained"), None)):
-            sys.exit(f"{pretrained} is gone: remove {MEASURED / NAME / pretrained.name}.json, to pretrain it again")
+            sys.exit(f"{pretrained} is gone: remove {MEASURED / NAME / pretrained.name}.json to pretrain it again")
         return [
             "xlnet_jax.finetune", "--task", TASK, "--init", str(init),
             *(["--reinitialize"] if contender == RANDOM else []), *FINETUNE, "--seeds", *map(str, seeds),
@@ -139,8 +138,7 @@ def finetuning(contender: str, seed: int, workdirs: Path, examples: Path) -> Job
 
 
 def _finetuned(contender: str) -> tuple[str, ...]:
-    """Return what is finetuned after a contender's pretraining: itself, and random weights as large as the
-    baseline's."""
+    """Return what is finetuned after pretraining a contender: the contender and, for the baseline, random weights."""
     return (contender, RANDOM) if contender == BASELINE else (contender,)
 
 
@@ -152,7 +150,7 @@ def _name(contender: str, seed: int) -> str:
 
 
 def report(measured: dict[str, Record]) -> None:
-    """Print losses and scores by contender, and differences to the baseline with their intervals."""
+    """Print losses and scores of the contenders, and differences from the baseline with intervals."""
     scores = {contender: scores_of(measured, contender) for contender in (*CONTENDERS, RANDOM)}
     if len(scores[BASELINE]) < len(SEEDS):
         return
@@ -185,21 +183,20 @@ def report(measured: dict[str, Record]) -> None:
 
 
 def _learned(pretrained: Sequence[Record]) -> tuple[str, str]:
-    """Return the steps of pretraining, and the mean of their held-out losses."""
+    """Return the steps of pretraining and the mean held-out loss."""
     if not pretrained:
         return "0", ""
     return f"{pretrained[0]['steps']:,}", f"{statistics.mean(run['loss'] for run in pretrained):.3f}"
 
 
 def scores_of(measured: dict[str, Record], contender: str) -> list[float]:
-    """Return the score of each of a contender's seeds that have been measured, in percent: the mean of its
-    finetunings."""
+    """Return the score of each recorded seed of a contender, in percent: the mean of its finetuning runs."""
     names = (f"{_name(contender, seed)}{TUNED}" for seed in SEEDS)
     return [100 * statistics.mean(measured[name]["scores"]) for name in names if name in measured]
 
 
 def interval(differences: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Return the bootstrap interval of the mean of paired differences: quantiles of the means of pairs drawn with
+    """Return the bootstrap interval of the mean of paired differences: quantiles of means of pairs drawn with
     replacement (Efron & Tibshirani 1993, section 13.3)."""
     drawn = np.random.default_rng(0).choice(differences, (DRAWS, len(differences)))
     low, high = np.quantile(drawn.mean(1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
@@ -207,12 +204,12 @@ def interval(differences: Sequence[float] | np.ndarray) -> tuple[float, float]:
 
 
 def smallest_detectable(differences: Sequence[float] | np.ndarray) -> float:
-    """Return the smallest true difference that a paired t-test with as many seeds and the deviation of these
-    differences finds with a probability of POWER, at a level of 1 - CONFIDENCE."""
+    """Return the smallest true difference that a paired t-test detects with probability POWER at a level of 1 -
+    CONFIDENCE, given the number and deviation of these differences."""
     count = len(differences)
     error = statistics.stdev(map(float, differences)) / count**0.5
     critical = stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
-    # The test's other side is missed by far: below 0.001 at this power.
+    # The other tail can be ignored: its probability is below 0.001 at this power.
     return error * optimize.brentq(lambda shift: stats.nct.sf(critical, count - 1, shift) - POWER, 0, 4 * critical)
 
 

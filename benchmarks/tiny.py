@@ -1,14 +1,14 @@
-"""Make the model that comes with the package, xlnet_jax/weights/tiny, from two public-domain texts.
+"""Make the model of the package, xlnet_jax/weights/tiny, from two public-domain texts.
 
     python -m benchmarks.tiny novels.txt speeches.txt [--workdir runs/tiny]
 
-Runs the ordinary commands for a tokenizer, corpora, four stages of pretraining (about two hours and a half on one CPU
-core), conversion to bfloat16 in the form of Hugging Face, and a held-out loss; then writes the model card with it. What
-is there is not made again, so that a stopped run goes on.
+Runs the normal commands to train a tokenizer, prepare corpora, pretrain in four stages (about two and a half hours on
+one CPU core), convert to bfloat16 in Hugging Face's format, and measure a held-out loss. Then it writes the model card.
+Outputs that exist are not made again, so a stopped run can continue.
 
 In the second stage half of the windows say everything twice (benchmarks/twice.py), so that the network learns to look
-words up in its context; running text alone does not teach it that in this time. In the third it reads mostly running
-text again, and in the last nothing else: until then it expects words in a random order where a text begins.
+words up in its context, which running text does not teach in this time. In the third stage it reads mostly running text
+again, and in the last nothing else; otherwise it would expect words in random order at the beginning of a text.
 """
 
 import argparse
@@ -29,7 +29,7 @@ VOCAB_SIZE = 8_000
 
 
 class Stage(NamedTuple):
-    """Part of the pretraining; each goes on with the weights of the one before."""
+    """Part of the pretraining, which starts from the weights of the stage before."""
 
     name: str
     steps: int
@@ -37,10 +37,10 @@ class Stage(NamedTuple):
     """learning rate, which falls with the width as in benchmarks/scaling.py"""
     warmup: int
     weights: Mapping[str, float]
-    """share of the windows that each text has; none for shares by length"""
+    """share of each text among the windows; empty = in proportion to length"""
 
     def settings(self, start: list[str]) -> list[str]:
-        """Return what the stage sets on the train command. start: settings of the network, or --init."""
+        """Return the settings of the train command for the stage. start: settings of the network, or --init."""
         given = {"steps": self.steps, "optimizer.learning-rate": self.rate, "optimizer.warmup-steps": self.warmup}
         return [*SETTINGS, *start, *(word for name, value in given.items() for word in (f"--{name}", str(value)))]
 
@@ -56,11 +56,11 @@ SETTINGS = """--preset demo --data.num-predict 32 --optimizer.matrix-rate 0.5 --
     --checkpoint.keep 2""".split()
 NETWORK = """--model.num-layers 4 --model.d-model 128 --model.num-heads 4 --model.d-head 32 --model.d-ff 512
     --model.init-std 0.08""".split()
-"""The demo's network is as wide and half as deep"""
+"""as wide as the demo's network, and twice as deep"""
 LINES = 60_000
-"""of the novels, as many for each kind of text that says everything twice"""
+"""number of lines of the novels for each kind of text that says everything twice"""
 AUSTEN = "data_pipelines/corpora/austen/validation.txt"
-"""Northanger Abbey, of which the training text has nothing; its author is not among those of the novels"""
+"""Northanger Abbey. The training text has no novels of its author."""
 
 
 def main() -> None:
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def said_twice(novels: str, speeches: str) -> dict[str, list[str]]:
-    """Return the documents that say everything twice: sentences of the novels, and words of both texts."""
+    """Return documents that say everything twice: sentences of the novels, and words of both texts."""
     draw = random.Random(0)
     lines = [line for line in novels.split("\n") if line]
     sentences = [part for line in draw.sample(lines, LINES) for part in re.split(r"(?<=[.!?])\s+", line)]

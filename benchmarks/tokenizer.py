@@ -1,8 +1,8 @@
 """Measure time and memory of a tokenizer: python benchmarks/tokenizer.py TEXT [TOKENIZER]
 
-Encoding on one core: SentencePiece alone on lines that are normalised already, and `encode_flat` on the lines as they
-are, A B A B. Then SentencePiece's memory and time to train on 1/4, 1/2 and all of the text. TEXT is a UTF-8
-file of some megabytes; TOKENIZER a folder or a model, without it one is trained on the text's first megabytes.
+First encoding on one core, in turns: SentencePiece alone on normalized lines, and `encode_flat` on the original lines.
+Then SentencePiece's memory and time to train on 1/4, 1/2 and all of the text. TEXT is a UTF-8 file of several
+megabytes. TOKENIZER is a folder or a model; without it one is trained on the first megabytes of the text.
 """
 
 import os
@@ -55,7 +55,7 @@ def encoding(lines: list[str], tokenizer: Tokenizer) -> None:
 
 
 def training(lines: list[str]) -> None:
-    """Measure one size in a process of its own: the peak memory of a process never falls."""
+    """Measure each size in a separate process, because the peak memory of a process never falls."""
     for share in (4, 2, 1):
         if pid := os.fork():
             if os.waitpid(pid, 0)[1]:
@@ -73,7 +73,7 @@ def training(lines: list[str]) -> None:
 
 def main() -> None:
     lines = [line.strip() for line in Path(sys.argv[1]).read_text(errors="replace").splitlines()]
-    # Before the encoding, whose memory a forked process would count as its own.
+    # Train first: a forked process would count the memory of encoding as its own.
     training(lines)
     some, size = [], 0
     for line in lines:

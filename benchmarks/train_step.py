@@ -1,12 +1,12 @@
-"""Time a training step of XLNet-Base here and in Hugging Face's PyTorch (eager), A B A B.
+"""Time a training step of XLNet-Base here and in Hugging Face's PyTorch (eager), in turns.
 
     python benchmarks/train_step.py
 
-Needs `pip install torch transformers`. A step is loss, gradients, clipping by the global norm and AdamW, float32, on
-one batch of windows in permuted order, with a full memory. Each side is a process of its own that computes only when
-told, with the allocator setting of its users: for this project the one that the train command starts itself with, for
-the other none; --same-allocator gives both sides ours. Prints the median seconds and the peak memory of both, the
-multiply-adds counted by hand, and the share of this machine's matmul rate that they reach.
+Needs `pip install torch transformers`. A step is loss, gradients, clipping by the global norm and AdamW, in float32, on
+one batch of windows in permuted order with a full memory. Each side is a separate process that computes only in its
+turn, with the allocator settings its users have: ours are those of the train command, theirs are the defaults;
+--same-allocator gives both sides ours. Prints the median seconds and peak memory of both sides, their multiply-adds
+counted by hand, and the share of this machine's matmul rate that they reach.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 from xlnet_jax.objectives.registry import multiply_adds
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
 
-ALLOCATOR = "glibc.malloc.hugetlb=1"  # what the train command starts itself with
+ALLOCATOR = "glibc.malloc.hugetlb=1"  # of the train command
 ROWS, LAYERS, WIDTH, HEADS, HEAD_WIDTH, INNER, VOCABULARY = 2, 12, 768, 12, 64, 3072, 32_000
 LENGTH, MEMORY, REUSED, TARGETS = 512, 384, 256, 85
 KEYS, DISTANCES = MEMORY + LENGTH, MEMORY + 2 * LENGTH
@@ -40,8 +40,8 @@ OURS, THEIRS = "xlnet_jax", "Hugging Face"
 def forward_multiply_adds() -> dict[str, tuple[int, int]]:
     """Return the multiply-adds of the matmuls of one forward pass, by part: (here, original and Hugging Face).
 
-    The other side maps queries to all positions, and their outputs back, by matmuls with the one-hot target_mapping;
-    projects position keys for each example; and selects the segment score by a matmul with a one-hot [T, K, B, 2].
+    The other side maps queries to all positions, and their outputs back, by matmuls with the one-hot target_mapping. It
+    projects position keys for each example, and selects segment scores by a matmul with a one-hot [T, K, B, 2].
     """
     here = {part: count.forward for part, count in multiply_adds(OUR_CONFIG).items()}
     heads, rows = HEADS * HEAD_WIDTH, 2 * LENGTH
@@ -92,7 +92,7 @@ def our_step(dropout: float) -> Callable[[], float]:
 
 
 def their_step(dropout: float) -> Callable[[], float]:
-    """Build the training step in PyTorch: half of the rows read backwards, memory goes in and comes out."""
+    """Build the training step in PyTorch. Half of the rows are reversed, and memory is passed from step to step."""
     import numpy as np
     import torch
     from transformers import XLNetConfig, XLNetLMHeadModel
@@ -132,7 +132,7 @@ def their_step(dropout: float) -> Callable[[], float]:
 
 
 def windows() -> dict:
-    """Return a batch of random pieces in the compact form (xlnet_jax/dims.py); every second row reads backwards."""
+    """Return a batch of random pieces in compact form (xlnet_jax/dims.py). Every second row is reversed."""
     import numpy as np
 
     from data_pipelines.permutation import perm_rank, permuted_places, target_slots
@@ -158,7 +158,7 @@ def windows() -> dict:
 
 
 def matmul() -> Callable[[], float]:
-    """Build one large float32 matmul, which measures the rate of the machine."""
+    """Build a large float32 matmul that measures the rate of the machine."""
     import jax
     import jax.numpy as jnp
 
@@ -179,7 +179,7 @@ SIDES: dict[str, Callable[[float], Callable[[], float]]] = {
 
 
 def work(side: str, dropout: float) -> None:
-    """Run in a child process: one step for each line read; answer with its seconds, result and peak memory."""
+    """Run in the child process: for each line of input, run a step and print its seconds, result and peak memory."""
     step = SIDES[side](dropout)
     for _ in sys.stdin:
         start = time.perf_counter()
@@ -195,7 +195,7 @@ def peak_megabytes() -> float:
 
 
 class Worker:
-    """A child process and its answers."""
+    """Child process of one side, and its measurements."""
 
     def __init__(self, side: str, dropout: float, same_allocator: bool) -> None:
         command = [sys.executable, __file__, "--side", side, "--dropout", str(dropout)]
@@ -208,12 +208,12 @@ class Worker:
         self.peak = 0.0
 
     def turn(self, steps: int) -> None:
-        """Ask for steps, one by one. The first does not count: the kernel took pages back while this side waited."""
+        """Run steps, one by one. The first does not count: the kernel reclaimed pages while this side waited."""
         for i in range(1 + steps):
             self.step(counts=i > 0)
 
     def step(self, counts: bool) -> None:
-        """Ask for one step and wait for it."""
+        """Run one step."""
         assert self.process.stdin
         assert self.process.stdout
         print(file=self.process.stdin, flush=True)
@@ -225,7 +225,7 @@ class Worker:
         self.peak = float(answer[2])
 
     def close(self) -> None:
-        """Let the child end."""
+        """End the child process."""
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait()
@@ -235,7 +235,7 @@ class Worker:
 
 
 def compare(dropout: float, pairs: int, steps: int, same_allocator: bool) -> list[Worker]:
-    """Return the workers, ended after pairs of turns: ours, theirs, and the matmul's."""
+    """Run `pairs` turns of each side. Return the ended workers: ours, theirs and the matmul's."""
     workers = [Worker(side, dropout, same_allocator) for side in SIDES]
     for worker in workers:
         worker.step(counts=False)  # compiles
@@ -250,10 +250,10 @@ def compare(dropout: float, pairs: int, steps: int, same_allocator: bool) -> lis
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--pairs", type=int, default=5, help="turns of each side")
-    parser.add_argument("--steps", type=int, default=2, help="measured steps of a turn")
-    parser.add_argument("--dropout", type=float, nargs="+", default=[0.0, 0.1], help="a row of the table for each")
-    parser.add_argument("--same-allocator", action="store_true", help=f"{THEIRS} too with {ALLOCATOR}")
-    parser.add_argument("--count", action="store_true", help="print the counted multiply-adds and stop")
+    parser.add_argument("--steps", type=int, default=2, help="measured steps per turn")
+    parser.add_argument("--dropout", type=float, nargs="+", default=[0.0, 0.1], help="dropout rates, a row each")
+    parser.add_argument("--same-allocator", action="store_true", help=f"run {THEIRS} with {ALLOCATOR} too")
+    parser.add_argument("--count", action="store_true", help="print the multiply-adds and exit")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.side:
