@@ -1,5 +1,5 @@
-"""Attention weights, and those of one text as a page for a browser, to choose layer, head and row in, or as a picture
-of one head and of all heads."""
+"""Attention weights of a text: an interactive HTML page to choose layer, head and row, or a picture of one head and of
+all heads."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ from etils import epath
 
 from xlnet_jax.plots.style import DPI, lettering, shorten, write_png
 
-UNIT = 65535  # weights are whole numbers of 1 / 65535 in the page; 0 = not seen
+UNIT = 65535  # the page stores weights as integers in units of 1 / 65535; 0 = not seen
 CONTENT_COLOUR, QUERY_COLOUR, UNSEEN_COLOUR = "#08306b", "#a63603", "#dcd7c9"  # as in attention.html
 CELL_INCHES = 0.24
 SMALLEST_INCHES = 4.2  # of a matrix
@@ -22,8 +22,8 @@ TICKS = (0, 0.01, 0.05, 0.25, 0.5, 1)
 class AttentionWeights(NamedTuple):
     """Attention weights on a batch of texts, float32 in [0, 1]. K = L: the keys are the pieces of the text.
 
-    A row sums to 1 over the keys that it may see, and is 0 on all others. Padding, on the right of shorter texts, has
-    zeros as rows and as keys.
+    A row sums to 1 over the keys that it may see, and is 0 elsewhere. Padding, on the right of shorter texts, is 0 in
+    rows and in keys.
     """
 
     pieces: list[list[str]]
@@ -38,8 +38,8 @@ class AttentionWeights(NamedTuple):
 
 
 def attention_page(found: AttentionWeights, text: str, origin: str, layer: int, head: int | None) -> str:
-    """Return one HTML file that loads nothing. found: of one text. origin: name of the model. layer, head: shown first,
-    from 0; head None = the mean of all."""
+    """Return an HTML page that loads no other files. found: of one text. origin: name of the model. layer, head: shown
+    first, from 0; head None = the mean of all."""
     layers, _, heads = found.content_ZBNLK.shape[:3]
     data = {
         "text": text,
@@ -53,7 +53,7 @@ def attention_page(found: AttentionWeights, text: str, origin: str, layer: int, 
         "content": _encode(found.content_ZBNLK),
         "query": None if found.query_ZBNPK is None else _encode(found.query_ZBNPK),
     }
-    # No text can end the element that holds the data, or begin another.
+    # Escape "<", so that no text can end the element that holds the data.
     escaped = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     template = resources.files(__package__).joinpath("attention.html").read_text(encoding="utf-8")
     return template.replace("{{data}}", escaped)
@@ -67,8 +67,8 @@ def _encode(weights: np.ndarray) -> str:
 def draw_attention_png(
     found: AttentionWeights, text: str, origin: str, layer: int, head: int | None, path: epath.PathLike
 ) -> None:
-    """Write a PNG. found: of one text. origin: name of the model. layer, head: drawn with their pieces; head None = the
-    mean of all."""
+    """Write a PNG. found: of one text. origin: name of the model. layer, head: drawn large, with the pieces; head
+    None = the mean of all."""
     from matplotlib.figure import Figure
 
     layers, _, heads, length, _ = found.content_ZBNLK.shape
@@ -94,7 +94,7 @@ def _streams(found: AttentionWeights) -> list[tuple[str, list[int], np.ndarray, 
     """Return (title, position of each row, weights, colour) of each stream."""
     (pieces,), (targets,) = found.pieces, found.targets
     positions = list(range(len(pieces)))
-    content = "content stream: a row knows its piece", positions, found.content_ZBNLK[:, 0], CONTENT_COLOUR
+    content = "content stream: a row sees its own piece", positions, found.content_ZBNLK[:, 0], CONTENT_COLOUR
     if found.query_ZBNPK is None:
         return [content]
     return [content, ("query stream: a row predicts its piece", targets, found.query_ZBNPK[:, 0], QUERY_COLOUR)]
@@ -116,7 +116,7 @@ def _draw_head(panel: Any, found: AttentionWeights, layer: int, head: int | None
         axes.set_xticks(range(len(labels)), labels, rotation=90)
         axes.set_yticks(range(len(rows)), [labels[i] for i in rows])
         axes.tick_params(length=0)
-        axes.set(xlabel="looks at (grey: may not be seen)", ylabel="a piece", anchor="NW")
+        axes.set(xlabel="attends to (gray: may not see)", ylabel="a piece", anchor="NW")
         for ticks, positions in ((axes.get_xticklabels(), range(len(labels))), (axes.get_yticklabels(), rows)):
             for tick, position in zip(ticks, positions, strict=True):
                 if position in targets:
@@ -129,7 +129,7 @@ def _draw_head(panel: Any, found: AttentionWeights, layer: int, head: int | None
 
 
 def _draw_all(panel: Any, found: AttentionWeights, layer: int, head: int | None) -> None:
-    """Draw each head as one small picture, the query stream below the content stream."""
+    """Draw each head as a small picture, with the query stream below the content stream."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.patches import Rectangle
 
@@ -161,7 +161,7 @@ def _draw_all(panel: Any, found: AttentionWeights, layer: int, head: int | None)
 
 
 def _scale(colour: str) -> dict[str, Any]:
-    """Return the scale of all matrices: from white to the colour, by the square root of the weight."""
+    """Return the color scale of all matrices: from white to the color, by the square root of the weight."""
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
     colours = LinearSegmentedColormap.from_list("", ["white", colour])

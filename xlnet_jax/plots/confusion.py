@@ -1,4 +1,4 @@
-"""Predictions beside the true labels: a confusion matrix, or predicted against true numbers; and their pictures."""
+"""Compare predictions with labels: a confusion matrix, or predicted against true numbers, and their pictures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from xlnet_jax.plots.style import DPI, lettering, shorten, write_png
 
-MOST_LABELS = 16  # of a matrix that is legible; of more, the most frequent confusions are listed
+MOST_LABELS = 16  # more do not fit into a matrix: the most frequent confusions are listed instead
 LISTED = 20  # confusions
 LONGEST = 24  # characters of a label
 COLOUR = "#08306b"
@@ -22,9 +22,9 @@ class Confusion:
 
     labels: tuple[str, ...]
     counts: np.ndarray
-    """int [labels, labels]: a row is a true label, a column the predicted one"""
+    """int [true labels, predicted labels]"""
     unit: str
-    """things that are counted, such as examples"""
+    """what is counted, such as examples"""
     file = "confusion.png"
 
     @classmethod
@@ -35,8 +35,8 @@ class Confusion:
         return cls(tuple(labels), counts, unit)
 
     def draw(self, path: epath.PathLike, title: str) -> None:
-        """Write a PNG: the matrix with counts and shares of each true label, or of many labels the most frequent
-        confusions."""
+        """Write a PNG: a matrix of counts and shares of each true label, or the most frequent confusions of many
+        labels."""
         names = [shorten(label, LONGEST) for label in self.labels]
         right, total = int(np.trace(self.counts)), int(self.counts.sum())
         with lettering([*self.labels, title], 9):
@@ -45,12 +45,12 @@ class Confusion:
             write_png(figure, path)
 
     def shares(self) -> np.ndarray:
-        """Return the share of each true label that is predicted as each label, float [labels, labels]; 0 where a label
-        does not occur."""
+        """Return the share of each true label that is predicted as each label, float [labels, labels]; 0 for labels
+        that do not occur."""
         return self.counts / np.maximum(self.counts.sum(1, keepdims=True), 1)
 
     def confusions(self) -> list[tuple[int, int]]:
-        """Return the pairs (true, predicted) of different labels that occur, the most frequent first."""
+        """Return the wrong pairs (true, predicted), most frequent first."""
         wrong = self.counts * ~np.eye(len(self.labels), dtype=bool)
         order = np.argsort(-wrong, axis=None, kind="stable")[: np.count_nonzero(wrong)]
         return [(int(i), int(j)) for i, j in zip(*np.unravel_index(order, wrong.shape), strict=True)]
@@ -107,7 +107,7 @@ class Scatter:
     file = "predicted.png"
 
     def draw(self, path: epath.PathLike, title: str) -> None:
-        """Write a PNG: a point an example, and the line of right predictions."""
+        """Write a PNG with a point per example and the line where predicted = true."""
         from matplotlib.figure import Figure
 
         finite = np.isfinite(self.true) & np.isfinite(self.predicted)
@@ -122,5 +122,5 @@ class Scatter:
                 axes.legend()
             axes.set(xlabel="true", ylabel="predicted")
             axes.grid(alpha=0.3)
-            figure.suptitle(f"{shorten(title, 80)}\n{len(self.true):,} examples, a point each", fontsize=11)
+            figure.suptitle(f"{shorten(title, 80)}\n{len(self.true):,} examples, one point each", fontsize=11)
             write_png(figure, path)

@@ -1,7 +1,7 @@
-"""Curves over the steps of a run: the losses of pretraining, of finetuning with the metric of each evaluation, and of
-the runs of a comparison.
+"""Curves over the steps of a run: losses of pretraining, losses and metrics of finetuning, and losses of the runs of a
+comparison.
 
-Records are those of metrics.jsonl: dicts with `step`, `split` and the numbers of that step.
+Records are the rows of metrics.jsonl: dicts with `step`, `split` and the numbers of that step.
 """
 
 import math
@@ -14,7 +14,7 @@ from etils import epath
 from xlnet_jax.plots.style import DPI, write_png
 
 Records = Sequence[Mapping[str, Any]]
-COLUMNS = 3  # panels of a comparison beside one another
+COLUMNS = 3  # panels of a comparison side by side
 
 
 def draw_curves(records: Records, unigram_nats: float, path: epath.PathLike, objective: str, title: str) -> None:
@@ -87,8 +87,8 @@ def draw_comparison(
 ) -> None:
     """Write a PNG.
 
-    losses: curves of (cost, nats per target), one a seed, by the name of the contender. cost: name of what they are
-    drawn over. tasks: by task and contender a score for each seed. metrics: name of each task's metric.
+    losses: curves of (cost, nats per target), one per seed, by contender. cost: label of the x axis. tasks: scores, one
+    per seed, by task and contender. metrics: name of each task's metric.
     """
     from matplotlib import colormaps
     from matplotlib.figure import Figure
@@ -105,7 +105,7 @@ def draw_comparison(
         for seed, curve in enumerate(curves):
             label = None if seed else name
             axes[0].plot(*zip(*curve, strict=True), marker=".", lw=1, color=colors[name], label=label)
-    axes[0].set(xlabel=cost, ylabel="nats per target", title="held-out loss, each of its own objective")
+    axes[0].set(xlabel=cost, ylabel="nats per target", title="held-out loss of each objective")
     axes[0].grid(alpha=0.3)
     axes[0].legend(fontsize="small")
     for panel, (task, scores) in zip(axes[1:], tasks.items(), strict=False):
@@ -122,7 +122,7 @@ def draw_comparison(
 
 
 def smooth(values: np.ndarray, reach: int = 3) -> np.ndarray:
-    """Return the mean of each value and up to `reach` neighbours on either side: one batch's loss is noisy."""
+    """Return the mean of each value and up to `reach` neighbors on either side, since the loss of a batch is noisy."""
     window = np.ones(2 * reach + 1)
     sums, counts = (np.convolve(v, window)[reach : reach + len(v)] for v in (values, np.ones_like(values)))
     return sums / np.maximum(counts, 1)
@@ -135,6 +135,6 @@ def _draw_training(axes: Any, losses: np.ndarray) -> None:
 
 
 def _points(records: Records, split: str, name: str) -> np.ndarray:
-    """Return [points, (step, value)] of the finite values, in order of the steps."""
+    """Return the finite values as [points, (step, value)], by step."""
     values = {r["step"]: r[name] for r in records if r["split"] == split and name in r}
     return np.array([(step, value) for step, value in sorted(values.items()) if math.isfinite(value)]).reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""Fonts that can draw a text, the style of pictures with such texts, and PNG files, on a disk or in a bucket."""
+"""Fonts that can draw a text, the style of pictures with text, and writing PNG files to a disk or a bucket."""
 
 import contextlib
 import io
@@ -12,14 +12,14 @@ from etils import epath
 from xlnet_jax.storage.files import write_durably
 
 DEFAULT = "DejaVu Sans"  # comes with matplotlib
-BOXES = "Last Resort"  # comes with matplotlib too; draws every character as a box that names its script
+BOXES = "Last Resort"  # comes with matplotlib too; draws every character as a box
 DPI = 110
 
 
 @contextlib.contextmanager
 def lettering(texts: Iterable[str], size: float) -> Iterator[None]:
-    """Draw in the default font and, if it lacks characters of the texts, the font that has most of them; characters
-    that neither has are boxes. size: in points. Pieces such as $ and \\ are drawn as they are, not as mathematics."""
+    """Use the default font and, if it lacks characters of the texts, the font that has most of them. Characters that
+    neither has are drawn as boxes. size: in points. $ and \\ are drawn literally, not as math."""
     import matplotlib as mpl
 
     files, families = _font_files(), [DEFAULT]
@@ -37,14 +37,14 @@ def shorten(text: str, longest: int = 14) -> str:
 
 
 def write_png(figure: Any, path: epath.PathLike) -> None:
-    """Write a figure of matplotlib, whole or not at all."""
+    """Write a figure of matplotlib, completely or not at all."""
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     write_durably(path, picture.getvalue())
 
 
 def _font_files() -> dict[str, str]:
-    """Return the file of every regular font, by its family."""
+    """Return the file of every regular font by family."""
     from matplotlib import font_manager
 
     fonts = (f for f in font_manager.fontManager.ttflist if f.style == "normal" and f.weight == 400)

@@ -1,8 +1,8 @@
-"""Picture of a window: the keys that each row may see and, if the query stream predicts, the rows of both streams and
-the positions that the target mapping gives to those of the query stream.
+"""Picture of a window: the keys that each row may see. If the query stream predicts, it shows both streams and the
+target mapping.
 
-The matrices stand one above the other over the same columns. A short window is drawn with its tokens on the axes; a
-long one whole, and beside it enlarged around a position.
+The matrices are drawn below each other, with the same columns. A short window is drawn with its tokens on the axes, a
+long window as a whole and, next to it, enlarged around a position.
 """
 
 import textwrap
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from data_pipelines.inspect import WindowView
 
 LEGIBLE = 40  # tokens on an axis
-LARGEST = 2048  # tokens of a whole window that get a row and a column each; of a longer one some are left out
-LETTERING = 4  # rows that are too few for a name beside them
+LARGEST = 2048  # rows and columns of a whole window; of a longer one some tokens are left out
+LETTERING = 4  # with so few rows, the y axis has no label
 CELL_INCHES = 0.17
 
 
 class Cell(IntEnum):
-    """Meanings of a cell of the picture."""
+    """Meaning of a cell of the picture."""
 
     HIDDEN = 0
     SEEN = 1
@@ -36,7 +36,7 @@ class Cell(IntEnum):
     MAPPED = 5
 
 
-# Okabe and Ito's colours: told apart by colour-blind readers, and by their lightness on paper.
+# Okabe and Ito's colors: color-blind readers can distinguish them, and so can readers of gray prints.
 COLOURS = {
     Cell.HIDDEN: ("#f2f2f2", "may not see"),
     Cell.SEEN: ("#8ecae6", "may see"),
@@ -55,7 +55,7 @@ HOW_TO_READ = (
 
 @dataclass(frozen=True)
 class Axis:
-    """Columns and rows that a picture shows. `keys[i]` is the key of column i, an index of [0, K)."""
+    """Columns and rows of a picture. `keys[i]` is the key of column i, from 0 to K - 1."""
 
     keys: np.ndarray  # int [columns]
     rows: np.ndarray  # int [rows], positions of the content rows
@@ -64,16 +64,16 @@ class Axis:
     step: int = 1  # positions from one row to the next
 
     def row(self, position: float) -> float:
-        """Return the place of a position among the rows."""
+        """Return the row of a position."""
         return (position - int(self.rows[0])) / self.step
 
     def column(self, position: float) -> float:
-        """Return the place of a position among the columns."""
+        """Return the column of a position."""
         return self.memory + self.row(position)
 
 
 def draw_window(window: "WindowView", origin: str, around: int, path: epath.PathLike) -> None:
-    """Write a PNG. origin: where the window comes from. around: the position at which a window of more than LEGIBLE
+    """Write a PNG. origin: where the window comes from. around: position around which a window of more than LEGIBLE
     tokens is enlarged."""
     from matplotlib.figure import Figure
 
@@ -96,7 +96,7 @@ def draw_window(window: "WindowView", origin: str, around: int, path: epath.Path
 
 
 def _close_axis(window: "WindowView", stretch: range) -> Axis:
-    # One column for the empty part of the memory and one for the filled part: all slots of a part look the same.
+    # One column for the empty part of the memory and one for the filled part, since all slots of a part look the same.
     memory = []
     if window.mem_filled < window.mem_len:
         memory.append(window.mem_len - window.mem_filled - 1)
@@ -114,8 +114,8 @@ def _whole_axis(window: "WindowView") -> Axis:
 
 
 def _matrices(window: "WindowView", axis: Axis) -> list[np.ndarray]:
-    """Return the cells of the content stream and, if the query stream predicts, those of the query stream and of the
-    target mapping: each uint8 [rows, columns]."""
+    """Return the cells of the content stream and, if the query stream predicts, of the query stream and the target
+    mapping. Each is uint8 [rows, columns]."""
     is_target = np.isin(axis.keys - window.mem_len, window.targets) & (not window.predicts_next)
     unused = axis.keys < window.mem_len - window.mem_filled
 
@@ -173,7 +173,7 @@ def _separate_parts(plots: Sequence[Any], window: "WindowView", axis: Axis) -> N
 
 
 def _shown_parts(window: "WindowView", axis: Axis) -> list[tuple[str, float, int]]:
-    """Return (name, middle in rows, rows) of the shown parts of the window, without those of one special token."""
+    """Return (name, middle row, number of rows) of the shown parts of the window, without single special tokens."""
     shown = []
     for part in window.parts:
         begin, end = max(part.begin, int(axis.rows[0])), min(part.end, int(axis.rows[-1]) + axis.step)

@@ -130,7 +130,7 @@ document.querySelector('[data-stream=query] button:nth-child(%d)').dispatchEvent
         assert [n == "–" for n in numbers] == (row == 0).tolist()
         np.testing.assert_allclose([float(n.replace("–", "0")) for n in numbers], 100 * row, atol=0.51)
         assert re.findall(r"<button[^>]*>(.*?)<small>", line)[0] == html.escape(view.pieces[0][0])
-    assert "query stream: ▁list looks at" in shown
+    assert "query stream: ▁list attends to" in shown
 
 
 @pytest.mark.parametrize(("targets", "more"), [([], []), (["new", "list"], ["--layer", "1", "--head", "2"])])
