@@ -4,12 +4,13 @@ Pages are written for GitHub too, where links are relative paths.
 """
 
 import base64
-import json
 import re
 from pathlib import Path
 from posixpath import normpath
 
 from mkdocs.structure.files import File
+
+from xlnet_jax.storage.reading import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 FROM_OUTSIDE = {
@@ -32,9 +33,9 @@ def on_files(files, config):
     for name in GENERATED:
         files.get_file_from_path(name).edit_uri = None
     for source, name in FROM_OUTSIDE.items():
-        text, images = (ROOT / source).read_text(), {}
-        if source.endswith(".ipynb"):
-            text, images = from_notebook(json.loads(text), Path(name).stem)
+        is_notebook = source.endswith(".ipynb")
+        path, stem = ROOT / source, Path(name).stem
+        text, images = from_notebook(read_json(path), stem) if is_notebook else (path.read_text(), {})
         page = File.generated(config, name, content=text)
         page.edit_uri = f"../{source}"
         files.append(page)

@@ -5,7 +5,9 @@ import json
 import os
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,12 +24,16 @@ from launch.colab.execute import COLAB, EXECUTED, NOTEBOOKS, digest, execute  # 
 ROOT = COLAB.parents[1]
 REPOSITORY = re.search(r"^url = (.*)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)[1]
 SMALL = {"XLNET_STEPS": "2", "XLNET_VOCAB_SIZE": "500", "XLNET_TEST_SIZE": "40", "XLNET_TEXT": "my.txt"}
+EXTRAS = {"pretrain_tpu.ipynb": "tpu,hub", "finetune_tpu.ipynb": "tpu,hub", "library.ipynb": "hub"}
 DEVICES = {"pretrain_tpu.ipynb": 1, "finetune_tpu.ipynb": 8, "library.ipynb": 1}  # as on a v5e-1, a v2-8, a CPU
 
 
-PIP = """import os, sys
+PIP = """import os, pathlib, sys
 with open(os.environ["CALLS"], "a") as calls:
     print(*sys.argv[1:], file=calls)
+if sys.argv[1] == "install" and os.environ.get("REPLACES"):
+    metadata = pathlib.Path(os.environ["REPLACES"])
+    metadata.write_text(metadata.read_text().replace("Version: 1", "Version: 2"))
 sys.exit(sys.argv[1] == os.environ["FAILS"])
 """
 
@@ -60,12 +66,12 @@ def test_the_notebooks_run_from_top_to_bottom(tmp_path, monkeypatch):
     pretrained, finetuned, library = printed
     assert "500 pieces in runs/notebook/tokenizer" in pretrained
     assert re.search(r"^step 2/2 +loss", pretrained, re.MULTILINE)
-    assert "| hidden | expected with | likeliest |" in pretrained
+    assert "| hidden | its probability | likeliest |" in pretrained
     assert "devices     8 x cpu: data 8" in finetuned
-    assert re.search(r"\d+\.\d% of an unseen novel are right", finetuned)
+    assert re.search(r"\d+\.\d% of an unseen novel is labeled correctly", finetuned)
     assert "runs/notebook/classifier/checkpoints/" in finetuned
     assert re.search(r"loss \d+\.\d+, after 2 steps \d+\.\d+ nats", library)
-    predicted = re.findall(r"^(\w+) \((\S+)%\), said to be", library, re.MULTILINE)
+    predicted = re.findall(r"^(\w+) \((\S+)%\), labeled", library, re.MULTILINE)
     exported = re.findall(r"^(\w+) \((\S+)%\) without xlnet_jax", library, re.MULTILINE)
     assert len(predicted) == 2
     for (label, percent), (expected_label, expected) in zip(exported, predicted, strict=True):
@@ -73,14 +79,18 @@ def test_the_notebooks_run_from_top_to_bottom(tmp_path, monkeypatch):
         assert float(percent) == pytest.approx(float(expected), abs=0.11)  # they are rounded to 0.1
 
 
-def test_the_first_cell_installs_from_the_repository_or_leaves_the_runtime_as_it_was(tmp_path, monkeypatch):
-    """Where xlnet_jax is not installed, with a stand-in for pip."""
+@pytest.fixture
+def fake_pip(tmp_path, monkeypatch):
+    """Replace pip, on a machine without xlnet_jax."""
     (tmp_path / "pip.py").write_text(PIP)
-    for variable, value in {"CALLS": tmp_path / "calls", "PYTHONPATH": tmp_path, "TERM": "dumb"}.items():
+    variables = {"CALLS": tmp_path / "calls", "PYTHONPATH": tmp_path, "TERM": "dumb", "FAILS": ""}
+    for variable, value in variables.items():
         monkeypatch.setenv(variable, str(value))
     monkeypatch.delenv("XLNET_REPOSITORY", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
+
+def test_the_first_cell_installs_from_the_repository_or_changes_nothing(fake_pip, tmp_path, monkeypatch):
     def install(name, fails=""):
         """Return pip's words, and the error of the cell. fails: the word with which pip ends in an error."""
         (tmp_path / "calls").write_text("")
@@ -93,7 +103,7 @@ def test_the_first_cell_installs_from_the_repository_or_leaves_the_runtime_as_it
         calls, error = install(name)
         assert error == "None"
         assert [words[0] for words in calls] == ["wheel", "uninstall", "install"]
-        assert " ".join(calls[0]).endswith(f"xlnet_jax[tpu,hub] @ git+{REPOSITORY}")
+        assert " ".join(calls[0]).endswith(f"xlnet_jax[{EXTRAS[name]}] @ git+{REPOSITORY}")
         assert calls[2][-4:-1] == ["--no-index", "--find-links", calls[0][3]]  # from what the first call has fetched
     calls, error = install(NOTEBOOKS[0], fails="install")
     assert len(calls) == 3
@@ -101,7 +111,26 @@ def test_the_first_cell_installs_from_the_repository_or_leaves_the_runtime_as_it
     monkeypatch.setenv("XLNET_REPOSITORY", "https://example.org/fork@branch")
     ((first, *_, source),), error = install(NOTEBOOKS[0], fails="wheel")
     assert (first, source) == ("wheel", "git+https://example.org/fork@branch")
-    assert "nothing was changed: xlnet_jax cannot be had from https://example.org/fork@branch" in error
+    assert "cannot install xlnet_jax from https://example.org/fork@branch, and changed nothing" in error
+    assert "set REPOSITORY to the folder of a clone" in error
+
+
+def test_python_restarts_once_after_pip_replaced_a_loaded_package(fake_pip, tmp_path, monkeypatch, capsys):
+    (tmp_path / "loaded_one.py").touch()
+    (tmp_path / "loaded_one-1.dist-info").mkdir()
+    metadata = tmp_path / "loaded_one-1.dist-info/METADATA"
+    metadata.write_text("Metadata-Version: 2.1\nName: loaded-one\nVersion: 1\n")
+    metadata.with_name("RECORD").write_text("loaded_one.py,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import_module("loaded_one")
+    cells, shell, restarts = code_cells(nbformat.read(COLAB / NOTEBOOKS[0], as_version=4)), InteractiveShell(), []
+    shell.kernel = SimpleNamespace(do_shutdown=lambda restart: restarts.append(restart))
+    for replaces, expected in (("", []), (str(metadata), [True]), (str(metadata), [True])):
+        monkeypatch.setenv("REPLACES", replaces)
+        for cell in cells[:2]:
+            shell.run_cell(cell.source).raise_error()
+        assert restarts == expected
+    assert "pip replaced loaded-one: Python restarts now" in capsys.readouterr().out
 
 
 def test_kept_outputs_are_those_of_the_code_show_learning_and_hold_nothing_of_the_machine():
@@ -116,7 +145,7 @@ def test_kept_outputs_are_those_of_the_code_show_learning_and_hold_nothing_of_th
             assert own not in json.dumps(outputs)
     pretrained, finetuned, library = map(shown, kept)
     assert re.search(r"held-out loss .* below the unigram line", pretrained)
-    assert float(re.search(r"(\S+)% of an unseen novel are right", finetuned)[1]) > 80
+    assert float(re.search(r"(\S+)% of an unseen novel is labeled correctly", finetuned)[1]) > 80
     first, last = map(float, re.search(r"loss (\S+), after \d+ steps (\S+) nats", library).groups())
     assert last < first - 0.3
     assert "'plm'" in library  # the objective of the loop's own checkpoint, loaded
