@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from docs.reference import pages
+from docs.reference import WIDTH, pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -84,3 +84,14 @@ def test_the_messages_among_the_symptoms_are_printed_somewhere():
     )
     assert len(messages) >= 5
     assert [message for message in messages if message not in code and message not in OF_JAX] == []
+
+
+def test_commands_fit_the_code_blocks_of_the_site():
+    too_long = [
+        f"{page.relative_to(ROOT)}: {line}"
+        for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md")]
+        for block in re.findall(r"^ *```(?:bash|sh)\n(.*?)^ *```$", page.read_text(), re.DOTALL | re.MULTILINE)
+        for line in block.splitlines()
+        if len(line) > WIDTH
+    ]
+    assert too_long == [], f"break lines of more than {WIDTH} characters with a backslash"
