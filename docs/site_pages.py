@@ -90,6 +90,11 @@ def on_page_markdown(markdown, page, config, files):
     return _IMAGE_ELSEWHERE.sub(r"\1", _LINK.sub(site_link, markdown))
 
 
+def on_page_content(html, page, config, files):
+    """Mark names and flags, which must not be broken at a hyphen (site.css)."""
+    return re.sub(r"<code>(?=[^\s<]{1,40}</code>)", '<code class="name">', html)
+
+
 def on_post_page(output, page, config):
     """Keep the theme from asking GitHub for the repository's stars: the site sends no request to other hosts."""
     return output.replace(' data-md-component="source"', "")

@@ -1,5 +1,5 @@
-"""The parsers of the commands read every command line on the pages. Those of README.md are run on small files of the
-names that it uses, one after another: networks are small and runs short, as `SMALLER` is appended to command lines."""
+"""Every command line on the pages can be parsed. Those of README.md are also run, in order, on small files of the names
+that it uses. `SMALLER` is appended to them, to keep networks small and runs short."""
 
 import gzip
 import re
@@ -28,7 +28,7 @@ NOT_RUN = {
     r"\bxlnet_jax\.plan\b": "needs a compiler for TPUs or GPUs; tests/xlnet_jax/planning runs it where there is one",
     r"--tpu\b": "needs a TPU",
     r"--objectives? |--init (bert|xlnet)": "trains for long; tests/xlnet_jax/training and test_compare.py do",
-    FORM: "is a form to fill in",
+    FORM: "is a template",
 }
 SMALLER = {
     "train": "--steps 1 --data.batch-size 8 --log.every-steps 1 --eval.max-windows 2 --checkpoint.every-steps 1",
@@ -43,8 +43,10 @@ TINY = ModelConfig(vocab_size=VOCABULARY, num_layers=1, d_model=16, num_heads=2,
 
 
 def commands_on(page):
-    """Return the commands of a page in order, each on one line, without its comment: every line of a block marked bash
-    or sh, and elsewhere in code lines behind `$ ` or that begin with `python -m`."""
+    """Return the commands of a page in order, each on one line and without its comment.
+
+    These are all lines of blocks marked bash or sh, and elsewhere lines that begin with `$ ` or `python -m`.
+    """
     text = page.read_text().replace("\\\n", " ")
     lines = SHELL.sub(lambda block: re.sub(r"^(?=\s*[^\s#])", "$ ", block[1], flags=re.MULTILINE), text).splitlines()
     commands = (re.fullmatch(r"\s*\$ (.+)|\s*(python -m .+)", line) for line in lines)
@@ -53,7 +55,7 @@ def commands_on(page):
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Make the current folder one with a small file, folder or checkpoint of every name that README.md uses."""
+    """Change to a folder that has a small file, folder or checkpoint for every name that README.md uses."""
     monkeypatch.chdir(tmp_path)
     novels = Path(sources.embedded()[0]).read_text().splitlines()[:2000]
     rows = "a truth,1\nso was he,0\n" * 4
@@ -79,7 +81,7 @@ def files(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_command_is_one(page, tmp_path, monkeypatch):
+def test_every_command_can_be_parsed(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("SST-2/train", "SST-2/dev", "STS-B/train", "STS-B/dev"):  # `compare` looks for them
         Path(f"glue/{name}.tsv").parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The examples of the documentation print what they say."""
+"""The examples in the documentation print what the pages show."""
 
 import doctest
 import json
@@ -32,7 +32,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture(scope="module")
 def demo_run(tmp_path_factory):
-    """A folder in which runs/austen-demo is a checkpoint, small and untrained, and runs/austen-clm a causal one."""
+    """Return a folder with two small untrained checkpoints: runs/austen-demo, and runs/austen-clm, which is causal."""
     folder = tmp_path_factory.mktemp("demo")
     novels = Path(sources.embedded()[0]).read_text().splitlines()
     tokenizer = Tokenizer.train(novels[:300], 300, "english")
@@ -47,8 +47,8 @@ def demo_run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def untrained_run(tmp_path_factory):
-    """A folder with the embedded novels, by the names that the pages give them, in which runs/austen-demo is what the
-    demo run makes before its first step."""
+    """Return a folder with the embedded novels under the names that the pages use, and with what the demo run writes to
+    runs/austen-demo before its first step."""
     root = tmp_path_factory.mktemp("data")
     workdir, config = root / "runs/austen-demo", demo()
     for name, novel in zip(("my.txt", "novels.txt", "northanger.txt"), (0, 0, 1), strict=True):
@@ -84,7 +84,7 @@ def test_the_examples_of_a_page_print_what_they_say(page, at_least, fixture, req
 
 
 def test_the_examples_beside_transformers_agree_with_it(demo_run, monkeypatch):
-    """Ours are doctests. Theirs are the other blocks, in the order of the page; they are run where PyTorch is."""
+    """Our examples are doctests. The other blocks use transformers, and run in order where PyTorch is installed."""
     monkeypatch.chdir(demo_run)
     for name in ("train.csv", "dev.csv"):
         rows = ["text,label", "it was delightful,good", "a lovely walk,good", "dreadful rain,bad", "a vain man,bad"]
@@ -133,7 +133,7 @@ def _without_times(printed):
 
 
 def test_the_rows_of_the_papers_ablations_are_what_is_compared():
-    """Table 6: each row is a command, and in its objective, windows and masks a contender of xlnet_jax.compare."""
+    """The command of each row of Table 6 has the objective, windows and masks of a contender of xlnet_jax.compare."""
     rows = re.findall(r"^\| (\d) .*\| `(--preset .*)` \|$", (DOCS / "objectives.md").read_text(), re.MULTILINE)
     assert [number for number, _ in rows] == list("12345678")
     names = ("bert", "dae-transformer-xl", "plm-k7", "plm", "plm-no-memory", "plm-no-spans", "plm-no-bidirectional")

@@ -1,4 +1,4 @@
-"""Links lead to files; the site and the index name each page once; the site builds without a warning."""
+"""Links lead to files, the site and the index list each page once, and the site builds without a warning."""
 
 import configparser
 import os
@@ -28,7 +28,7 @@ def links(page):
 
 
 def test_every_link_leads_to_a_file():
-    """Colab opens a notebook alone, and PyPI README.md: their links are whole addresses."""
+    """Links of notebooks and of README.md are whole addresses, because Colab and PyPI show these files alone."""
     pages = [*ROOT.glob("*.md"), ROOT / "launch/README.md", ROOT / "benchmarks/README.md", *DOCS.glob("*.md")]
     found = [(page, page.parent / target) for page in pages for target in links(page)]
     pages += ROOT.glob("launch/colab/*.ipynb")
