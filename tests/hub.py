@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.web import Hub, serving
 
 
@@ -56,3 +58,18 @@ def stand_in(home):
     """Yield a Hub and a Client of it, whose cache is in this folder."""
     with serving(Hub()) as hub, contextlib.closing(Client(hub, home)) as client:
         yield hub, client
+
+
+@contextlib.contextmanager
+def serving_datasets(hub, monkeypatch):
+    """Serve a Hub to this process, and yield it. Skips the test where the client of the Hub is not installed."""
+    huggingface_hub = pytest.importorskip("huggingface_hub", reason="the extra [hub] is not installed")
+    with serving(hub) as started:
+        for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
+            monkeypatch.delenv(name, raising=False)
+        template = started.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", started.url)
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        huggingface_hub.HfFileSystem.clear_instance_cache()
+        yield started
+        huggingface_hub.HfFileSystem.clear_instance_cache()

@@ -11,7 +11,8 @@ from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.remote import divide
 from data_pipelines.tokenizer import Tokenizer
 from tests.data_pipelines.test_remote import parquet
-from tests.web import Dataset, Hub, serving
+from tests.hub import serving_datasets
+from tests.web import Dataset, Hub
 from xlnet_jax.errors import InputError, exit_code
 
 STORY = [
@@ -39,7 +40,6 @@ def wikitext():
 
 @pytest.fixture
 def hub(monkeypatch):
-    huggingface_hub = pytest.importorskip("huggingface_hub", reason="the extra [hub] is not installed")
     pushed = {"README.md": b"", **shards("train", STORY[:200], STORY[200:]), **shards("test", OTHER)}
     converted = {"default/train/0000.parquet": parquet(STORY), "default/partial-test/0000.parquet": parquet(OTHER)}
     scripted = {"script.py": b"raise SystemExit('code was run')", "all.zip": b""}
@@ -49,15 +49,8 @@ def hub(monkeypatch):
         "me/script": Dataset({"main": scripted, "refs/convert/parquet": converted}),
         "me/zip": Dataset({"main": {"all.zip": b""}}),
     }
-    with serving(Hub(datasets=datasets, moved={"wikitext": "Salesforce/wikitext"})) as started:
-        for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
-            monkeypatch.delenv(name, raising=False)
-        template = started.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", started.url)
-        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
-        huggingface_hub.HfFileSystem.clear_instance_cache()
+    with serving_datasets(Hub(datasets=datasets, moved={"wikitext": "Salesforce/wikitext"}), monkeypatch) as started:
         yield started
-        huggingface_hub.HfFileSystem.clear_instance_cache()
 
 
 def texts_of(name, split="train", field="text"):
