@@ -1,4 +1,5 @@
-"""A folder with a text and a tokenizer, and the command that prepares it; batches of a part of the embedded novels."""
+"""Fixtures: a folder with a text and a tokenizer, the command that prepares it, and batches of a part of the embedded
+novels."""
 
 import itertools
 import sys
@@ -18,7 +19,7 @@ MEM_LEN = 48
 
 
 def prepared(texts, tokenizer, data, folder):
-    """Prepare a corpus of these files, with the blocks that the settings need."""
+    """Prepare a corpus of these files, with blocks of the length that the settings need."""
     found = sources.find([str(text) for text in texts])
     return prepare(found, None, tokenizer, folder, block_len=windows.block_len(data), validation_fraction=0.1)
 
@@ -61,7 +62,7 @@ def trained(text):
 
 @pytest.fixture
 def place(tmp_path, trained, text, monkeypatch):
-    """A folder to work in: a good text, and a tokenizer."""
+    """Return a folder to work in, with a valid text and a tokenizer."""
     trained.save(tmp_path / "tokenizer")
     (tmp_path / "good.txt").write_text(text)
     monkeypatch.chdir(tmp_path)

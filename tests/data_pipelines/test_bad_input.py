@@ -1,4 +1,4 @@
-"""python -m data_pipelines.prepare on what it cannot use: one line, exit code 2, nothing half-written."""
+"""Bad input ends python -m data_pipelines.prepare with one line and exit code 2, and leaves nothing half-written."""
 
 import bz2
 import gzip

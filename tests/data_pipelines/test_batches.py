@@ -45,7 +45,7 @@ def formed(source, objective="plm", corpus=None, **changes):
 
 
 def text_of(batch, objective):
-    """int [B, L]: what the windows would be if nothing were masked."""
+    """Return the tokens of the windows before masking, int [B, L]."""
     ids, real = batch["input_ids"].copy(), batch["target_weights"] > 0
     if objective not in ("clm", "prefix"):  # whose targets are the next tokens
         ids[np.nonzero(real)[0], batch["target_positions"][real]] = batch["target_ids"][real]
@@ -80,7 +80,7 @@ def test_the_global_batch_is_the_same_for_every_number_of_hosts(source, form):
 
 
 def test_any_rows_of_a_batch_are_those_of_the_whole(source):
-    """Rows need not be consecutive, as on a host of a torus."""
+    """The rows need not be consecutive: those of a host on a torus are not."""
     rows = np.array([0, 1, 4, 5, 11])
     whole = source.batch_at(5)
     assert_same(source.batch_at(5, rows), {name: array[rows] for name, array in whole.items()})
@@ -144,7 +144,7 @@ def test_a_static_text_is_masked_alike_at_every_visit_and_a_dynamic_one_never(so
                         assert (before == window) == (masking == "static")
         assert repeated > 50
         different = {str(window["target_positions"]) for window in seen.values()}
-        assert len(different) > 0.9 * len(seen)  # of text to text they differ all the same
+        assert len(different) > 0.9 * len(seen)  # targets still differ between texts
 
 
 def test_a_reversed_row_reads_its_block_and_its_partner_backwards(source):
@@ -155,7 +155,7 @@ def test_a_reversed_row_reads_its_block_and_its_partner_backwards(source):
         tokens, starts = source.corpus.read("train", read)
         for row in range(DATA.batch_size):
             text, cuts = tokens[row], np.flatnonzero(starts[row, 1:]) + 1
-            if is_reversed[row]:  # a cut lies between two tokens: the same two from either side
+            if is_reversed[row]:  # a cut is between the same two tokens in both directions
                 text, cuts = text[::-1], np.sort(len(text) - cuts)
             np.testing.assert_array_equal(visit[f"{prefix}tokens"][row], text)
             np.testing.assert_array_equal(np.flatnonzero(visit[f"{prefix}cuts"][row, 1:]) + 1, cuts)

@@ -1,4 +1,4 @@
-"""Text and corpora in the cloud, read and written by the libraries that do so in production."""
+"""Text and corpora in the cloud, read and written by the libraries that production uses."""
 
 import re
 
@@ -78,7 +78,7 @@ def test_a_corpus_is_prepared_from_a_bucket_into_a_bucket(
         np.testing.assert_array_equal(ours, theirs)
     assert in_cloud.tokenizer.sha256 == tokenizer.sha256
     published = [name for name in cloud.made if name.startswith("bucket/corpora/novel/")]
-    assert published[-1] == "bucket/corpora/novel/manifest.json"  # so that half a copy is no corpus
+    assert published[-1] == "bucket/corpora/novel/manifest.json"  # so an incomplete copy is not a corpus
     assert [p.name for p in (bucket / "corpora").iterdir() if any(p.iterdir())] == ["novel"]
     assert not any(bucket.rglob("*.npz"))
 

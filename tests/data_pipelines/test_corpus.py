@@ -18,7 +18,7 @@ BLOCK_LEN, VOCAB_SIZE = 50, 300
 
 @pytest.fixture(scope="module")
 def text():
-    """Random tokens, 61 blocks and 7 tokens, of which `write` holds out the last 10 blocks and the 7."""
+    """Return 61 blocks and 7 tokens, drawn at random; `write` holds out the last 10 blocks and the 7 tokens."""
     rng = np.random.default_rng(0)
     size = 61 * BLOCK_LEN + 7
     tokens = np.minimum(rng.geometric(0.02, size), VOCAB_SIZE - 1).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Windows that pack several documents: where each begins, and targets that see something of their own document."""
+"""Windows that pack several documents: where each document begins, and targets that see part of their own document."""
 
 import dataclasses
 import itertools
@@ -33,7 +33,7 @@ every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """Documents of a single word up to several windows, which the novels' lines are cut into."""
+    """Return batches of documents cut from the novels, from a single word to several windows long."""
     folder = tmp_path_factory.mktemp("documents")
     with open(sources.embedded()[0]) as novel:
         words = " ".join(itertools.islice(novel, 900)).split()
@@ -53,7 +53,7 @@ def formed(source, form):
 
 
 def starts_by_hand(source, step):
-    """document_start of a batch, from the corpus, a token at a time."""
+    """Compute document_start of a batch from the corpus, one token at a time."""
     visit, index = divmod(step, source.steps_per_block)
     blocks, _, is_reversed = source.assign(visit, range(DATA.batch_size))
     _, starts = source.corpus.read("train", blocks)
@@ -88,7 +88,7 @@ def test_a_batch_says_where_the_document_of_each_token_begins(source, form):
 
 @pytest.mark.parametrize("name", [name for name in FORMS if name.startswith("plm")])
 def test_every_target_sees_a_token_of_its_own_document(source, name):
-    """Without one its row would read all documents alike, and itself."""
+    """A row that sees no token attends to all documents equally, and to its own target."""
     source = formed(source, FORMS[name])
     dropped = 0
     for step in range(24):
@@ -104,7 +104,7 @@ def test_every_target_sees_a_token_of_its_own_document(source, name):
 
 
 def test_a_causal_row_does_not_predict_the_first_token_of_the_next_document(source):
-    """At the end of a window too: there the next window begins with the document."""
+    """Also at the end of a window, where the next window begins with that document."""
     source = formed(source, FORMS["clm"])
     seen_at_the_end = set()
     for step in range(8):

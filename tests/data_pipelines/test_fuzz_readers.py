@@ -1,4 +1,5 @@
-"""Documents of a text file come out as they were written, whatever the sizes in which it is read, cut and encoded."""
+"""Documents are read as they were written, whatever the sizes of the pieces in which a file is read, cut and
+encoded."""
 
 from contextlib import contextmanager
 
@@ -13,7 +14,7 @@ from data_pipelines.prepare.encoding import Part, cut_parts, encode, groups_of
 from tests.data_pipelines.test_bad_input import COMPRESS as BY_END
 
 COMPRESS = {"": bytes, **{f".{end}": compress for end, compress in BY_END.items()}}
-LINE_LIKE = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"  # what str.splitlines() takes for the end of a line
+LINE_LIKE = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"  # what str.splitlines() treats as the end of a line
 
 
 def fuzz(examples):
@@ -98,14 +99,14 @@ def test_documents_of_a_text_come_out_as_they_were_whatever_the_pieces(folder, t
     path.write_bytes(COMPRESS[end](content))
     found = sources.find([str(path)])
     with read_in_pieces(chunk_bytes, part_chars):
-        # Two byte order marks in a row: only the first is none of the text.
+        # Of two byte order marks in a row, the second belongs to the text.
         assert documents_of_lines(sources.read_lines(found)) == documents
         (group,) = groups_of(found)
         assert documents_of_parts(cut_parts(group)) == documents
 
 
 def encoded(parts, tokenizer):
-    """(tokens, starts, starts of lines, tokens of each document that has some) of parts that follow each other."""
+    """Return (tokens, starts, starts of lines, tokens of each document that has any) of consecutive parts."""
     tokens, starts, line_starts, documents = [], [], [], []
     for part in parts:
         one = encode(part, tokenizer)
@@ -122,7 +123,7 @@ def encoded(parts, tokenizer):
 @fuzz(60)
 @given(text=written(), chunk_bytes=st.integers(4, 100), part_chars=st.integers(1, 100))
 def test_parts_are_encoded_as_the_whole_is(folder, trained, text, chunk_bytes, part_chars):
-    # A document whose first part is nothing but what normalisation drops would begin a part too late.
+    # If normalization dropped the whole first part of a document, the document would begin one part too late.
     documents = [["a", *lines] for lines in text[0]]
     path = folder / "encoded.txt"
     content = "\n\n".join("\n".join(lines) for lines in documents)

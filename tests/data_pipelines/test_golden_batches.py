@@ -1,9 +1,6 @@
-"""Batches that were recorded, of every form: any change of what is drawn shows here, and the tests below say what is
-wrong with it.
-
-Update the table (`python -m tests.data_pipelines.test_golden_batches`) only for a change that is meant to alter what a
-run reads or is asked, and say so in the commit: a run that goes on over such a change reads other batches.
-"""
+"""Recorded batches of every form. They show any change of what is drawn; the other tests say what is wrong with it.
+Update the table (`python -m tests.data_pipelines.test_golden_batches`) only when a change is meant to alter what a run
+reads or predicts, and say so in the commit: a run that continues after such a change reads other batches."""
 
 import dataclasses
 import hashlib
@@ -31,7 +28,7 @@ STEPS = (0, 1, 6, 10**6 + 1)
 
 
 def source_of(seed=SEEDS[0], split="train", form=None, **data):
-    """Return batches of random tokens from three sources, which no tokenizer and no file can change."""
+    """Return batches of random tokens from three sources. They depend on no tokenizer and no file."""
     corpus = TinyCorpus(VOCAB_SIZE, windows.block_len(DATA))
     of_sources = SimpleNamespace(source_blocks=SOURCES)
     corpus.manifest = SimpleNamespace(
@@ -43,7 +40,8 @@ def source_of(seed=SEEDS[0], split="train", form=None, **data):
 
 
 def digests(form):
-    """Return the beginning of the SHA-256 of each array of a form, over several seeds and steps, and held-out text."""
+    """Return the first digits of the SHA-256 of each array of a form, over several seeds and steps, and of held-out
+    text."""
     sources = [source_of(seed, form=form) for seed in SEEDS]
     sources += [source_of(form=form, weights=(0.5, 0.1, 0.4)), source_of(split="validation", form=form)]
     hashes = {}

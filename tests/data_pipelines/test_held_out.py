@@ -45,7 +45,7 @@ def windows_of(source, batches):
 @pytest.mark.parametrize("blocks", SOURCES, ids=str)
 @pytest.mark.parametrize("form", CAUSAL.values(), ids=CAUSAL)
 def test_every_token_behind_the_first_of_a_block_is_predicted_once(source, form, blocks):
-    """Counted from the text, for batches that the blocks fill, fill in part, and do not fill once."""
+    """Count the predictions in the text, for batches that the blocks fill, partly fill, or are too few to fill once."""
     corpus = source_blocks(source.corpus, *blocks, weights=(0.7, 0.2, 0.1)[: len(blocks)])
     tokens, _ = corpus.read("validation", np.arange(sum(blocks)))
     for batch_size, hosts in ((1, 1), (3, 3), (4, 1), (12, 2), (40, 8)):
@@ -76,7 +76,7 @@ def test_every_block_is_read_once_whatever_the_weights(source, name):
 
 @pytest.mark.parametrize("name", ["plm, dense", "mlm, ALBERT", "plm, packed", "rtd"])
 def test_held_out_windows_do_not_depend_on_batch_size_hosts_seed_or_weights(source, name):
-    """Partners, directions, cuts and targets too."""
+    """Their partners, directions, cuts and targets do not either."""
     form = FORMS[name]
     corpus = source_blocks(source.corpus, 7, 1, 5)
     first = held_out(source, corpus=corpus, batch_size=5, **form)

@@ -40,7 +40,7 @@ def tokenizer(source):
 
 @pytest.fixture
 def show(tmp_path, capsys, monkeypatch):
-    """Run the command, which draws nothing, and return its output."""
+    """Run the command without its picture, and return what it prints."""
     monkeypatch.setattr(plot, "draw_window", lambda *_: None)
 
     def run(*words):
@@ -226,7 +226,7 @@ def test_the_tokenizer_is_the_one_that_made_the_corpus(folder, tokenizer, tmp_pa
 
 
 def test_held_out_windows_are_those_that_an_evaluation_measures(folder, tokenizer, tmp_path):
-    """Whatever the seed and the cap of the run."""
+    """The seed of the run and its limit on windows do not matter."""
     run, model = tmp_path / "run", ModelConfig(mem_len=MEM_LEN, vocab_size=600)
     config = run_of(folder, run, tokenizer, model=model, seed=9, eval=EvalConfig(max_windows=24))
     batches = held_out_batches(Corpus(folder), tokenizer, config)

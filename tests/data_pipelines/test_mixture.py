@@ -1,4 +1,5 @@
-"""Mixture reads sources evenly, in the requested shares, and computes any slot by itself; an epoch is a shuffle."""
+"""Mixture reads sources evenly and in the requested shares, and computes any slot on its own; each epoch is a
+shuffle."""
 
 import itertools
 import math
@@ -41,7 +42,7 @@ def test_every_block_of_a_source_is_read_once_in_each_of_its_epochs():
         epochs = own[: len(own) // size * size].reshape(-1, size)
         assert len(epochs) >= 5
         assert (np.sort(epochs, axis=1) == np.arange(size)).all()
-        assert len(np.unique(epochs, axis=0)) > 0.9 * len(epochs)  # orders of their own, as far as seven blocks have
+        assert len(np.unique(epochs, axis=0)) > 0.9 * len(epochs)  # their orders differ, as far as seven blocks allow
         first += size
 
 
@@ -90,7 +91,8 @@ def test_all_orders_of_a_few_blocks_are_as_likely(size):
 
 @pytest.mark.parametrize("size", [100, LISTED_BLOCKS, LISTED_BLOCKS + 1, 4225])
 def test_every_block_is_as_likely_at_every_place_of_an_epoch(size):
-    """Where orders are listed, and above that, where the network is the smallest; 4225 is a square."""
+    """For sizes whose orders are listed, and for larger ones, where the Feistel network is the smallest. 4225 is a
+    square."""
     epochs, parts = 400, 20
     each = epochs_of(size, epochs)
     assert (np.sort(each, axis=1) == np.arange(size)).all()
@@ -130,7 +132,7 @@ def test_a_shuffle_of_any_places_is_that_of_all():
 
 
 def test_orders_are_the_same_on_every_machine_and_in_every_version():
-    """Change these numbers only together with the order of every corpus: a run that goes on would read other text."""
+    """Change these numbers only together with the order of every corpus: a run that continues would read other text."""
     assert epochs_of(9, 2)[:, :4].ravel().tolist() == [5, 0, 1, 7, 4, 0, 1, 6]
     large = shuffle(np.repeat([0, 1], 4), np.tile(np.arange(4), 2), 8_000_000, 2**63 + 5, 1).tolist()
     assert large == [3952103, 2369633, 5216196, 5128303, 106846, 3925296, 2467587, 6889193]

@@ -70,7 +70,7 @@ def test_each_part_of_a_window_is_permuted_by_local_perm(reference, length, perm
 
 
 def parser_case(reference, name):
-    """(what the original's parser gave, our dense batch of the same records)."""
+    """Return (what the original's parser gave, our dense batch of the same records)."""
     case = np.load(reference / "data" / f"{name}.npz")
     rows, perm_size = len(case["records/input"]), len(case["row_perm_0"])
     num_predict = case["features/target_mapping"].shape[1] if "features/target_mapping" in case else None
@@ -97,7 +97,7 @@ def test_without_a_number_of_targets_windows_are_those_of_the_originals_parser(r
     np.testing.assert_array_equal(dense["perm_mask"], case["features/perm_mask"].astype(bool))
     np.testing.assert_array_equal(dense["target_weights"], case["features/target_mask"])
     np.testing.assert_array_equal(dense["target_weights"], case["features/input_q"])
-    # What the original writes where nothing is predicted (behind A, what its text goes on with) weighs nothing.
+    # Where nothing is predicted, the original writes tokens too (after A, the next one of its text), with weight 0.
     np.testing.assert_array_equal(dense["target_ids"][is_target], case["features/target"][is_target])
     np.testing.assert_array_equal(dense["target_mapping"], np.eye(64) * is_target[:, :, None])
 
@@ -118,9 +118,9 @@ def test_the_tf2_profile_shows_functional_tokens_to_their_part_and_changes_nothi
     text_only = np.ix_(range(6), ~functional, ~functional)
     np.testing.assert_array_equal(tf2["perm_mask"][text_only], ours["perm_mask"][text_only])
     seen = ~tf2["perm_mask"]
-    assert seen[:, 16:][:, :, functional].all()  # by all of their part
-    assert not seen[:, :16][:, :, functional].any()  # and by none of the part before
+    assert seen[:, 16:][:, :, functional].all()  # by every row of their part
+    assert not seen[:, :16][:, :, functional].any()  # and by no row of the part before
     targets_of_the_part = np.broadcast_to((is_target & (np.arange(32) >= 16))[:, None], seen.shape)
-    assert not (seen & targets_of_the_part)[:, functional].any()  # and they see no target of it
+    assert not (seen & targets_of_the_part)[:, functional].any()  # and they see none of its targets
     visible = ~drawn[:, 16:24]
-    assert ours["perm_mask"][:, 16:24, 24][visible].all()  # unlike by default
+    assert ours["perm_mask"][:, 16:24, 24][visible].all()  # by default they are hidden

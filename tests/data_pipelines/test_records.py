@@ -23,14 +23,14 @@ WINDOWS = 5_000
 
 @dataclass(frozen=True)
 class Reading:
-    """Windows that B rows read, each beginning where the row's last one ended: arrays [steps, B, L]."""
+    """Consecutive windows of B rows: arrays [steps, B, L]."""
 
     ids: np.ndarray
     segments: np.ndarray
-    is_target: np.ndarray  # bool, functional tokens that were drawn are none
+    is_target: np.ndarray  # bool; functional tokens are not targets
 
     def parts(self, t, b, reuse_len):
-        """(reused, a, b) of one window."""
+        """Return (reused, a, b) of one window."""
         ids = self.ids[t, b]
         first_sep = reuse_len + int((ids[reuse_len:] == SEP).argmax())
         return ids[:reuse_len], ids[reuse_len:first_sep], ids[first_sep + 1 : -2]

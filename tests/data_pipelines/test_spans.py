@@ -1,5 +1,5 @@
-"""Targets are drawn as the original draws them: token for token from its own random numbers, and in distribution from
-ours; words are counted where words are asked for."""
+"""Targets match the original's: token for token with its random numbers, and in distribution with ours. Spans can count
+words."""
 
 import dataclasses
 import itertools
@@ -17,19 +17,19 @@ from xlnet_jax.settings.config import DataConfig
 DATA = DataConfig()
 WORDS = DataConfig(span_unit="word")
 PUNCTUATION = '!"#$%&"()*+,-./:;?@[\\]^_`{|}~'
-FALSE_ALARM = 1e-4  # how often each comparison of two distributions fails though they are the same
+FALSE_ALARM = 1e-4  # probability that a comparison of two equal distributions fails
 SETTINGS = ["fwd_L32_g5", "rev_L32_g5", "fwd_L32_g5_func", "rev_L32_g5_func", "fwd_L32_none", "fwd_L256_g43"]
 ROWS = 20_000
 
 
 def settings_of(name):
-    """(length, goal, data) of a setting of the reference."""
+    """Return (length, goal, data) of a setting of the reference."""
     length, goal = (int(part[1:]) if part[1:].isdigit() else None for part in name.split("_")[1:3])
     return length, goal, dataclasses.replace(DATA, num_predict=goal)
 
 
 def word_starts_of(reference):
-    """bool [V], by the original's rule."""
+    """Return which pieces start a word by the original's rule, bool [V]."""
     import sentencepiece
 
     model = sentencepiece.SentencePieceProcessor(model_file=str(reference / "data" / "spiece.model"))
@@ -44,7 +44,8 @@ def draw(starts, goal, *, is_reversed=False, seed=0, data=DATA):
 
 
 def same_distribution(ours, theirs):
-    """Two-sided: p-value of two histograms under one law; values seen less than ten times in both are put together."""
+    """Return the p-value of two histograms having one distribution. Values counted less than 20 times in both together
+    are merged."""
     ours, theirs = (np.asarray(h, np.float64) for h in (ours, theirs))
     common = ours + theirs >= 20
     table = np.array([np.append(h[common], h[~common].sum()) for h in (ours, theirs)])
@@ -88,13 +89,13 @@ def replay(starts, goal, seed, data):
         state_after.append(rng.get_state())
     if goal is None:
         return uniform
-    # The original draws single tokens from where its search for spans ended: behind the first span that was not placed,
-    # or that it did not try, as the goal or the end of the text was reached.
+    # The original draws single tokens after its search for spans: after the first span that it could not place, or did
+    # not try because it had reached the goal or the end of the text.
     begin, end = place_spans(starts[None], goal, uniform[None], data)
     placed = int((begin < end).sum())
     tried_another = (end - begin).sum() < goal and end.max() + context_behind[placed] < length
     rng.set_state(state_after[placed + tried_another])
-    order = dict.fromkeys(rng.randint(length, size=50 * length).tolist())  # all tokens, as they turn up
+    order = dict.fromkeys(rng.randint(length, size=50 * length).tolist())  # all tokens, in the order of their draws
     uniform[2 * spans + np.fromiter(order, int)] = np.arange(len(order)) / length
     return uniform
 
@@ -186,7 +187,7 @@ def test_spans_are_whole_units_from_a_word_start_inside_the_text_and_the_goal(te
 
 
 def one_row(starts, goal, lengths, befores, data):
-    """Place the spans of one row. Given are the span lengths in units, and the tokens of context before each."""
+    """Place the spans of one row, from their lengths in units and the tokens of context before each."""
     starts = np.array([[c == "w" for c in starts]])
     spans = max_spans(starts.shape[1], data)
     weights = 1 / np.arange(1, data.span_max + 1)

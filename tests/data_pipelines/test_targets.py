@@ -16,7 +16,7 @@ DATA = DataConfig(num_predict=10)
 
 
 def sample_words_one_by_one(begins, candidates, goal, uniform):
-    """Draw one row as the definition says, word by word."""
+    """Draw one row word by word, as the definition says."""
     edges = [*np.flatnonzero(begins | (np.arange(len(begins)) == 0)), len(begins)]
     words = [range(i, j) for i, j in itertools.pairwise(edges) if candidates[i]]
     chosen = np.zeros(len(begins), bool)
@@ -42,7 +42,8 @@ def test_words_are_taken_in_random_order_and_those_that_do_not_fit_are_passed_ov
 
 
 def windows(seed=0, rows=400, length=64):
-    """(word starts, candidates): text with <sep> at 30 and <sep> <cls> at the end, which are none."""
+    """Return (word starts, candidates) of text with <sep> at 30 and <sep> <cls> at the end, which are not
+    candidates."""
     starts = np.random.default_rng(seed).random((rows, length)) < 0.5
     candidates = np.ones((rows, length), bool)
     candidates[:, [30, length - 2, length - 1]] = False

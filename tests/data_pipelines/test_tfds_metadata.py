@@ -1,4 +1,5 @@
-"""A dataset of TFDS brings no code, names no file outside its folder, and announces no more than it holds."""
+"""A TFDS dataset can run no code, read no file outside its folder, and announce no more examples than its files can
+hold."""
 
 import json
 import sys

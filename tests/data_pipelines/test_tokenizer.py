@@ -113,7 +113,7 @@ def test_settings_that_cannot_be_read_are_refused(english, tmp_path, content):
 # ---- text -> ids ----------------------------------------------------------------------------------------------------
 
 
-# All that the goldens hold: accents were kept only where spaces were removed.
+# The recorded cases keep accents only where they also remove spaces.
 GOLDEN_VARIANTS = [(lower, keep, space) for lower in (False, True) for keep, space in ((0, 1), (1, 1), (0, 0))]
 
 
@@ -170,7 +170,7 @@ def test_words_start_where_the_originals_do(english):
 
 
 def sentences(tokenizer, line):
-    """Cut the line where the tokenizer sees sentences begin."""
+    """Split the line where the tokenizer finds that a sentence begins."""
     (ids,) = tokenizer.encode_lines([line])
     cuts = np.flatnonzero(tokenizer.tables.sentence_starts(ids))
     return [tokenizer.decode(part) for part in np.split(ids, cuts)]

@@ -1,4 +1,5 @@
-"""Text is held out by its content: equal documents are on one side, wherever they are in a text that grows."""
+"""Text is held out by its content: equal documents are in the same split, wherever they are and however the text
+grows."""
 
 import itertools
 import random
@@ -20,7 +21,7 @@ WORDS = "the sea was calm and they went out to see a hill by the road where nobo
 
 
 def made_up(number, lines):
-    """A document that no other number has."""
+    """Return a document, a different one for each number."""
     draw = random.Random(number)
     return "\n".join(" ".join(draw.choices(WORDS, k=9)) for _ in range(lines))
 
@@ -32,7 +33,7 @@ def tokenizer():
 
 @pytest.fixture
 def sides(tmp_path, tokenizer, capsys):
-    """Prepare files of documents, and return {document: splits with the whole of it in their blocks}."""
+    """Prepare files of documents, and return {document: the splits whose blocks hold all of it}."""
 
     def sides(*files, fraction=0.1, processes=1):
         folder = tmp_path / "work"
@@ -105,7 +106,7 @@ def test_a_document_in_front_and_text_that_grows_move_no_other_document(sides):
 
 
 def test_a_document_in_two_sources_is_on_one_side_even_where_one_source_is_small(sides):
-    # So small a source holds out documents that the share alone would not.
+    # A source this small holds out more documents than its share.
     small, large = ([made_up(i, 3) for i in numbers] for numbers in (range(8), range(100, 500)))
     for files in ((small, small + large), (small + large, small)):
         found = sides(*files, fraction=0.01)
@@ -119,7 +120,7 @@ def test_a_document_is_known_by_its_letters_and_digits():
     others = ["Ein Café, 2 Mal", "春天来了", "春天來了", "…", "!", "한국", "한굴"]
     assert len({*line_hashes(others).tolist(), int(same[0])}) == len(others) + 1
     assert line_hashes([]).shape == (0,)
-    assert line_hashes(["a"]).tolist() == [3405396810240292928]  # the same on every machine, for ever
+    assert line_hashes(["a"]).tolist() == [3405396810240292928]  # the same on every machine, forever
 
 
 def test_every_source_gives_a_block_and_keeps_one_by_one_rule_if_whole_documents_fit():

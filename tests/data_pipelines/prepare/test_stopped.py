@@ -1,4 +1,4 @@
-"""python -m data_pipelines.prepare when it is stopped: what ends, what it says, and what is kept."""
+"""Stopping python -m data_pipelines.prepare: which processes end, what is printed, and what is kept."""
 
 import os
 import re
@@ -11,8 +11,8 @@ from data_pipelines import sources
 from data_pipelines.corpus import Corpus
 from data_pipelines.prepare.encoding import encode
 
-# The command with hundreds of small parts. It cuts no more parts while the file `hold` exists, so that even a slow
-# machine can stop it before it is done.
+# The command with hundreds of small parts. It waits while the file `hold` exists, so that even a slow machine can stop
+# it before it ends.
 IN_SMALL_PARTS = """
 import os, time
 from data_pipelines import readers
@@ -43,7 +43,7 @@ def started(first=""):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A shell that starts the tests in the background has them, and what they start, ignore Ctrl-C.
+        # Tests that a shell starts in the background ignore Ctrl-C, and so do their child processes.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 

@@ -1,4 +1,4 @@
-"""Lines have the same ids in any number at a time, with any number of threads, and at any length."""
+"""The ids of a line do not depend on its length, on the other lines, or on the number of threads."""
 
 import io
 import re

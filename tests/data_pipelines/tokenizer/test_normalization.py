@@ -1,4 +1,4 @@
-"""Accents are dropped from English alone: which normalisation `auto` chooses for texts of many languages."""
+"""`auto` drops accents from English text alone; texts of many languages show what it chooses."""
 
 import unicodedata
 from pathlib import Path
@@ -11,7 +11,7 @@ from data_pipelines.tokenizer import __main__ as tokenizer
 from data_pipelines.tokenizer import guess_normalization, normalize
 from data_pipelines.tokenizer.normalization import Survey
 
-# Sentences with accents as often as the language has them, about 1 % of the letters in Italian and 0.1 % in Dutch.
+# Sentences in which accents are as frequent as in the language: about 1% of letters in Italian, 0.1% in Dutch.
 OTHERS = {
     "Italian": "La casa era vuota da molti anni e nessuno ne parlava. Ogni mattina il vecchio apriva la porta, "
     "guardava la strada e poi tornava dentro senza dire una parola. Non sapeva perché lo facesse, ma non poteva "

@@ -10,7 +10,7 @@ from data_pipelines.tokenizer import Tokenizer
 from data_pipelines.tokenizer.training import sample
 from xlnet_jax.errors import InputError
 
-FALSE_ALARM = 1e-4  # of each statistical test, were the numbers drawn anew
+FALSE_ALARM = 1e-4  # probability that a statistical test fails by chance
 
 
 def numbered(count, width=100):

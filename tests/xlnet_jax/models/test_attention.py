@@ -1,4 +1,5 @@
-"""The weights of attention that are shown, and the seam behind which its large arrays are made."""
+"""The attention weights that users see are those that rows use, and only an attention implementation makes arrays of
+the size of a mask."""
 
 import dataclasses
 import math
@@ -33,14 +34,14 @@ SEAMS = {
 
 
 def largest_array(jaxpr):
-    """Number of elements of the largest array that a program computes, inside loops and calls too."""
+    """Return the number of elements of the largest array that a program computes, also inside loops and calls."""
     sizes = [math.prod(var.aval.shape) for eqn in jaxpr.eqns for var in eqn.outvars]
     inner = [largest_array(sub) for eqn in jaxpr.eqns for sub in jax.extend.core.jaxprs_in_params(eqn.params)]
     return max(sizes + inner, default=0)
 
 
 def rank_inputs(config):
-    """A batch in the compact form, with all that the network can take."""
+    """Return a batch in the compact form with every input that the network takes."""
     ids = jnp.ones((BATCH, LENGTH), jnp.int32)
     targets = jnp.zeros((BATCH, TARGETS), jnp.int32) if config.positions == "relative" else None
     memory = jnp.ones((BATCH, config.mem_len), bool)

@@ -25,8 +25,8 @@ SUMS = "reduce_sum", "scatter-add", "cumsum", "reduce_window_sum", "addupdate", 
 
 
 def sums_in_bfloat16(jaxpr):
-    """Yield every sum in bfloat16 of a program. Not counted: sums of one term; matrix products, which every processor
-    accumulates in float32; gradients of rows taken from [B, L, D], where no row is taken twice but with weight 0."""
+    """Yield every sum in bfloat16 of a program, except sums of one term, matrix products, which every processor
+    accumulates in float32, and gradients of rows taken from [B, L, D], where only rows of weight 0 are taken twice."""
     for eqn in jaxpr.eqns:
         shapes = [v.aval for v in (*eqn.invars[:1], *eqn.outvars)]
         if any(getattr(shape, "dtype", None) == jnp.bfloat16 for shape in shapes):

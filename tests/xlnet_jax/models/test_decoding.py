@@ -1,4 +1,4 @@
-"""Passes of one or two rows with a cache against the ordinary network, which computes everything anew."""
+"""Decoding one or two rows with a cache gives what the ordinary network computes from scratch."""
 
 import dataclasses
 import functools
@@ -45,7 +45,8 @@ def programs(config):
 
 
 def cached_logits(config, params, ids_BL, known_BL, order_BT, ahead):
-    """[T, B, V]: of each target, told the tokens of ids_BL one by one; position p has the token of p mod L."""
+    """Return the logits of each target [T, B, V], given the tokens of ids_BL one by one; position p has the token of p
+    mod L."""
     begin, go_on, _ = programs(config)
     decoder = prepare(config, params, CONTEXT, ahead)
     batch, length = ids_BL.shape
@@ -79,14 +80,14 @@ def ranked_logits(config, params, ids_BL, known_BL, order_BT):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_is_cached_gives_what_the_ordinary_network_gives_by_ranks(name):
-    """A text that grows, and while it fits the context; two lengths in one batch."""
+    """The text grows, but still fits the context; the batch has two lengths."""
     config = CONFIGS[name]
     params, ids = strong_params(config), tokens(0, 2, LENGTH)
     known = np.arange(LENGTH)[None] < np.array(PROMPTS)[:, None]
     order = np.array([np.arange(n, n + TARGETS) for n in PROMPTS])
     ours = cached_logits(config, params, ids, known, order, ahead=False)
     theirs = ranked_logits(config, params, ids, known, order)
-    # Of bfloat16's 8 bits the last may differ, as sums are taken in another order.
+    # The last of bfloat16's 8 bits may differ, because sums have another order.
     tolerance = 2**-7 * np.abs(theirs).max() if config.dtype == "bfloat16" else 1e-5
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
     assert np.abs(theirs[0] - theirs[1]).max() > 5 * tolerance
@@ -94,7 +95,7 @@ def test_what_is_cached_gives_what_the_ordinary_network_gives_by_ranks(name):
 
 @pytest.mark.parametrize("name", ["other", "causal"])
 def test_a_full_context_is_a_memory_of_all_but_one_of_its_positions(name):
-    """Far beyond the context, against windows of two positions behind the memory that the network makes itself."""
+    """Compare texts much longer than the context with windows of two positions after the network's own memory."""
     config, length, new = dataclasses.replace(CONFIGS[name], mem_len=CONTEXT - 1), PROMPTS[1], 2 * CONTEXT
     params, ids = strong_params(config), tokens(2, 2, LENGTH)
     known = np.broadcast_to(np.arange(LENGTH) < length, ids.shape)
@@ -109,10 +110,10 @@ def test_a_full_context_is_a_memory_of_all_but_one_of_its_positions(name):
         in_use = jnp.broadcast_to(jnp.arange(CONTEXT - 1) >= CONTEXT - 1 - filled, (2, CONTEXT - 1))
         ranks = jnp.tile(jnp.arange(2), (2, 1))
         inputs = compact_inputs(ids_B2, perm_rank_BL=ranks, target_positions_BP=target_of(1), memory_BM=in_use)
-        # Of the query row, or of the content row of the first.
+        # Logits of the query row; in a causal network, of the first content row.
         return XLNetLM(config).apply({"params": params}, inputs, mems, reuse_len=1)
 
-    # The memory of what is given, every token seeing every other it may: one pass, whose last position stays out.
+    # The memory of the given tokens, from one pass; its last position stays out.
     mems = jnp.zeros((config.num_layers, 2, CONTEXT - 1, config.d_model))
     inputs = compact_inputs(
         jnp.asarray(ids),
@@ -129,7 +130,7 @@ def test_a_full_context_is_a_memory_of_all_but_one_of_its_positions(name):
 
 
 def test_no_target_sees_its_token_or_one_that_is_drawn_later():
-    """To the bit: a text beside the same text with another token at one position."""
+    """Compare, bit for bit, a text with the same text that has another token at one position."""
     params, order = strong_params(TINY), np.array([[4, 1, 5, 0]] * 2)
     known = np.broadcast_to((np.arange(LENGTH) < CONTEXT) & ~np.isin(np.arange(LENGTH), order), (2, LENGTH))
     for position in range(CONTEXT):

@@ -1,4 +1,4 @@
-"""Dropout of networks and heads: at the sites of the original, scaled up as there; losses of a few steps with it."""
+"""Dropout of networks and heads: the original's sites and scale, and the losses of a few steps."""
 
 import dataclasses
 import functools
@@ -44,8 +44,8 @@ def batch_of(config: Config, step):
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_what_is_kept_is_scaled_up(rate):
-    """Hidden states; and attention weights: with equal scores and the rows of a unit matrix as values, each output is a
-    row of weights."""
+    """Check hidden states and attention weights. With equal scores and the rows of a unit matrix as values, each output
+    is a row of weights."""
     rows_BTD = jnp.full((4, 8, 16), 3.0)
     dropped = Dropout(rate, train=True).apply({}, rows_BTD, jnp.arange(4), rngs={"dropout": jax.random.key(0)})
     np.testing.assert_allclose(np.unique(dropped), [0, 3 / (1 - rate)], rtol=1e-6)
@@ -81,7 +81,7 @@ def masks_of(jaxpr, rate):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_network_drops_where_the_original_does(name):
-    """All layers are one scan: a site of theirs is there once."""
+    """The layers are one scan, so each of their sites occurs once."""
     config = CONFIGS[name]
     rates = {"dropout": 0.25, "attention_dropout": 0.125}
     objective = LanguageModel(dataclasses.replace(config, model=dataclasses.replace(config.model, **rates)))
@@ -119,8 +119,8 @@ def test_a_head_drops_where_the_original_does(head, hidden, attention):
 
 # ---- golden run ------------------------------------------------------------------------------------------------------
 
-# Only a change that is meant to alter what a model learns with dropout may update this table, and says so: other bits
-# in a mask, another site, another rate.
+# Update this table only for a change that is meant to alter dropout (the bits of a mask, a site, a rate), and say so in
+# the commit.
 GOLDEN = {
     "xlnet": [4.575708, 4.247670, 4.273920, 4.368846],
     "bert": [4.472514, 4.137533, 4.556134, 4.193307],

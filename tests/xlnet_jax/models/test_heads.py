@@ -108,7 +108,7 @@ def test_question_answering_predicts_as_the_original(reference, name):
         (beam.unanswerable_B, "cls_logits"),
     ):
         expected = case.arrays[f"outputs/{theirs}"]
-        possible = expected > -1e29  # 1e30 has no digits left behind its first seven
+        possible = expected > -1e29  # float32 has seven digits, all used by 1e30
         assert_close(ours[possible], expected[possible], HIDDEN)
         np.testing.assert_allclose(ours[~possible], expected[~possible], rtol=1e-6)
 
@@ -119,7 +119,7 @@ TINY = ModelConfig(
 
 
 def padded(ids, left, right):
-    """The ids between padding of another token, and their mask."""
+    """Return the ids with padding tokens on both sides, and their mask."""
     rows = np.pad(ids, ((0, 0), (left, right)), constant_values=7)
     mask = np.pad(np.ones_like(ids), ((0, 0), (left, right)))
     return jnp.asarray(rows), jnp.asarray(mask)
@@ -159,7 +159,7 @@ def test_a_row_of_nothing_but_padding_adds_nothing_to_any_gradient(summary):
 
     @jax.jit
     def gradients(ids, mask):
-        weights_B = mask.any(1)  # as the last batch of an epoch has them
+        weights_B = mask.any(1)  # as in the last batch of an epoch
 
         def total(params):
             scores_BC = model.apply({"params": params}, text_inputs(ids, mask, jnp.zeros_like(ids)), mask)

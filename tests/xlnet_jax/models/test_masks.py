@@ -116,14 +116,14 @@ def test_unused_memory_may_hold_anything(params):
 
 
 def test_under_paper2019_empty_memory_is_attended_to_as_zeros(params):
-    """And what stands there is not: the memory of the row before is cleared."""
+    """Rows do not read what the empty slots held before: the memory of the previous row is cleared."""
     attending = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, profile="paper2019"))
 
     def loss(batch, mems):
         return LanguageModel(attending).score(params, batch, mems, None).loss_sum
 
     empty, full = window_batch(mem_filled=0), window_batch(mem_filled=MODEL.mem_len)
-    theirs = jax.jit(loss)(full, ZEROS)  # the 2019 code knows nothing of what is filled
+    theirs = jax.jit(loss)(full, ZEROS)  # the 2019 code does not count the slots in use
     for form in (empty, to_dense(empty)):
         np.testing.assert_allclose(jax.jit(loss)(form, MEMS), theirs, rtol=1e-6)
     assert abs(loss_and_mems(params, empty, ZEROS)[0] - theirs) > 1e-3

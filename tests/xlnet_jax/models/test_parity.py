@@ -120,7 +120,7 @@ def assert_originals_numbers(case, inputs):
     ],
 )
 def test_ranks_give_the_originals_finetuning_numbers_on_real_tokens(name, device):
-    """Without perm_mask all ranks are equal; what the rows of padding hold means nothing."""
+    """Without perm_mask all ranks are equal. Padding rows are not compared."""
     case = Case(REFERENCE, name)
     ids, mems, padding = case.first("inputs/inp_k"), case.mems("inputs/mems"), case.first("inputs/input_mask")
     mask = jnp.ones_like(ids) if padding is None else 1 - padding

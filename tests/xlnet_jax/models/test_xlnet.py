@@ -30,7 +30,7 @@ def signal(place, width):
 
 
 def read_by(config, weights, asking, context, sign):
-    """One row at a time, one head at a time: the heads' vectors [L, N, H]."""
+    """Return the vectors of the heads [L, N, H], one row and one head at a time."""
     length, keys = len(asking), len(context)
     query, key, value = (
         np.einsum("td,dnh->tnh", x, weights[w]) for x, w in ((asking, "q"), (context, "k"), (context, "v"))
