@@ -1,8 +1,8 @@
 """Align the characters of a text with its tokens.
 
-Tokens come from the normalised text. The original aligns the text of the tokens with the text by their longest common
+Tokens come from the normalized text. The original aligns their text with the original text by the longest common
 subsequence of characters, in a band around the diagonal (`convert_examples_to_features` of run_squad.py). This module
-finds the same subsequence; each row of the table is computed at once, as the bits of one integer (Hyyrö 2004,
+finds the same subsequence, and computes each row of the table at once, as the bits of one integer (Hyyrö 2004,
 "Bit-parallel LCS-length computation revisited").
 """
 
@@ -14,23 +14,23 @@ import numpy as np
 from data_pipelines.tokenizer import SPACE
 
 UNMATCHED = -1
-ENOUGH = 0.8  # of the text's characters must have a partner, as in the original
-BLOCK_ROWS = 4096  # of a long text so many are kept at a time; those of earlier blocks are computed twice
+ENOUGH = 0.8  # share of the text's characters that must have a partner, as in the original
+BLOCK_ROWS = 4096  # rows of a long text in memory at a time; those of earlier blocks are computed twice
 
 
 class Alignment(NamedTuple):
     """Alignment of a text with its tokens."""
 
-    starts: np.ndarray  # int64 [tokens]: its first character
-    ends: np.ndarray  # int64 [tokens]: its last one
-    first_tokens: np.ndarray  # int64 [characters]: token with which an answer begins that begins here
-    last_tokens: np.ndarray  # int64 [characters]: token with which an answer ends that ends here, or an earlier one
+    starts: np.ndarray  # int64 [tokens]: index of the first character
+    ends: np.ndarray  # int64 [tokens]: index of the last character
+    first_tokens: np.ndarray  # int64 [characters]: first token of an answer that starts at this character
+    last_tokens: np.ndarray  # int64 [characters]: last token of an answer that ends at this character
 
 
 def align(characters: Sequence[str], pieces: Sequence[str]) -> Alignment | None:
-    """Align a text, which must not be empty, with its pieces (▁ for a space). Return None where they are too different.
+    """Align a non-empty text with its pieces (▁ for a space). Return None if they differ too much.
 
-    characters: those of the text, each normalised by itself.
+    characters: the characters of the text, each normalized by itself.
     """
     tokens_text = "".join(pieces).replace(SPACE, " ")
     partner = _partners(characters, tokens_text)
@@ -51,8 +51,8 @@ def align(characters: Sequence[str], pieces: Sequence[str]) -> Alignment | None:
 
 
 def _nearest(partner: np.ndarray, size: int | None, *, is_start: bool) -> np.ndarray:
-    """Return the partner of each place. A place without one gets the first (is_start) or last place between its
-    neighbours' partners (`_convert_index` of run_squad.py). size: length of the other text; None = it ends with the
+    """Return the partner of each position. A position without one gets the first (is_start) or last position between
+    its neighbors' partners (`_convert_index` of run_squad.py). size: length of the other text; None = it ends at the
     last partner."""
     places, has = np.arange(len(partner)), partner != UNMATCHED
     front = np.maximum.accumulate(np.where(has, places, UNMATCHED))
@@ -71,7 +71,7 @@ def _nearest(partner: np.ndarray, size: int | None, *, is_start: bool) -> np.nda
 def _partners(characters: Sequence[str], tokens_text: str) -> np.ndarray:
     length = len(characters)
     if characters[0] != " " and [" ", *characters] == list(tokens_text):
-        return np.arange(length) + 1  # most texts: then no other subsequence of all characters ends as early
+        return np.arange(length) + 1  # most texts; no other subsequence of all characters ends as early
     band = abs(length - len(tokens_text)) + 5
     for width in (band, 2 * band, max(length, len(tokens_text))):  # the original gives up after the second
         partner = longest_common_subsequence(characters, tokens_text, width)
@@ -81,10 +81,10 @@ def _partners(characters: Sequence[str], tokens_text: str) -> np.ndarray:
 
 
 def longest_common_subsequence(a: Sequence[str], b: Sequence[str], band: int) -> np.ndarray:
-    """Return int64 [len(a)]: the place in b of each element of a, ascending; UNMATCHED for those left out.
+    """Return int64 [len(a)]: the position in b of each element of a, ascending; UNMATCHED for those left out.
 
-    Place i has its partner in [i - band, i + band). Of several longest subsequences, take the one that, going back from
-    the end, ends earliest in a, then in b.
+    The partner of position i is in [i - band, i + band). Of several longest subsequences, take the one that, going back
+    from the end, ends earliest in a, then in b.
     """
     places: dict[str, int] = {}
     for j, character in enumerate(b):
@@ -109,7 +109,7 @@ def longest_common_subsequence(a: Sequence[str], b: Sequence[str], band: int) ->
 
 
 def _rows(a: Sequence[str], block: range, places: Mapping[str, int], length: int, band: int, row: int) -> list[int]:
-    # Row i has bit j where a[: i + 1] shares one character more with b[: j + 1] than with b[:j].
+    # Bit j of row i is set if a[: i + 1] shares one character more with b[: j + 1] than with b[:j].
     full, in_band = (1 << length) - 1, (1 << 2 * band) - 1
     equal = full ^ row
     rows = []

@@ -1,5 +1,5 @@
-"""Questions about texts: rows of them from the JSON of SQuAD 1.1 and 2.0 (also DRCD and CMRC 2018) and from CMRC 2018's
-own form, and the question of a row."""
+"""Read questions about texts, from the JSON format of SQuAD 1.1 and 2.0 (also used by DRCD and CMRC 2018) and from CMRC
+2018's own format."""
 
 import re
 import sys
@@ -15,7 +15,7 @@ NOWHERE = -1
 @dataclass(frozen=True)
 class Answer:
     text: str
-    start: int  # its first character in the text; NOWHERE = it does not occur
+    start: int  # index of its first character in the text; NOWHERE = it does not occur
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,19 @@ class Question:
     id: str
     question: str
     context: str
-    answers: tuple[Answer, ...]  # none where it is unanswerable, or where answers are not known
+    answers: tuple[Answer, ...]  # empty if it is unanswerable, or its answers are unknown
     is_impossible: bool = False
     where: str = field(default="", repr=False)  # file and record, for messages
 
     @property
     def answer(self) -> Answer | None:
-        """Answer to learn: the first one that occurs in the text; None where no answer does."""
+        """Answer to train on: the first one that occurs in the text; None if no answer does."""
         return next((a for a in self.answers if a.start != NOWHERE), None)
 
 
 def read_rows(path: str) -> Iterator[Record]:
-    """Yield a row for each question of a file of SQuAD (an object with "data") or of CMRC 2018 (a list of texts): id,
-    question, context, answers and is_impossible, where it has them."""
+    """Yield a row for each question of a file of SQuAD (an object with "data") or of CMRC 2018 (a list of texts). A row
+    has id, question, context, and maybe answers and is_impossible."""
     content = json_file(path)
     if isinstance(content, list):
         for text in content:
@@ -53,11 +53,12 @@ def read_rows(path: str) -> Iterator[Record]:
 def question_of(row: Record, number: int, labelled: bool, unanswerable: bool) -> Question:
     """Return the question of a row.
 
-    Its answers are SQuAD's list of objects, the Hub's object of lists {"text": […], "answer_start": […]}, where none
-    means that it is unanswerable, or CMRC's list of texts, each of which counts where it occurs first.
+    Answers are a list of objects, as in SQuAD; an object of lists {"text": […], "answer_start": […]}, as on the Hub,
+    where empty lists mean that the question is unanswerable; or a list of texts, as in CMRC, each of which is taken at
+    its first occurrence.
 
-    labelled: the question has an answer, or is unanswerable; otherwise answers are not read. unanswerable: the task has
-    such questions. Raises InputError on a row of another form.
+    labelled: read the answers; the question must have one, or be unanswerable. unanswerable: the task has unanswerable
+    questions. Raises InputError for a row in another format.
     """
     where, context, question = row.where, row.get("context", str), row.get("question", str)
     if not context.strip():
@@ -85,8 +86,8 @@ def question_of(row: Record, number: int, labelled: bool, unanswerable: bool) ->
 
 
 def mend_answers(path: str, found: Sequence[Question]) -> list[Question]:
-    """Move answers that are not at their answer_start to the nearest place where they occur, and count them in a line
-    on stderr."""
+    """Move answers that are not at their answer_start to the nearest place where they occur. Print their number on
+    stderr."""
     mended = [replace(q, answers=tuple(_moved(a, q.context) for a in q.answers)) for q in found]
     before, after = ([answer for question in some for answer in question.answers] for some in (found, mended))
     moved = sum(old != new for old, new in zip(before, after, strict=True) if new.start != NOWHERE)
@@ -94,7 +95,7 @@ def mend_answers(path: str, found: Sequence[Question]) -> list[Question]:
     if moved or nowhere:
         print(
             f"{path}: {moved} answers were not at their answer_start and were moved to where they occur; "
-            f"{len(nowhere)} questions are skipped in training, as no answer of theirs occurs in its text"
+            f"{len(nowhere)} questions are skipped in training, because none of their answers occurs in the text"
             + (f" ({', '.join(nowhere[:3])}{', …' if len(nowhere) > 3 else ''})" if nowhere else ""),
             file=sys.stderr,
         )

@@ -1,8 +1,8 @@
-"""The official scores of SQuAD 1.1 and 2.0 (`evaluate-v1.1.py`, `evaluate-v2.0.py`) and of CMRC 2018, used for DRCD too
-(`cmrc2018_evaluate.py`, version 5), in per cent. CMRC takes each Chinese character as a unit and cuts other text
-into words; its F1 counts the longest run of units that prediction and answer share.
+"""The official metrics of SQuAD 1.1 and 2.0 (`evaluate-v1.1.py`, `evaluate-v2.0.py`) and of CMRC 2018, also used for
+DRCD (`cmrc2018_evaluate.py`, version 5), in per cent. CMRC counts each Chinese character as a unit and splits other
+text into words; its F1 counts the longest run of units that prediction and answer share.
 
-predictions: texts by the id of their question, "" = no answer; a question without a prediction scores 0.
+predictions: texts by the id of their question, "" = no answer. A question without a prediction scores 0.
 """
 
 import re
@@ -18,12 +18,12 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """Return the text in lower case, without ASCII punctuation, articles and surplus white space."""
+    """Return the text in lower case, without ASCII punctuation and articles, with single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def squad1_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
-    """Return exact and f1 in per cent, each by the gold answer that fits best."""
+    """Return exact and f1 in per cent, each against the gold answer that matches best."""
     gold = [[a.text for a in q.answers] for q in questions]
     return {
         "exact": _per_cent(_best(exact_score, questions, predictions, gold)),
@@ -34,8 +34,8 @@ def squad1_scores(questions: Sequence[Question], predictions: Mapping[str, str])
 def squad2_scores(
     questions: Sequence[Question], predictions: Mapping[str, str], null_odds: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return, in per cent, the metrics that the official script prints with --na-prob-file: exact and f1 of all
-    questions, of those with an answer and of those without, and the best thresholds of the null odds."""
+    """Return the metrics that the official script prints with --na-prob-file, in per cent: exact and f1 on all
+    questions, on those with an answer and on those without, and the best thresholds of the null odds."""
     scores = raw_scores(questions, predictions)
     result: dict[str, float] = {}
     for prefix, counted in (("", (True, False)), ("HasAns_", (True,)), ("NoAns_", (False,))):
@@ -50,8 +50,8 @@ def squad2_scores(
 
 
 def raw_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, list[float]]:
-    """Return exact and f1 of SQuAD 2.0 for each question, 0 to 1, before any threshold: an empty prediction is right
-    where there is no answer."""
+    """Return exact and f1 of SQuAD 2.0 for each question, 0 to 1, before any threshold. An empty prediction is right if
+    the question has no answer."""
     gold = [[a.text for a in q.answers if normalize_answer(a.text)] or [""] for q in questions]
     return {
         "exact": _best(exact_score, questions, predictions, gold),
@@ -65,8 +65,8 @@ def best_threshold(
     scores: Sequence[float],
     null_odds: Mapping[str, float],
 ) -> tuple[float, float]:
-    """Return (score in per cent, threshold): the null odds above which no answer is given, chosen for the best score.
-    scores: of each question. Of equal thresholds the lowest; 0.0 where no answer at all scores best."""
+    """Return (score in per cent, threshold): the null odds above which no answer is given, for the best score. scores:
+    those of each question. The lowest of equally good thresholds; 0.0 if giving no answers at all scores best."""
     score = best = float(sum(not question.answers for question in questions))
     threshold = 0.0
     for question, own in sorted(zip(questions, scores, strict=True), key=lambda pair: null_odds[pair[0].id]):
@@ -77,12 +77,12 @@ def best_threshold(
 
 
 def exact_score(gold: str, predicted: str) -> float:
-    """Return 1.0 where both texts are equal after normalisation, else 0.0."""
+    """Return 1.0 if both texts are equal after normalization, else 0.0."""
     return float(normalize_answer(gold) == normalize_answer(predicted))
 
 
 def f1_score(gold: str, predicted: str) -> float:
-    """Return the F1 of the words, 0 to 1; where one text has no words, 1 if neither has."""
+    """Return the F1 of the words, 0 to 1. If one text has no words: 1 if neither has, else 0."""
     if not normalize_answer(gold) or not normalize_answer(predicted):
         return exact_score(gold, predicted)
     return _overlap(gold, predicted)
@@ -133,11 +133,11 @@ _TREEBANK = [
         (r"(?<=[^' ])('(?:[smd]|ll|re|ve)?|n't)(?= |$)", r" \1 "),
         (r"\bcan(?=not\b)", "can "),
     )
-]  # in this order: one sees the spaces that those before it made
+]  # in this order: each rule applies to the output of those before it
 
 
 def cmrc_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
-    """Return em and f1 in per cent, each by the gold answer that fits best, and their mean as `average`."""
+    """Return em and f1 in per cent, each against the gold answer that matches best, and their mean as `average`."""
     gold = [[a.text for a in q.answers] for q in questions]
     em, f1 = (_per_cent(_best(score, questions, predictions, gold)) for score in (_same, _longest_run))
     return {"em": em, "f1": f1, "average": (em + f1) / 2}
@@ -154,7 +154,7 @@ def _longest_run(gold: str, predicted: str) -> float:
 
 
 def segments(text: str) -> list[str]:
-    """Return Chinese characters and words in lower case, without punctuation, except inside or beside words."""
+    """Return the Chinese characters and words in lower case, without punctuation except inside or beside words."""
     found: list[str] = []
     for part in _CHINESE_OR_OTHER.findall(_without_punctuation(text)):
         found += [part] if _CHINESE.match(part) else words(part)
@@ -162,8 +162,8 @@ def segments(text: str) -> list[str]:
 
 
 def words(text: str) -> list[str]:
-    """Cut a text by the rules of the Penn Treebank, which the script takes from NLTK: punctuation stands alone, except
-    a period inside the text and a comma or colon before a digit; don't becomes do n't."""
+    """Split a text by the rules of the Penn Treebank, which the script takes from NLTK: punctuation is split off,
+    except a period inside the text and a comma or colon before a digit; don't becomes do n't."""
     for pattern, replacement in _TREEBANK:
         text = pattern.sub(replacement, text)
     return text.split()

@@ -1,7 +1,7 @@
 """Question answering by spans of a text: SQuAD 1.1 and 2.0, CMRC 2018, DRCD (`run_squad.py`).
 
-A long text is read in overlapping windows: text <sep> question <sep> <cls>. Training takes a window that does not hold
-the whole answer as unanswerable; the prediction is the likeliest span of all windows.
+A long text is read in overlapping windows: text <sep> question <sep> <cls>. In training, a window without the whole
+answer counts as unanswerable. The prediction is the most likely span of all windows.
 """
 
 import json
@@ -45,23 +45,23 @@ SPECIALS = 3  # <sep>, <sep> and <cls>
 NO_PLACE = -1
 
 
-NO_WINDOW = 1e6  # null odds of a question whose text could not be read
-NO_SPAN = -1e6  # log-probability of the empty answer where no span is possible
+NO_WINDOW = 1e6  # null odds of a question whose text has no window
+NO_SPAN = -1e6  # log-probability of the empty answer if no span is possible
 
 
 class Window(NamedTuple):
-    """Part of a document that one item reads: E tokens."""
+    """Part of a document in one item, with E tokens."""
 
     starts_E: np.ndarray  # int64: first character of each token
     ends_E: np.ndarray  # int64: its last one
-    is_widest_E: np.ndarray  # bool: no other window shows more around this token
+    is_widest_E: np.ndarray  # bool: no other window has more context around this token
 
 
 class Candidate(NamedTuple):
     """Possible answer to a question."""
 
     text: str
-    probability: float  # among the n best
+    probability: float  # the n best sum to 1
     start_log_prob: float
     end_log_prob: float
 
@@ -70,22 +70,22 @@ class Candidate(NamedTuple):
 class Answers:
     """Answers to each question, by its id."""
 
-    n_best: Mapping[str, Sequence[Candidate]]  # the likeliest first, at least one
-    null_odds: Mapping[str, float]  # the higher, the less it can be answered: logits of its most confident window
-    predicted: Mapping[str, str] = field(default_factory=dict)  # answers given; "" = unanswerable
+    n_best: Mapping[str, Sequence[Candidate]]  # most likely first, at least one
+    null_odds: Mapping[str, float]  # lowest logit of "unanswerable" over the windows
+    predicted: Mapping[str, str] = field(default_factory=dict)  # final answers; "" = unanswerable
 
     @property
     def texts(self) -> dict[str, str]:
-        """Likeliest answer to each question, answerable or not."""
+        """Most likely answer to each question, whether it is answerable or not."""
         return {id: candidates[0].text for id, candidates in self.n_best.items()}
 
     def above(self, threshold: float) -> dict[str, str]:
-        """Return the likeliest answers, "" where the null odds exceed the threshold."""
+        """Return the most likely answers, with "" for questions whose null odds exceed the threshold."""
         return {id: "" if self.null_odds[id] > threshold else text for id, text in self.texts.items()}
 
     def amid(self, threshold: float) -> float:
-        """Return a threshold that gives the same answers and lies halfway to the next larger null odds: a question
-        whose odds are the threshold itself would change with their last digit."""
+        """Return a threshold that gives the same answers but lies halfway to the next larger null odds. With the odds
+        of a question as the threshold, that answer would depend on their last digit."""
         odds = [odd for odd in self.null_odds.values() if odd < NO_WINDOW]
         if threshold not in odds:
             return threshold
@@ -94,14 +94,14 @@ class Answers:
 
 @dataclass(frozen=True)
 class SpanFeatures(Features):
-    """Features with the windows that lead back to the text. Items of a question are neighbours, its windows in reading
-    order."""
+    """Features with the windows that map tokens to the text. The items of a question are adjacent, with its windows in
+    reading order."""
 
     windows: Sequence[Window] = ()
 
 
 class QuestionAnswering(Task[Question, Answers]):
-    """Tasks squad, squad2, cmrc2018 and drcd, which differ in their metrics; only squad2 has unanswerable questions."""
+    """Tasks squad, squad2, cmrc2018 and drcd. Their metrics differ; only squad2 has unanswerable questions."""
 
     top = 100.0
 
@@ -115,14 +115,14 @@ class QuestionAnswering(Task[Question, Answers]):
 
     @property
     def tuned_thresholds(self) -> dict[str, float]:
-        """The null threshold that the last evaluation chose, if it chose one."""
+        """The null threshold chosen in the last evaluation, if any."""
         return {} if self._tuned is None else {NULL_THRESHOLD: self._tuned}
 
     def published_rows(self, path: str) -> Iterator[Record]:
         return read_rows(path)
 
     def examples_in(self, path: str, first: int, labelled: bool) -> Iterator[Question]:
-        """Yield the questions of a file, their answers where they occur in the text (`files.mend_answers`)."""
+        """Yield the questions of a file, with answers moved to where they occur in the text (`files.mend_answers`)."""
         yield from mend_answers(path, list(super().examples_in(path, first, labelled)))
 
     def example(self, record: Record, number: int, labelled: bool) -> Question:
@@ -137,12 +137,12 @@ class QuestionAnswering(Task[Question, Answers]):
     def features(
         self, examples: Sequence[Question], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> SpanFeatures:
-        """Return one item a window of a text, windows qa.doc_stride tokens apart; tokens: excluded, 1 = can be neither
-        start nor end; positions: cls_index, start and end, int32 [items], which are <cls> without an answer; value:
-        is_impossible, float32 [items].
+        """Return one item per window of a text; windows start qa.doc_stride tokens apart. tokens: excluded, 1 = can be
+        neither start nor end. positions: cls_index, start and end, int32 [items]; start and end are <cls> if there is
+        no answer. value: is_impossible, float32 [items].
 
-        A question has no window where its text cannot be aligned with its tokens or, in training, where its answer does
-        not occur. Raises InputError where no question has one.
+        A question has no window if its text cannot be aligned with its tokens or, in training, if its answer does not
+        occur. Raises InputError if no question has a window.
         """
         texts = _align_texts(examples, tokenizer)
         queries = [ids[: self._qa.max_query_len] for ids in tokenizer.encode_lines([q.question for q in examples])]
@@ -181,7 +181,7 @@ class QuestionAnswering(Task[Question, Answers]):
         return SpanFeatures(tokens, {"is_impossible": is_impossible}, np.array(of_examples), positions, windows=windows)
 
     def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
-        """Return the loss of start, end and answerability in nats, float32 [B] (`span_loss_B`)."""
+        """Return the loss of start, end and answerability, in nats: float32 [B] (`span_loss_B`)."""
         places = batch["cls_index"], batch["excluded"], batch["start"]
         outputs = apply(model, params, dropout, inputs_of(batch), *places)
         return span_loss_B(outputs, batch["start"], batch["end"], batch["is_impossible"])
@@ -190,8 +190,8 @@ class QuestionAnswering(Task[Question, Answers]):
         """Return the beam: start_log_probs and start_index [B, start_n_top], end_log_probs and end_index [B,
         start_n_top, end_n_top], unanswerable [B] (a logit).
 
-        Places count from the first token of an item, and NO_PLACE fills up a beam that is wider than the text. Where
-        fewer places can begin or end an answer, the others are outside of the text.
+        Positions count from the first token of an item. NO_PLACE fills a beam that is wider than the text. If fewer
+        positions can start or end an answer, the others are outside the text.
         """
         length = batch["input_ids"].shape[1]
         starts, ends = min(self._qa.start_n_top, length), min(self._qa.end_n_top, length)
@@ -214,11 +214,11 @@ class QuestionAnswering(Task[Question, Answers]):
         }
 
     def answers(self, examples: Sequence[Question], features: Features, outputs: Outputs) -> Answers:
-        """Return the n best answers to each question and the one that is given.
+        """Return the n best answers to each question, and the final one.
 
-        An answer of SQuAD 2.0 is empty where its odds exceed qa.null_threshold. Without that setting the threshold is
-        the one with the best F1 on these examples if they are labelled, else on the examples that were evaluated last
-        (0 if none were); between two null odds it is their mean (`Answers.amid`).
+        In SQuAD 2.0 the answer is empty if the null odds exceed qa.null_threshold. Without that setting, the threshold
+        is the one with the best F1 on these examples if they are labelled, else on the examples evaluated last (0 if
+        there were none). It lies halfway between two null odds (`Answers.amid`).
         """
         windows = cast(SpanFeatures, features).windows
         items_of: list[list[int]] = [[] for _ in examples]
@@ -246,7 +246,7 @@ class QuestionAnswering(Task[Question, Answers]):
         return self._tuned or 0.0
 
     def metrics(self, examples: Sequence[Question], answers: Answers) -> dict[str, float]:
-        """Return the official metrics, in per cent."""
+        """Return the official metrics in per cent."""
         if self._unanswerable:
             return squad2_scores(examples, answers.predicted, answers.null_odds)
         return (squad1_scores if self.config.task == "squad" else cmrc_scores)(examples, answers.predicted)
@@ -273,7 +273,7 @@ class QuestionAnswering(Task[Question, Answers]):
         return list(files)
 
     def predictions(self, examples: Sequence[Question], answers: Answers) -> list[Prediction]:
-        """Return the answers that are given and the probabilities of the n best among themselves."""
+        """Return the final answers, and the probabilities of the n best, which sum to 1."""
         return [
             Prediction(answers.predicted[q.id], {found.text: found.probability for found in answers.n_best[q.id]})
             for q in examples
@@ -282,7 +282,7 @@ class QuestionAnswering(Task[Question, Answers]):
 
 def span_loss_B(outputs: SpanLogProbs, start_B: jax.Array, end_B: jax.Array, is_impossible_B: jax.Array) -> jax.Array:
     """Return the mean cross-entropy of start and end, plus half the cross-entropy of answerability, in nats
-    (`get_qa_outputs` of function_builder.py). start, end: int [B], places among the L tokens."""
+    (`get_qa_outputs` of function_builder.py). start, end: int [B], positions in the L tokens."""
     of_start_B = jnp.take_along_axis(outputs.start_BL, start_B[:, None], axis=1)[:, 0]
     of_end_B = jnp.take_along_axis(outputs.end_BL, end_B[:, None], axis=1)[:, 0]
     unanswerable_B = optax.sigmoid_binary_cross_entropy(outputs.unanswerable_B, is_impossible_B)
@@ -296,9 +296,9 @@ def windows_over(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def widest_contexts(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-    """Return for each window a bool array [E]: true where this window gives the token its maximum context,
-    which is the smaller of the contexts on its two sides (`_check_is_max_context`). Ties go to the longer window, then
-    to the first."""
+    """Return a bool array [E] for each window: True if no other window gives the token more context. Context is the
+    smaller of the number of tokens on its left and on its right (`_check_is_max_context`). Ties go to the longer
+    window, then to the first."""
     if len(windows) == 1:
         return [np.ones(windows[0][1], bool)]
     shown = np.full((len(windows), windows[-1][1]), -1.0)
@@ -310,7 +310,7 @@ def widest_contexts(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
 
 
 def _align_texts(examples: Sequence[Question], tokenizer: Tokenizer) -> dict[str, tuple[np.ndarray, Alignment | None]]:
-    """Return the tokens [E] of each text, and their alignment; None where text and tokens are too different."""
+    """Return the tokens [E] of each text, and their alignment; None if text and tokens differ too much."""
     settings = tokenizer.settings
     normalized = cache(
         partial(
@@ -326,7 +326,7 @@ def _align_texts(examples: Sequence[Question], tokenizer: Tokenizer) -> dict[str
     alignments = [align(list(map(normalized, text)), of_text) for text, of_text in zip(contexts, pieces, strict=True)]
     if missing := alignments.count(None):
         print(
-            f"{missing} of {len(contexts)} texts are skipped: too few of their characters are left in their tokens",
+            f"{missing} of {len(contexts)} texts are skipped: too few of their characters occur in their tokens",
             file=sys.stderr,
         )
     return dict(zip(contexts, zip(ids, alignments, strict=True), strict=True))
@@ -339,9 +339,9 @@ def candidates(
     n_best: int,
     max_answer_len: int,
 ) -> list[Candidate]:
-    """Return the likeliest answers to one question, best first (`write_predictions` of run_squad.py).
+    """Return the most likely answers to one question, best first (`write_predictions` of run_squad.py).
 
-    beams: for each window start_log_probs and start_index [I], end_log_probs and end_index [I, J]; the indices are
+    beams: start_log_probs and start_index [I], end_log_probs and end_index [I, J] of each window. Indices count the
     tokens of the window. I and J are the widths of the beam.
     """
     spans = [span for window, beam in zip(windows, beams, strict=True) for span in _spans(window, beam, max_answer_len)]
@@ -359,7 +359,8 @@ def candidates(
 
 
 def _spans(window: Window, beam: Mapping[str, np.ndarray], max_answer_len: int) -> list[list[float]]:
-    """Return (first character, last character, log-probability of the start, of the end) of each possible span."""
+    """Return (first character, last character, log-probability of the start, log-probability of the end) of each
+    possible span."""
     start_I1, end_IJ = beam["start_index"][:, None], beam["end_index"]
     last = len(window.starts_E) - 1  # the original never takes the last token of a window
     inside = (start_I1 >= 0) & (start_I1 < last) & (end_IJ >= start_I1) & (end_IJ < last)
