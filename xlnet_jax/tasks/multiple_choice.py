@@ -1,5 +1,5 @@
-"""Multiple choice: which option answers a question about a text (`run_race.py`). RACE and DREAM in their published
-forms, and JSON lines."""
+"""Multiple choice: choose the option that answers a question about a text (`run_race.py`). Reads RACE and DREAM in
+their published formats, and JSON lines."""
 
 import dataclasses
 import json
@@ -34,25 +34,25 @@ LETTERS = string.ascii_uppercase
 
 @dataclass(frozen=True)
 class Question:
-    """Question about a text, with its options."""
+    """Question about a text, with options."""
 
     id: str
     context: str
     question: str
     options: tuple[str, ...]
-    answer: int | None  # which option is right, from 0
+    answer: int | None  # index of the right option, from 0
     where: str = dataclasses.field(repr=False)  # file and record, for messages
     level: str | None = None  # RACE: middle or high (school)
 
     def asked(self, option: int) -> str:
-        """Return the question with an option, in place of its gaps or after the question (`get_examples` of
+        """Return the question with an option, which fills its gaps or follows the question (`get_examples` of
         run_race.py)."""
         text = self.options[option]
         return self.question.replace(GAP, text) if GAP in self.question else f"{self.question} {text}"
 
 
 class MultipleChoice(Task[Question, list[Prediction]]):
-    """Questions with options in the form that the task names: race, dream, or else JSON lines."""
+    """Questions with options, in the format of the task: race, dream, or else JSON lines."""
 
     metric = "accuracy"
 
@@ -69,7 +69,7 @@ class MultipleChoice(Task[Question, list[Prediction]]):
         return forms.get(self.config.task, json_lines)(path)
 
     def example(self, record: Record, number: int, labelled: bool) -> Question:
-        """Return the question of a row, whose answer is the text, the letter or the number of an option."""
+        """Return the question of a row. The answer is the text, the letter or the number of an option."""
         columns, where = self.config.columns, record.where
         name = str(record.content.get(columns.id or "id", number))
         context, question = record.get(columns.text or "context", str), record.get(columns.text_pair or "question", str)
@@ -85,14 +85,14 @@ class MultipleChoice(Task[Question, list[Prediction]]):
         return example.context
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
-        """Return a head for as many options as the longest list in the training examples."""
+        """Return a head with the largest number of options in the training examples."""
         return dataclasses.replace(self.config.head, num_labels=max(len(question.options) for question in train))
 
     def features(
         self, examples: Sequence[Question], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
-        """Return one item a question, with a text for each option that the head has; values: options (their number) and
-        labels, int32 [items]. Raises InputError on a question with more options."""
+        """Return one item per question, with one text for each option of the head. values: options (their number) and
+        labels, int32 [items]. Raises InputError for a question with more options than the head."""
         most, seq_len, max_qa_len = head.num_labels, self.config.data.seq_len, self.config.choice.max_qa_len
         for question in examples:
             if len(question.options) > most:
@@ -119,23 +119,23 @@ class MultipleChoice(Task[Question, list[Prediction]]):
         )
 
     def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
-        """Return the cross-entropy in nats over the options, float32 [B]."""
+        """Return the cross-entropy over the options, in nats: float32 [B]."""
         scores_BC = _scores_BC(model, params, batch, dropout)
         return optax.softmax_cross_entropy_with_integer_labels(scores_BC, batch["labels"])
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """Return probabilities, float32 [B, C] over the options; 0 where a question has fewer."""
+        """Return probabilities of the options, float32 [B, C]; 0 for options that a question does not have."""
         return {"probabilities": jax.nn.softmax(_scores_BC(model, params, batch, None), axis=-1)}
 
     def answers(self, examples: Sequence[Question], features: Features, outputs: Outputs) -> list[Prediction]:
-        """Return the likeliest option with the probability of each."""
+        """Return the most likely option, and the probability of each."""
         return [
             Prediction(question.options[row.argmax()], dict(zip(question.options, row.tolist(), strict=False)))
             for question, row in zip(examples, outputs["probabilities"], strict=True)
         ]
 
     def metrics(self, examples: Sequence[Question], answers: list[Prediction]) -> dict[str, float]:
-        """Return accuracy, and the accuracy of each level of RACE, as fractions of 1."""
+        """Return the accuracy, and for RACE the accuracy of each level, as fractions of 1."""
         rows = zip(examples, answers, strict=True)
         right = np.array([question.options.index(str(answer.value)) == question.answer for question, answer in rows])
         found = {"accuracy": float(right.mean())}
@@ -147,8 +147,8 @@ class MultipleChoice(Task[Question, list[Prediction]]):
     def trivial_answers(
         self, train: Sequence[Question], examples: Sequence[Question]
     ) -> dict[str, list[list[Prediction]]]:
-        """Return the most frequent place of the right option in the training examples; the last option where a
-        question has fewer."""
+        """Return the option that is right most often in the training examples; the last option if a question has
+        fewer."""
         place = most_frequent(question.answer or 0 for question in train)
         answers = [Prediction(question.options[min(place, len(question.options) - 1)], {}) for question in examples]
         return {f"always answers {LETTERS[place]}, the option that is right most often": [answers]}
@@ -172,11 +172,11 @@ def encode_option(
     context: np.ndarray, question: np.ndarray, seq_len: int, max_qa_len: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (input_ids, segment_ids), int32 [tokens], of a text and a question with one option
-    (`convert_single_example` of run_race.py): the last max_qa_len tokens of the question, and as many first tokens of
-    the text as fit.
+    (`convert_single_example` of run_race.py): the last max_qa_len tokens of the question, after the first tokens of the
+    text that fit.
 
-    The original appends each option to the text itself instead of a copy, so that an option also reads the options
-    before it; here it does not.
+    The original appends each option to the text itself instead of a copy, so that each option is read with those before
+    it. Here it is not.
     """
     question = question[-max_qa_len:]
     return encode_text(context[: seq_len - SPECIALS - len(question)], question)

@@ -1,8 +1,9 @@
-"""Token classification: a label for each word, such as named entities, in CoNLL form: a word a line with its columns, a
-blank line after each sentence.
+"""Token classification: a label for each word, such as named entities. Files are in CoNLL format: one word per line
+with its columns, and a blank line after each sentence.
 
-A word is encoded by itself, so that it has pieces of its own, but as it appears in a text: with ▁ after a space and at
-the beginning, without ▁ in a script that has no spaces. So 北 京 never become ▁北 ▁京, pieces that Chinese text lacks.
+Each word is encoded separately, so that no piece spans two words, but as it would be in running text: with ▁ after a
+space and at the beginning, without ▁ in scripts without spaces. So 北 京 do not become ▁北 ▁京, pieces that do not
+occur in Chinese text.
 """
 
 import re
@@ -30,7 +31,7 @@ from xlnet_jax.tasks.readers import Record
 from xlnet_jax.tasks.task import Prediction, Task, inputs_of, most_frequent
 
 DOCUMENT_START = "-DOCSTART-"
-SPECIALS = 2  # <sep> and <cls> after a window
+SPECIALS = 2  # <sep> and <cls>, after a window
 PREDICTIONS, REPORT = "predictions.txt", "entities.tsv"
 # Thai, Lao, Burmese and Khmer; Chinese and Japanese with their punctuation and full-width forms. Korean has spaces.
 _UNSPACED = re.compile(
@@ -41,11 +42,11 @@ _UNSPACED = re.compile(
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words of a sentence, in order."""
+    """Words of a sentence, and their labels."""
 
     words: tuple[str, ...]
     labels: tuple[str, ...] | None
-    # The hash of the training examples counts words and labels only, so that files may move.
+    # repr, and with it the hash of the training examples, has only words and labels, so that files can be moved.
     lines: tuple[str, ...] = field(repr=False)
     """lines of the words in the file"""
     where: str = field(repr=False)
@@ -56,23 +57,23 @@ class Pieces(NamedTuple):
     """Pieces of a sentence."""
 
     ids: np.ndarray  # int32 [tokens]
-    places: np.ndarray  # int64 [words]: the first piece of each that holds any of its text
+    places: np.ndarray  # int64 [words]: the first piece of each word that contains some of its text
 
 
 class Window(NamedTuple):
-    """Tokens of a sentence that are read together, and the words that are labelled there."""
+    """Tokens of a sentence in one item, and the words that are labelled there."""
 
     begin: int
     end: int
     first_word: int
-    last_word: int  # the one after it
+    last_word: int  # exclusive
 
 
 def read_conll(path: str, word: int, label: int) -> Iterator[Record]:
-    """Yield the sentences of a file: words, labels where there are any, and lines as they are in the file.
+    """Yield the sentences of a file: words, labels if there are any, and the lines as they are in the file.
 
-    word, label: columns from 0, or from the end, -1 the last. A tab separates columns where the first line of a file
-    has one, else spaces or tabs do. Raises InputError, with file and line, on a line with another number of columns.
+    word, label: columns from 0, or from the end with -1 as the last. Columns are separated by tabs if the first line
+    has a tab, else by spaces or tabs. Raises InputError, with file and line, for a line with another number of columns.
     """
     rows: list[tuple[int, str, list[str]]] = []
     width, by_tab = 0, False
@@ -98,7 +99,7 @@ def read_conll(path: str, word: int, label: int) -> Iterator[Record]:
 
 
 class TokenClassification(Task[Sentence, list[Prediction]]):
-    """Labels of words. Task ner takes tags of entities; task token_classification takes any labels."""
+    """Labels of words. The task ner takes tags of entities; the task token_classification takes any labels."""
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
@@ -120,7 +121,7 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         return read_conll(path, self._word, self._label)
 
     def example(self, record: Record, number: int, labelled: bool) -> Sentence:
-        """Return the sentence of a row. Raises InputError where words and labels are not lists of equal length."""
+        """Return the sentence of a row. Raises InputError if words and labels are not lists of equal length."""
         words = record.get("words", tuple[str, ...])
         labels = record.get("labels", tuple[str, ...]) if labelled else None
         if not words or (labels is not None and len(words) != len(labels)):
@@ -147,7 +148,7 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         return super().example_of(row, where, number)
 
     def key(self, example: Sentence) -> object:
-        """Return a new object: sentences have no ids."""
+        """Return a new object, because sentences have no ids."""
         return object()
 
     def text_of(self, example: Sentence) -> str:
@@ -161,10 +162,11 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
     def features(
         self, examples: Sequence[Sentence], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
-        """Return one item a window of a sentence, with W words; positions: words, int32 [items, W]; values:
-        target_weights, float32 [items, W], 1.0 on the words labelled in this window, and labels, int32 [items, W].
+        """Return one item per window of a sentence, with W words. positions: words, int32 [items, W]. values:
+        target_weights, float32 [items, W], 1.0 for words that are labelled in this window; and labels, int32 [items,
+        W].
 
-        Raises InputError on a label that the head lacks.
+        Raises InputError for a label that the head does not have.
         """
         self._names = head.labels or tuple(f"LABEL_{i}" for i in range(head.num_labels))
         numbers = {label: i for i, label in enumerate(self._names)}
@@ -196,23 +198,23 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         )
 
     def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
-        """Return the cross-entropy of each word in nats, float32 [B, W]."""
+        """Return the cross-entropy of each word, in nats: float32 [B, W]."""
         logits_BWC = _logits_BWC(model, params, batch, dropout)
         return optax.softmax_cross_entropy_with_integer_labels(logits_BWC, batch["labels"])
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """Return label, int32 [B, W]: the likeliest label of each word."""
+        """Return label, int32 [B, W]: the most likely label of each word."""
         return {"label": _logits_BWC(model, params, batch, None).argmax(-1).astype(jnp.int32)}
 
     def answers(self, examples: Sequence[Sentence], features: Features, outputs: Outputs) -> list[Prediction]:
         """Return the label of each word."""
-        # The windows of a sentence are in its order, and so are the words labelled in each.
+        # Windows are in the order of the sentence, and so are the words labelled in each.
         labels = iter(outputs["label"][features.values["target_weights"] > 0].tolist())
         return [Prediction(tuple(self._names[next(labels)] for _ in sentence.words), {}) for sentence in examples]
 
     def metrics(self, examples: Sequence[Sentence], answers: list[Prediction]) -> dict[str, float]:
         """Return the accuracy of words and, for tags of entities, precision, recall and F1 as in seqeval, the F1 of
-        each type, and the F1 of seqeval's strict mode where the true tags are IOB2 or BIOES; all as fractions of 1."""
+        each type, and, if the true tags are IOB2 or BIOES, the F1 of seqeval's strict mode; all as fractions of 1."""
         true, predicted = _labels(examples), _predicted(answers)
         right = sum(a == b for one, other in zip(true, predicted, strict=True) for a, b in zip(one, other, strict=True))
         found = {"accuracy": right / sum(map(len, true))}
@@ -236,8 +238,7 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         return {f"labels every word {label}, the most frequent label": [answers]}
 
     def compare(self, examples: Sequence[Sentence], answers: list[Prediction]) -> Confusion:
-        """Return counts of words by their true and predicted label; for tags of entities, by the type of the entity,
-        and O outside of entities."""
+        """Count words by their true and predicted label; for tags of entities, by the type of the entity, or O."""
         name = kind_of if all(map(is_tag, self._names)) else str
         sides = (_labels(examples), _predicted(answers))
         true, predicted = ([name(label) for sentence in side for label in sentence] for side in sides)
@@ -246,8 +247,8 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         return Confusion.count(labels, [numbers[x] for x in true], [numbers[x] for x in predicted], "words")
 
     def write(self, folder: epath.Path, examples: Sequence[Sentence], answers: list[Prediction]) -> list[str]:
-        """Write predictions.txt: the lines as they were read with the predicted label after them, which conlleval
-        reads; and, where the sentences have tags, entities.tsv with the scores of all entities and of each type."""
+        """Write predictions.txt: the lines of the file, each followed by the predicted label, as conlleval reads them.
+        If the sentences have tags, also write entities.tsv with the scores of all entities and of each type."""
         predicted = _predicted(answers)
         with (folder / PREDICTIONS).open("w") as file:
             for sentence, labels in zip(examples, predicted, strict=True):
@@ -279,10 +280,11 @@ def _logits_BWC(model: nn.Module, params: Any, batch: DeviceBatch, dropout: Batc
 
 
 def spaces_before(words: Sequence[str]) -> list[bool]:
-    """Return for each word whether running text has a space before it; the beginning of a text counts as a space.
+    """Return for each word whether running text would have a space before it. The beginning of a text counts as a
+    space.
 
-    There is none beside a character of a script without spaces, nor, in a sentence with such characters, between two
-    single characters: the 1 9 9 8 of a text that was split into characters.
+    There is no space beside a character of a script without spaces. In a sentence with such characters, there is also
+    none between two single characters, such as 1 9 9 8 in a text that was split into characters.
     """
     unspaced = any(map(_UNSPACED.search, words))
 
@@ -294,11 +296,11 @@ def spaces_before(words: Sequence[str]) -> list[bool]:
 
 
 def encode_words(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer) -> list[Pieces]:
-    """Return the pieces of each sentence. A word of which normalisation leaves nothing becomes <unk>; where the
-    tokenizer begins a word with a lone ▁, the piece after it counts as the first."""
+    """Return the pieces of each sentence. A word that normalization removes becomes <unk>. If the tokenizer encodes a
+    word as ▁ and other pieces, the piece after ▁ counts as the first."""
     spaced = [list(zip(words, spaces_before(words), strict=True)) for words in sentences]
     distinct = sorted({word for words in spaced for word in words})
-    # A piece that is always one of its own, in front of a word, takes the ▁ that begins a text.
+    # <eop> is always a separate piece. In front of a word, it takes the ▁ that starts a text.
     joint = SPECIAL_PIECES[EOP]
     in_front = tokenizer.encode_lines([joint])[0]
     if in_front[-1:].tolist() != [EOP]:
@@ -314,8 +316,8 @@ def encode_words(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer) -> li
 
 
 def windows(pieces: Pieces, room: int) -> list[Window]:
-    """Return windows of at most `room` tokens over a sentence, each sharing half with the next. Every word is labelled
-    in one window: the one with its first piece nearest to the middle."""
+    """Return windows of at most `room` tokens over a sentence; each overlaps half of the next. Every word is labelled
+    in one window, where its first piece is nearest to the middle."""
     stride = max(room // 2, 1)
     count = 1 + max(-(-(len(pieces.ids) - room) // stride), 0)
     begins = np.minimum(np.arange(count) * stride, max(len(pieces.ids) - room, 0))
@@ -335,26 +337,26 @@ def _joined(words: Sequence[tuple[np.ndarray, int]]) -> Pieces:
 
 
 # ---- entities -------------------------------------------------------------------------------------------------------
-# A tag is O, or the place of a word in an entity and its type, as B-PER. Entities are found and scored as seqeval in
-# its default mode and conlleval do.
+# A tag is O, or the position of a word in an entity and the entity's type, such as B-PER. Entities are found and scored
+# as in conlleval and the default mode of seqeval.
 
 Scheme = Literal["IOB1", "IOB2", "BIOES"]
-# BILOU, BMEWO and BMES are BIOES by other letters; seqeval's default mode joins their neighbouring entities.
+# BILOU, BMEWO and BMES are BIOES with other letters; seqeval's default mode would join their adjacent entities.
 SAME_PLACE = {"L": "E", "U": "S", "W": "S", "M": "I"}
 OUTSIDE = "O"
 _TAG = re.compile(r"O|[BIESLUWM]([-_].+)?")
 
 
 class Entity(NamedTuple):
-    """Words of one name."""
+    """Words of one entity."""
 
     kind: str
-    begin: int  # its first word
-    end: int  # the word after its last
+    begin: int  # first word
+    end: int  # last word, exclusive
 
 
 class Scores(NamedTuple):
-    """Scores of all entities or of one type, 0 to 1; 0.0 where the denominator is 0."""
+    """Scores of all entities or of one type, 0 to 1; 0.0 if the denominator is 0."""
 
     precision: float
     recall: float
@@ -364,19 +366,18 @@ class Scores(NamedTuple):
 
 
 def is_tag(label: str) -> bool:
-    """Return True where a label gives the place of a word in an entity."""
+    """Return True if a label is O or the position of a word in an entity."""
     return _TAG.fullmatch(label) is not None
 
 
 def kind_of(tag: str) -> str:
-    """Return the type of the entity that a word with this tag belongs to, "_" where the tag names none; O outside."""
+    """Return the type of the entity of a word with this tag; "_" if the tag has no type; O outside of entities."""
     return OUTSIDE if _place(tag) == OUTSIDE else tag[2:] or "_"
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """Return the entities of a sentence (`get_entities` of seqeval): one begins at B and S, after O, E and S, and
-    where the type changes, whatever the tag. So all schemes are read alike, and every sequence of tags has a
-    reading."""
+    """Return the entities of a sentence (`get_entities` of seqeval). An entity begins at B and S, after O, E and S, and
+    where the type changes. This works for all schemes and for any sequence of tags."""
     found: list[Entity] = []
     last_place, last_kind = OUTSIDE, ""
     for i, tag in enumerate(tags):
@@ -390,8 +391,8 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def strict_entities(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
-    """Return the entities that are tagged as their scheme demands (seqeval's strict mode): IOB2 begins with B; BIOES
-    begins with B and ends with E, or is one S; IOB1 demands nothing."""
+    """Return the entities with valid tags in their scheme (seqeval's strict mode): in IOB2 they begin with B; in BIOES
+    they begin with B and end with E, or are one S; in IOB1 any tags are valid."""
     wanted = {"IOB1": ("B", "I"), "IOB2": ("B",), "BIOES": ("BE", "S")}[scheme]
     kept = []
     for entity in entities(tags):
@@ -402,7 +403,7 @@ def strict_entities(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
-    """Return the scheme of these tags: BIOES has E or S; IOB1 begins most entities with I."""
+    """Return the scheme of these tags: BIOES if there is E or S; IOB1 if most entities begin with I; else IOB2."""
     begins: Counter[str] = Counter()
     for tags in sentences:
         if any(_place(tag) in "ES" for tag in tags):
@@ -412,8 +413,8 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
 
 
 def entity_scores(true: Iterable[Sequence[Entity]], predicted: Iterable[Sequence[Entity]]) -> dict[str | None, Scores]:
-    """Return the scores of all entities (key None, the micro average) and of each type. A predicted entity is right
-    where its words and its type are."""
+    """Return the scores of all entities (key None, the micro average) and of each type. A predicted entity is right if
+    its words and its type are."""
     of_true, of_predicted, of_found = Counter[str](), Counter[str](), Counter[str]()
     for wanted, given in zip(true, predicted, strict=True):
         of_true.update(entity.kind for entity in wanted)

@@ -95,7 +95,7 @@ def mend_answers(path: str, found: Sequence[Question]) -> list[Question]:
     if moved or nowhere:
         print(
             f"{path}: {moved} answers were not at their answer_start and were moved to where they occur; "
-            f"{len(nowhere)} questions are skipped in training, because none of their answers occurs in the text"
+            f"{len(nowhere)} questions are skipped in training, as no answer of theirs occurs in its text"
             + (f" ({', '.join(nowhere[:3])}{', …' if len(nowhere) > 3 else ''})" if nowhere else ""),
             file=sys.stderr,
         )
