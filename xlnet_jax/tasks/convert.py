@@ -1,4 +1,4 @@
-"""Checkpoints from one format to another."""
+"""Convert checkpoints from one format to another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,32 +13,31 @@ from xlnet_jax.settings.fields import at_least, check_bounds, setting, with_plai
 
 @dataclass(frozen=True)
 class ConvertSettings:
-    """A checkpoint to read, and the folder and format to write."""
+    """Convert a checkpoint to another format."""
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-    """folder of the checkpoint, whose format is recognised from its files; for TensorFlow 1 also a prefix, such as
-    model.ckpt-1000; or the name of a model on the Hugging Face Hub"""
+    """folder of the checkpoint, in any format; for TensorFlow 1 also a prefix, such as model.ckpt-1000; or the name of a
+    model on the Hugging Face Hub"""
     target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
     """folder to write"""
     to: Literal["native", "hf", "tf1", "stablehlo"] | None = None
-    """format to write; None = native; stablehlo = the forward pass of a finetuned model, for jax alone (`export`)"""
+    """format to write; None = native; stablehlo = the forward pass of a finetuned model, which needs only jax to run"""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """type of the weights in the files of `to` hf; bfloat16 halves these, and rounds to 8 bits"""
+    """with --to hf: type of the weights; bfloat16 halves the files, and rounds to 8 bits"""
     seq_len: int | None = setting(None, at_least(1))
-    """stablehlo: tokens of a row; None = as in finetuning"""
+    """with --to stablehlo: tokens per row; None = as in finetuning"""
     push: str | None = None
-    """name on the Hugging Face Hub, OWNER/NAME, to upload TARGET as, once it is written; needs `to` hf and a token with
-    the right to write (`hf auth login`, or HF_TOKEN). A model that does not exist is made, public unless its owner's
-    settings say otherwise"""
+    """with --to hf: upload TARGET to the Hugging Face Hub as OWNER/NAME; needs a token with write access (`hf auth login`,
+    or HF_TOKEN). A model that does not exist is created, as public unless the owner's settings differ"""
     partial: bool = False
-    """convert what fits where parameters are missing, unknown or of another shape; missing ones are initialised"""
+    """convert what fits if parameters are missing, unknown or of another shape; missing ones are initialized"""
     activation: Literal["gelu", "gelu_erf", "relu"] | None = None
-    """activation of the feed-forward layers, in place of the source's"""
+    """activation of the feed-forward layers; None = that of the source"""
 
 
 def convert(settings: ConvertSettings) -> list[str]:
-    """Write a checkpoint in another format, complete or not at all; for Hugging Face with a model card. Upload it where
-    `push` names a model. Return what was done, with notes on what did not fit or stays behind, line by line.
+    """Write a checkpoint in another format, complete or not at all; for Hugging Face with a model card. Upload it if
+    `push` names a model. Return lines on what was done, with notes on what did not fit or was left out.
 
     Raises InputError for what cannot be converted or uploaded.
     """

@@ -1,4 +1,4 @@
-"""Start of the settings of each task (the paper's Table 8, appendix A.3, or the task's own source), its family, and the
+"""Default settings of each task (from the paper's Table 8, appendix A.3, or the task's own source), its family, and
 contradictions between settings. Imports neither jax nor TensorFlow.
 """
 
@@ -41,27 +41,27 @@ def _start(
 
 
 _START_OF: dict[str, tuple[Any, ...]] = {
-    # Table 8: MNLI, also for tasks of its size; Yelp; SQuAD, with warmup and layer-wise decay of run_squad.py; RACE.
-    **dict.fromkeys(("mnli", "ax", "qqp", "qnli", "sst-2"), ("classification", 128, 128, 2e-5, 10_000, 1_000)),
+    # Table 8: MNLI, also for tasks of its size; Yelp; SQuAD, with the warmup and layer-wise decay of run_squad.py;
+    RACE. **dict.fromkeys(("mnli", "ax", "qqp", "qnli", "sst-2"), ("classification", 128, 128, 2e-5, 10_000, 1_000)),
     **dict.fromkeys(("yelp-2", "yelp-5"), ("classification", 512, 128, 1e-5, 10_000, 1_000)),
     **dict.fromkeys(("squad", "squad2"), ("question_answering", 512, 48, 3e-5, 8_000, 1_000, 0.75)),
     "race": ("multiple_choice", 512, 32, 2e-5, 12_000, 1_000),
     # The original's README: STS-B and IMDB.
     "sts-b": ("regression", 128, 32, 5e-5, 1_200, 120),
     "imdb": ("classification", 512, 32, 2e-5, 4_000, 500),
-    # STS-B with the learning rate of MNLI, for tasks of its size.
+    # The settings of STS-B with the learning rate of MNLI, for tasks of the size of STS-B.
     **dict.fromkeys(("cola", "mrpc", "rte", "wnli", "classification"), ("classification", 128, 32, 2e-5, 1_200, 120)),
     "regression": ("regression", 128, 32, 2e-5, 1_200, 120),
     "multilabel": ("multilabel", 128, 32, 2e-5, 1_200, 120),
     # The Chinese XLNet (github.com/ymcui/Chinese-XLNet, fine-tuning details).
     "cmrc2018": ("question_answering", 512, 16, 3e-5, 2_400, 240, 0.75, 40),
     "drcd": ("question_answering", 512, 16, 3e-5, 3_600, 360, 0.75, 30),
-    # RACE with fewer steps: DREAM, which the paper lacks, has 6,116 training questions.
+    # The settings of RACE with fewer steps: DREAM, which is not in the paper, has 6,116 training questions.
     **dict.fromkeys(("dream", "multiple_choice"), ("multiple_choice", 512, 32, 2e-5, 2_000, 200)),
-    # Named entities, which the paper lacks: of the values that BERT's paper searched (appendix A.3), the larger
-    # learning rate and the smaller batch.
+    # Named entities are not in the paper. Of the values searched in BERT's paper (appendix A.3): the largest learning
+    # rate and the smallest batch.
     **dict.fromkeys(("ner", "token_classification"), ("token_classification", 256, 16, 5e-5, 2_000, 200)),
-    # The paper finetunes for no ranking: RACE, where texts also come in groups.
+    # The paper does not finetune for ranking. The settings of RACE, where texts also come in groups.
     "ranking": ("regression", 512, 32, 2e-5, 12_000, 1_000),
 }
 """head, data.seq-len, data.batch-size, optimizer.learning-rate, steps, optimizer.warmup-steps, optimizer.layer-decay,
@@ -81,20 +81,19 @@ _FAMILIES = {
 
 
 def make_task(config: FinetuneConfig) -> "Task[Any, Any]":
-    """Return the task that the settings name. Raises InputError where they contradict it."""
+    """Return the task that the settings name. Raises InputError if other settings contradict it."""
     module, _, family = family_of(config).partition(":")
     task: Task[Any, Any] = getattr(import_module(f"xlnet_jax.tasks.{module}"), family)(config)
     return task
 
 
 def family_of(config: FinetuneConfig) -> str:
-    """Return module and class of the code that reads, cuts and answers the texts of a task."""
+    """Return the module and class of a task, as module:class."""
     return "ranking.task:Ranking" if config.task == "ranking" else _FAMILIES[config.head.task]
 
 
 def set_ungiven(config: FinetuneConfig, values: Mapping[str, Any]) -> FinetuneConfig:
-    """Return settings with these values, by dotted names in Python's spelling, in place of those that nobody gave
-    (`given_in`)."""
+    """Replace values of settings that were not given (`given_in`). values: by dotted names in Python's spelling."""
     given = {name.replace("-", "_") for name in given_in(config, DEFAULTS[config.task]())}
     return with_values(config, {name: value for name, value in values.items() if name not in given})
 
@@ -103,8 +102,8 @@ EXAMPLE = "  python -m xlnet_jax.finetune --task classification --init runs/mine
 
 
 def parse_finetuning(argv: Sequence[str], prog: str, description: str) -> FinetuneConfig:
-    """Return the settings of finetuning from a command line, starting from those of its --task. Raises InputError on
-    words that cannot be read, and on settings that contradict each other; prints and exits on --help."""
+    """Return the settings of finetuning from a command line, with the defaults of its --task. Raises InputError for
+    unknown words, and for settings that contradict each other; prints and exits on --help."""
     line = CommandLine.of(argv)
     default, origin = (
         parser.named_default(each, "--task", DEFAULTS, "classification") for each in (line, line.of_file_alone)
@@ -115,7 +114,7 @@ def parse_finetuning(argv: Sequence[str], prog: str, description: str) -> Finetu
 
 
 def validate_finetuning(config: FinetuneConfig) -> None:
-    """Raise InputError with the first contradiction. Each family of tasks checks its own settings besides."""
+    """Raise InputError for the first contradiction. Each family of tasks also checks its own settings."""
     for broken in _contradictions(config):
         raise InputError(broken)
 

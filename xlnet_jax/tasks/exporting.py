@@ -1,9 +1,9 @@
-"""Forward pass of a finetuned model as one file that jax alone can run (`jax.export`: StableHLO).
+"""Export the forward pass of a finetuned model as one file that needs only jax to run (`jax.export`: StableHLO).
 
 model.stablehlo   function of (weights, input_ids, attention_mask, segment_ids), for any batch size
 weights.npz       its first argument: array by name
-export.json       version of the format, task, labels, shapes of inputs and outputs
-tokenizer/        tokenizer of the texts
+export.json       format version, task, labels, shapes of inputs and outputs
+tokenizer/        tokenizer for the texts
 """
 
 from dataclasses import replace
@@ -35,11 +35,11 @@ def export(model: Model, path: str | Path, *, seq_len: int | None = None) -> Pat
 
     The function takes any number of rows of seq_len tokens (None = as in finetuning), padded on the left as by
     `Model.encode`. It returns log_probs, float32 [B, C]; for regression scores [B]; for multilabel probabilities
-    [B, C]; for labels of words log_probs [B, L, C] of every token. It is lowered for CPU, CUDA and TPU, with plain
+    [B, C]; for token classification log_probs [B, L, C] of every token. It is lowered for CPU, CUDA and TPU, with plain
     attention.
 
-    Raises InputError for other heads, whose answers need more than a forward pass, for a checkpoint without a head, for
-    rows that are longer than the network has places, and where the folder exists.
+    Raises InputError for other heads, whose answers need more than a forward pass; for a checkpoint without a head; for
+    rows longer than the network's positions; and if the folder exists.
     """
     target = demand_new(path)
     config = model.settings(seq_len=seq_len)

@@ -1,7 +1,8 @@
-"""Document ranking: documents by their score beside a query, document <sep> query <sep> <cls>. The paper (section 3.3)
-ranks ClueWeb09-B's 100 best by XLNet's word embeddings in a kernel pooling network, without finetuning. Here the
-whole network reads document and query together (Nogueira & Cho 2019), the document first, as the original has
-passages before their questions (`run_squad.py`, `run_race.py`).
+"""Document ranking: score each document for a query, as document <sep> query <sep> <cls>.
+
+The network reads document and query together (Nogueira & Cho 2019), the document first, as the original puts passages
+before questions (`run_squad.py`, `run_race.py`). The paper (section 3.3) instead ranks the 100 best documents of
+ClueWeb09-B with XLNet's word embeddings in a kernel pooling network, without finetuning.
 """
 
 import hashlib
@@ -41,39 +42,39 @@ from xlnet_jax.tasks.task import Role, Task, inputs_of
 
 RUN_FILE = "run.trec"
 SPECIALS = 3  # document <sep> query <sep> <cls>
-SHUFFLES, SHUFFLED_PAIRS = 20, 1_000_000  # random orders of a baseline, and queries with a document in all of them
-EVALUATION_SEED = 0  # runs of all seeds rank the same documents
+SHUFFLES, SHUFFLED_PAIRS = 20, 1_000_000  # for the baseline: random orders, and (query, document) pairs in all of them
+EVALUATION_SEED = 0  # the same for all runs, so that they rank the same documents
 
 
 @dataclass(frozen=True)
 class RankedQuery:
-    """Query with its judgements and candidates: one example of ranking."""
+    """Query with its judgements and candidates: one example."""
 
     id: str
     text: str
     grades: Mapping[str, int]
-    """of the judged documents; the higher the better, below 1 = not relevant"""
+    """grades of the judged documents; higher is better, below 1 = not relevant"""
     left_out: tuple[str, ...]
-    """documents that count neither as relevant nor as not, and are not ranked"""
+    """documents that are neither relevant nor non-relevant; they are not ranked"""
     candidates: tuple[str, ...] | None
-    """documents to be ranked; None = all that are judged, and others"""
+    """documents to rank; None = all judged documents, and others"""
     collection: str
-    """SHA-256 of the documents that the ids name"""
+    """SHA-256 of all documents"""
 
 
 @dataclass(frozen=True)
 class PairTokens(Sequence[np.ndarray]):
-    """Tokens of document <sep> query <sep> <cls>, joined when a batch asks for them: the texts of all pairs would be
-    many times the collection."""
+    """Tokens of document <sep> query <sep> <cls>, joined on access, because the texts of all pairs would be many times
+    larger than the collection."""
 
     documents: Sequence[np.ndarray]
     queries: Sequence[np.ndarray]
     pairs: np.ndarray
-    """int64 [texts, 2]: of which document and which query"""
+    """int64 [texts, 2]: index of the document and of the query"""
     limit: int
-    """tokens of a text at the most, special ones included"""
+    """maximum number of tokens, with special tokens"""
     part: int
-    """of what `encode_text` returns: 0 = input_ids, 1 = segment_ids"""
+    """0 = input_ids, 1 = segment_ids, as returned by `encode_text`"""
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -85,8 +86,8 @@ class PairTokens(Sequence[np.ndarray]):
 
 
 class Ranking(Task[RankedQuery, Run]):
-    """Ranking of documents for a query. Examples are queries. A training item is a group of documents, the first of
-    them relevant; an evaluation item is a document, or a passage of one. Answers are a run."""
+    """Ranking of documents for a query. Examples are queries. A training item is a group of documents, of which the
+    first is relevant; an evaluation item is a document or a passage. Answers are a run."""
 
     draws_anew = True
 
@@ -99,7 +100,7 @@ class Ranking(Task[RankedQuery, Run]):
                 f"`data.long_texts` {config.data.long_texts}: ranking reads long documents by `ranking.max_passages`"
             )
         self.metric = f"ndcg@{config.ranking.cutoff}"
-        self._tokens: dict[int, np.ndarray] = {}  # of documents that were read, by the one tokenizer of a run
+        self._tokens: dict[int, np.ndarray] = {}  # tokens of the documents encoded so far; a run has one tokenizer
 
     @cached_property
     def documents(self) -> dict[str, str]:
@@ -114,10 +115,10 @@ class Ranking(Task[RankedQuery, Run]):
         return self._best(self._settings.candidates, "`ranking.candidates`")
 
     def read(self, paths: Sequence[str], role: Role) -> list[RankedQuery]:
-        """Read the queries of qrels (train, eval), of runs, whose documents are ranked again, or of files of queries,
-        whose documents are those of `ranking.candidates`, or else all.
+        """Read queries from qrels (train, eval), from runs, whose documents are reranked, or from files of queries, for
+        which the documents of `ranking.candidates` are ranked, or else all.
 
-        Raises InputError on an id that no file has, and on a grade above `ranking.max_grade`.
+        Raises InputError for an unknown id, and for a grade above `ranking.max_grade`.
         """
         settings, labelled = self._settings, role != "predict"
         where = f"qrels {paths[0]}" if labelled else "`predict`"
@@ -162,8 +163,9 @@ class Ranking(Task[RankedQuery, Run]):
     def features(
         self, examples: Sequence[RankedQuery], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
-        """Return, for training, a group of C documents for each relevant one, with one passage each; otherwise one item
-        a passage of the documents to rank. value: document, int32 [items, C], its place in the collection."""
+        """Return, for training, a group of C documents for each relevant one, with one passage per document; otherwise
+        one item per passage of the documents to rank. value: document, int32 [items, C], its index in the
+        collection."""
         if training:
             queries, documents, uniform = self._draw_groups(examples, epoch)
         else:
@@ -195,8 +197,8 @@ class Ranking(Task[RankedQuery, Run]):
         )
 
     def _passages(self, documents: Sequence[int], tokenizer: Tokenizer) -> list[list[np.ndarray]]:
-        """Return the tokens of each document in at most ranking.max_passages pieces, int32 [E]; a single one is
-        whole."""
+        """Return the tokens of each document as at most ranking.max_passages passages, int32 [E]; as a single one if
+        that is 1."""
         new = [document for document in documents if document not in self._tokens]
         texts, most = list(self.documents.values()), self._settings.max_passages
         self._tokens |= zip(new, tokenizer.encode_lines([texts[document] for document in new]), strict=True)
@@ -212,17 +214,17 @@ class Ranking(Task[RankedQuery, Run]):
 
     @cached_property
     def _with_text(self) -> list[int]:
-        """Places of the documents that may be drawn."""
+        """Indices of the documents that can be drawn."""
         return [place for place, text in enumerate(self.documents.values()) if text]
 
     def _draw_groups(self, examples: Sequence[RankedQuery], epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the query of each group, int64 [items], its documents by their places in the collection, [items, C],
-        and float64 [items, C] in [0, 1) for what else is drawn of a document. Every relevant document comes first in a
-        group of its own.
+        """Return the query of each group, int64 [items]; its documents by their index in the collection, [items, C];
+        and random numbers in [0, 1), float64 [items, C], to draw a passage of each. There is one group per relevant
+        document, which comes first.
 
-        The others are a pure function of (seed, epoch): drawn from the documents judged not relevant and the candidates
-        and, where these are too few, from all documents. Raises InputError where no document is relevant, or a group
-        cannot be filled.
+        The others are a pure function of (seed, epoch). They are drawn from the documents judged not relevant and the
+        candidates, then from all documents if these are too few. Raises InputError if no document is relevant, or a
+        group cannot be filled.
         """
         count, least = self._settings.negatives, self._settings.relevant_from
         relevant = [self._places_of(d for d, g in e.grades.items() if g >= least) for e in examples]
@@ -235,7 +237,7 @@ class Ranking(Task[RankedQuery, Run]):
         items = [(q, place) for q, places in enumerate(relevant) for place in places if place in with_text]
         if not items:
             raise InputError(f"training: no document with a text has a grade from {least} on, so none is learned")
-        far = 2 * count + max(map(len, never))  # some are passed over
+        far = 2 * count + max(map(len, never))  # more than needed, because banned documents are skipped
         rows = np.arange(len(items))
         uniform = uniforms(self.config.seed, Purpose.NEGATIVES, epoch, rows, count + far + 1 + count)
         for_near, for_far, left = np.split(uniform, [count, count + far], axis=1)
@@ -252,8 +254,8 @@ class Ranking(Task[RankedQuery, Run]):
         return np.array([q for q, _ in items]), documents, left
 
     def _draw_to_rank(self, examples: Sequence[RankedQuery]) -> tuple[np.ndarray, np.ndarray]:
-        """Return queries [items] and documents [items, 1] as `_draw_groups`: the candidates of each query, or else its
-        judged documents and some others, the same at every call. Raises InputError where there is none."""
+        """Return queries [items] and documents [items, 1] as `_draw_groups` does: the candidates of each query, or else
+        its judged documents and some others, the same in every call. Raises InputError if there are none."""
         judged = [self._places_of((*e.grades, *e.left_out)) for e in examples]
         others = self._settings.others
         width = others + max(map(len, judged), default=0)
@@ -277,7 +279,7 @@ class Ranking(Task[RankedQuery, Run]):
         return [place for place in drawn if place not in banned][: max(count, 0)]
 
     def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
-        """Return the loss that `ranking.loss` names, float32 [B]; a group is one item."""
+        """Return the loss that `ranking.loss` names, float32 [B]. A group is one item."""
         scores_BC = _scores(model, params, batch, dropout).reshape(batch["input_ids"].shape[:2])
         return LOSSES_B[self._settings.loss](scores_BC)
 
@@ -286,7 +288,7 @@ class Ranking(Task[RankedQuery, Run]):
         return {"score": _scores(model, params, batch, None)}
 
     def answers(self, examples: Sequence[RankedQuery], features: Features, outputs: Outputs) -> Run:
-        """Return the score of each document, that of its best passage (Dai & Callan 2019)."""
+        """Return the score of each document, which is that of its best passage (Dai & Callan 2019)."""
         names = list(self.documents)
         run: Run = {e.id: {} for e in examples}
         documents = features.values["document"][:, 0]
@@ -300,7 +302,7 @@ class Ranking(Task[RankedQuery, Run]):
         return mean_scores({e.id: e.grades for e in examples}, answers, self._settings)
 
     def trivial_answers(self, train: Sequence[RankedQuery], examples: Sequence[RankedQuery]) -> dict[str, list[Run]]:
-        """Return random orders of the documents that the network ranks too."""
+        """Return random orders of the documents that the network ranks."""
         queries, documents = self._draw_to_rank(examples)
         pairs = [(examples[query].id, document) for query, document in zip(queries, documents[:, 0], strict=True)]
         names, rng = list(self.documents), np.random.default_rng(EVALUATION_SEED)
@@ -313,7 +315,7 @@ class Ranking(Task[RankedQuery, Run]):
         return {f"ranks the same documents in random order, the mean of {len(runs)}": runs}
 
     def write(self, folder: epath.Path, examples: Sequence[RankedQuery], answers: Run) -> list[str]:
-        """Write run.trec, the ranking as a TREC run."""
+        """Write the ranking as a TREC run, run.trec."""
         write_run(folder / RUN_FILE, answers)
         return [RUN_FILE]
 
@@ -340,8 +342,8 @@ LOSSES_B = {"pairwise": pairwise_loss_B, "softmax": softmax_loss_B, "pointwise":
 
 
 def first_of_shuffle(uniform: np.ndarray, size: int) -> list[int]:
-    """Return the first `len(uniform)` places of a random order of 0 … size - 1, by uniforms in [0, 1) (Fisher and
-    Yates, without an array of all places)."""
+    """Return the first `len(uniform)` elements of a random order of 0 … size - 1, from uniform numbers in [0, 1)
+    (Fisher and Yates, without an array of all elements)."""
     steps = np.arange(min(len(uniform), size))
     moved: dict[int, int] = {}
     picked = []

@@ -1,5 +1,5 @@
-"""Test collections: documents and queries, judgements (TREC's qrels), rankings (TREC's runs) and the metrics of
-trec_eval and, as in the Web tracks, of gdeval.
+"""Test collections: documents and queries, judgements (TREC qrels), rankings (TREC runs), and the metrics of trec_eval
+and of gdeval, which the Web tracks use.
 
 A document without a judgement, or with one below 0, has grade 0. DCG@k = sum over ranks i <= k of gain / log2(i + 1),
 NDCG@k = DCG@k / the highest possible DCG@k; ERR@k = sum of R_i / i x product over j < i of (1 - R_j) with R = (2^grade
@@ -21,22 +21,22 @@ from xlnet_jax.tasks.readers import files, json_lines, lines
 
 JudgementsForm = Literal["graded", "cranfield"]
 CRANFIELD_GRADES = {1: 4, 2: 3, 3: 2, 4: 1, 5: 0, -1: None}
-"""Cleverdon's codes: 1 = a complete answer, 4 = of minimum interest, 5 = of none. His list lacks -1. Each question has
-one such document, and it shares more words with the question than those of any other code: the paper that the question
-was put from."""
+"""Cleverdon's codes: 1 = a complete answer, 4 = of minimum interest, 5 = of no interest. His list does not have -1.
+Each question has one such document, and it shares more words with the question than documents of any other code: it is
+the paper that the question was taken from."""
 RUN_TAG = "xlnet_jax"
 
 Judgements = dict[str, int | None]
-"""grade by document: the higher the better, below 1 = not relevant; None = neither, and not ranked"""
+"""grade by document: higher is better, below 1 = not relevant; None = neither, and not ranked"""
 Run = dict[str, dict[str, float]]  # query -> document -> score
 
 
 def read_qrels(paths: Sequence[str], form: JudgementsForm = "graded") -> dict[str, Judgements]:
     """Return judgements by query, in the order of the files.
 
-    Lines have query, iteration, document and grade, or under BEIR's header no iteration. cranfield: the codes 1 to 5
-    become the grades 4 to 0, and the iteration may be left out. Raises InputError, with file and line, on what cannot
-    be read.
+    Lines have query, iteration, document and grade, without the iteration if there is BEIR's header. cranfield: the
+    codes 1 to 5 become the grades 4 to 0, and the iteration is optional. Raises InputError, with file and line, for
+    what cannot be read.
     """
     found: dict[str, Judgements] = {}
     for path in files(paths, "qrels"):
@@ -65,13 +65,13 @@ def read_qrels(paths: Sequence[str], form: JudgementsForm = "graded") -> dict[st
 
 
 def is_run(path: str) -> bool:
-    """Return True where the first line of a file looks like a run rather than a query."""
+    """Return True if the first line of a file looks like a run rather than a query."""
     _, fields = next(_fields_of_lines(path), ("", []))
     return len(fields) == 6 and fields[1] == "Q0" and fields[3].isdigit()
 
 
 def read_run(paths: Sequence[str]) -> Run:
-    """Return scores by query and document. Raises InputError, with file and line, on what cannot be read."""
+    """Return scores by query and document. Raises InputError, with file and line, for what cannot be read."""
     run: Run = {}
     for path in files(paths, "run"):
         for where, fields in _fields_of_lines(path):
@@ -84,12 +84,12 @@ def read_run(paths: Sequence[str]) -> Run:
 
 
 def best_first(scores: Mapping[str, float]) -> list[str]:
-    """Return documents, best first; of equal scores the greater id comes first, as in trec_eval and gdeval."""
+    """Return documents, best first. Of equal scores the greater id comes first, as in trec_eval and gdeval."""
     return sorted(scores, key=lambda document: (scores[document], document), reverse=True)
 
 
 def write_run(path: epath.Path, run: Mapping[str, Mapping[str, float]]) -> None:
-    """Write a run, with the digits that tell float32 numbers apart."""
+    """Write a run, with enough digits to tell float32 numbers apart."""
     with path.open("w") as file:
         for query, scores in run.items():
             for rank, document in enumerate(best_first(scores), 1):
@@ -104,11 +104,11 @@ _Text = tuple[str, str, str, str]  # place, id, title, text
 
 
 def read_collection(paths: Sequence[str], what: str) -> dict[str, str]:
-    """Return text by id, in the order of the files: the title, unless the text begins with it, and the text, with white
-    space reduced to single spaces.
+    """Return text by id, in the order of the files: the title, unless the text begins with it, and the text, with
+    single spaces.
 
     JSON lines have id (or _id), text and maybe title. TSV has id, text; or id, title, text; or id, url, title, text.
-    what: "documents" or "queries", for messages. Raises InputError, with file and line, on what cannot be read and on
+    what: "documents" or "queries", for messages. Raises InputError, with file and line, for what cannot be read and for
     an id that occurs twice.
     """
     texts: dict[str, str] = {}
@@ -162,11 +162,10 @@ def _tsv(path: str) -> Iterator[_Text]:
 def mean_scores(
     grades: Mapping[str, Mapping[str, int]], run: Mapping[str, Mapping[str, float]], settings: RankingConfig
 ) -> dict[str, float]:
-    """Return the means over the judged queries; a query without a ranking counts as 0, as option -c of both tools has
-    it.
+    """Return the means over the judged queries. A query without a ranking counts as 0, as with option -c of both tools.
 
-    A query without a relevant document counts as 0 in the metrics of trec_eval (MAP, MRR, P@k, NDCG@k of linear gain)
-    and is left out of those of gdeval (ERR@k, NDCG@k of exponential gain).
+    A query without a relevant document counts as 0 in the metrics of trec_eval (MAP, MRR, P@k, NDCG@k with linear gain)
+    and is left out of those of gdeval (ERR@k, NDCG@k with exponential gain).
     """
     of_queries = [query_scores(judged, best_first(run.get(query, {})), settings) for query, judged in grades.items()]
     counted = {
@@ -176,8 +175,8 @@ def mean_scores(
 
 
 def query_scores(grades: Mapping[str, int], ranking: Sequence[str], settings: RankingConfig) -> dict[str, float]:
-    """Return the metrics of one ranking, best first, 0 to 1; relevant documents count whether ranked or not. NaN where
-    the query is left out."""
+    """Return the metrics of one ranking, best first, 0 to 1. Relevant documents count even if they are not ranked. NaN
+    = the query is left out."""
     k = settings.cutoff
     found = [max(grades.get(document, 0), 0) for document in ranking]
     ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
