@@ -16,8 +16,8 @@ class ConvertSettings:
     """Convert a checkpoint to another format."""
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-    """folder of the checkpoint, in any format; for TensorFlow 1 also a prefix, such as model.ckpt-1000; or the name of a
-    model on the Hugging Face Hub"""
+    """folder of the checkpoint, in any format; for TensorFlow 1 also a prefix, such as model.ckpt-1000; or the name
+    of a model on the Hugging Face Hub"""
     target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
     """folder to write"""
     to: Literal["native", "hf", "tf1", "stablehlo"] | None = None
@@ -27,8 +27,8 @@ class ConvertSettings:
     seq_len: int | None = setting(None, at_least(1))
     """with --to stablehlo: tokens per row; None = as in finetuning"""
     push: str | None = None
-    """with --to hf: upload TARGET to the Hugging Face Hub as OWNER/NAME; needs a token with write access (`hf auth login`,
-    or HF_TOKEN). A model that does not exist is created, as public unless the owner's settings differ"""
+    """with --to hf: upload TARGET to the Hugging Face Hub as OWNER/NAME; needs a token with write access (`hf auth
+    login`, or HF_TOKEN). A model that does not exist is created, as public unless the owner's settings differ"""
     partial: bool = False
     """convert what fits if parameters are missing, unknown or of another shape; missing ones are initialized"""
     activation: Literal["gelu", "gelu_erf", "relu"] | None = None

@@ -41,8 +41,8 @@ def _start(
 
 
 _START_OF: dict[str, tuple[Any, ...]] = {
-    # Table 8: MNLI, also for tasks of its size; Yelp; SQuAD, with the warmup and layer-wise decay of run_squad.py;
-    RACE. **dict.fromkeys(("mnli", "ax", "qqp", "qnli", "sst-2"), ("classification", 128, 128, 2e-5, 10_000, 1_000)),
+    # Table 8: MNLI, also for tasks of its size; Yelp; SQuAD, with warmup and layer-wise decay of run_squad.py; RACE.
+    **dict.fromkeys(("mnli", "ax", "qqp", "qnli", "sst-2"), ("classification", 128, 128, 2e-5, 10_000, 1_000)),
     **dict.fromkeys(("yelp-2", "yelp-5"), ("classification", 512, 128, 1e-5, 10_000, 1_000)),
     **dict.fromkeys(("squad", "squad2"), ("question_answering", 512, 48, 3e-5, 8_000, 1_000, 0.75)),
     "race": ("multiple_choice", 512, 32, 2e-5, 12_000, 1_000),
