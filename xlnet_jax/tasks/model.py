@@ -1,4 +1,4 @@
-"""Checkpoint in Python: its network, its weights as jax arrays, and the predictions of its task."""
+"""Use a checkpoint in Python: load it, with its weights as jax arrays, and predict with it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from xlnet_jax.tasks.config import FinetuneConfig
     from xlnet_jax.tasks.task import Prediction
 
-RANKING = "ranking"  # its command reads collections of documents; one document beside a query is a pair of texts
+RANKING = "ranking"  # `predict` treats a document with a query as a pair of texts
 
 
 @dataclass(frozen=True)
 class Model(Pretrained):
-    """Checkpoint with its weights as jax arrays: functions under `jax.jit` may close over them."""
+    """Checkpoint with its weights as jax arrays. Functions under `jax.jit` may close over them."""
 
     finetuning: FinetuneConfig | None = None
     """settings of the finetuning that made the checkpoint; None = unknown, or it was not finetuned"""
@@ -36,18 +36,17 @@ class Model(Pretrained):
     def predict(
         self, inputs: Iterable[Any], *, batch_size: int | None = None, seq_len: int | None = None
     ) -> list[Prediction]:
-        """Return the prediction of a finetuned model for each input, in their order. It runs on one device.
+        """Return the prediction of a finetuned model for each input, in order. It runs on one device.
 
         inputs: for classification and regression a text, or a pair of texts; for ranking a pair of document and query,
-        whose score is that of one passage, the document's beginning; for labels of words a list of words; for question
-        answering {"question": …, "context": …}; for multiple choice {"context": …, "question": …, "options":
-        […]}. Rows of a table of pandas or dictionaries are taken too, with the columns of the finetuning, or words.
-        batch_size: inputs (or windows of them) that the network reads at once. seq_len: longest input, in tokens.
-        None = both as in finetuning; without a record of it, the task's defaults. Predictions depend on
-        neither batch_size nor the other inputs.
+        of which the beginning of the document is scored; for token classification a list of words; for question
+        answering {"question": …, "context": …}; for multiple choice {"context": …, "question": …, "options": […]}. Also
+        a pandas DataFrame or dictionaries with the columns of the finetuning, or with words. batch_size: number of
+        inputs (or windows of them) to process at once. seq_len: maximum length of an input, in tokens. None = as in
+        finetuning, or the task's defaults if that is unknown. Predictions do not depend on batch_size or on other
+        inputs.
 
-        Raises InputError where the checkpoint has no head or no tokenizer, and names the first input that has another
-        form.
+        Raises InputError if the checkpoint has no head or no tokenizer, or for the first input of the wrong type.
         """
         from xlnet_jax.inference.log_probs import FEW_TOKENS, power_of_two
         from xlnet_jax.tasks.defaults import make_task
@@ -67,7 +66,7 @@ class Model(Pretrained):
         if not examples:
             return []
         features = task.features(examples, self.tokenizer, config.head, training=False)
-        # Few shapes, as a program is compiled for each: a number of rows that does not fill a batch is rounded up.
+        # A program is compiled for each shape, so a number of rows that does not fill a batch is rounded up.
         fitting = max(power_of_two(len(features)), FEW_TOKENS // config.data.seq_len)
         data = replace(config.data, batch_size=min(config.data.batch_size, fitting))
         params, run = on_device(self).params, _compiled(config)
@@ -76,7 +75,8 @@ class Model(Pretrained):
         return task.predictions(examples, task.answers(examples, features, outputs))
 
     def settings(self, *, batch_size: int | None = None, seq_len: int | None = None) -> FinetuneConfig:
-        """Return the settings of the finetuning with this network and head; those of the task where there are none."""
+        """Return the settings of the finetuning, with this network and head; the task's defaults if they are
+        unknown."""
         from xlnet_jax.tasks.defaults import DEFAULTS, set_ungiven
 
         if self.head is None:
@@ -96,13 +96,13 @@ class Model(Pretrained):
 
 
 def predict(checkpoint: str | Path, inputs: Iterable[Any]) -> list[Prediction]:
-    """Return the predictions of a finetuned checkpoint, a folder, for inputs: `Model.predict` of `load`."""
+    """Return the predictions of a finetuned checkpoint, given by its folder: `load`, then `Model.predict`."""
     return load(checkpoint).predict(inputs)
 
 
 @functools.lru_cache(8)
 def _compiled(config: FinetuneConfig) -> Callable[[Any, Any], dict[str, jax.Array]]:
-    """Return the jitted prediction of a task, traced once for each shape of a batch."""
+    """Return the jitted prediction of a task, which is traced once per batch shape."""
     from xlnet_jax.tasks.defaults import make_task
 
     return jax.jit(functools.partial(make_task(config).predict, build_model(config.model, config.head)))
@@ -111,17 +111,17 @@ def _compiled(config: FinetuneConfig) -> Callable[[Any, Any], dict[str, jax.Arra
 def load(path: str | Path, *, partial: bool = False, activation: formats.Activation | None = None) -> Model:
     """Load a checkpoint of this project, of the 2019 code, or of Hugging Face.
 
-    Its weights are jax arrays in host memory, where jax has its CPU backend, and are not bound to it: each call moves
-    them to the device that it runs on, and `on_device` moves them once. Allow for twice the weights while it reads.
+    The weights are jax arrays in host memory, if jax has its CPU backend. Each call copies them to the device that it
+    runs on; `on_device` copies them once. Reading takes up to twice the memory of the weights.
 
-    partial: take the parameters that fit where some are missing, unknown or of another shape; `notes` names these.
-    activation: in place of the one in the configuration. Raises InputError on files that are damaged, contradict each
-    other, or hold what this project does not have.
+    partial: load the parameters that fit if some are missing, unknown or of another shape; `notes` lists these.
+    activation: replaces the one in the configuration. Raises InputError if files are damaged or contradict each other,
+    or the model is not supported.
     """
     loaded = formats.load(path, partial=partial, activation=activation)
     try:
         device = jax.local_devices(backend="cpu")[0]
-    except RuntimeError:  # JAX_PLATFORMS leaves the CPU out
+    except RuntimeError:  # JAX_PLATFORMS excludes the CPU
         device = jax.local_devices()[0]
     with jax.default_device(device):
         params = jax.block_until_ready(jax.tree.map(jnp.asarray, loaded.params))
@@ -130,7 +130,7 @@ def load(path: str | Path, *, partial: bool = False, activation: formats.Activat
 
 
 def finetuning_of(path: Path) -> FinetuneConfig | None:
-    """Return the settings of the finetuning that made a checkpoint of this project; None where there was none."""
+    """Return the settings of the finetuning that made a checkpoint of this project; None if there was none."""
     folder = native.find(path)
     settings = native.read_settings(folder) if folder else {}
     if "task" not in settings:

@@ -1,4 +1,4 @@
-"""Model card of a folder for Hugging Face: README.md, with the header that the Hub reads."""
+"""Write the model card of a Hugging Face folder: README.md, with the header for the Hub."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.training.metrics import read_records
 
 FILE = "README.md"
-_PIPELINES = {  # by the end of the class in transformers; the Hub's names of what a model does
+_PIPELINES = {  # the Hub's name of the task, by the suffix of the class in transformers
     "LMHeadModel": "text-generation",
     "ForMaskedLM": "fill-mask",
     "ForSequenceClassification": "text-classification",
@@ -32,15 +32,15 @@ _PIPELINES = {  # by the end of the class in transformers; the Hub's names of wh
     "ForQuestionAnsweringSimple": "question-answering",
     "ForMultipleChoice": "multiple-choice",
 }
-_PLACES = ("init", "corpus", "validation", "train", "eval", "predict")  # names of files: a card has them in words
+_PLACES = ("init", "corpus", "validation", "train", "eval", "predict")  # names of files; the card lists them separately
 
 
 def write_card(pretrained: Pretrained, source: Path, folder: Path, name: str, notes: Sequence[str] = ()) -> None:
     """Write the card of a checkpoint into its Hugging Face folder.
 
-    source: checkpoint that was converted; if a run wrote it, the card has its text, settings and held-out numbers.
-    folder: holds config.json already. name: model or folder to load in the card's examples. notes: what transformers
-    does otherwise. The licence and the language of the weights are not known here: the header leaves them out.
+    source: the converted checkpoint; if a run wrote it, the card has its text, settings and held-out metrics. folder:
+    already contains config.json. name: model or folder to load in the card's examples. notes: differences in
+    transformers. The header has no license and no language, which are not known here.
     """
     config = read_json(folder / "config.json")
     (architecture,), checkpoint = config["architectures"], native.find(source.absolute())
@@ -68,9 +68,9 @@ def write_card(pretrained: Pretrained, source: Path, folder: Path, name: str, no
     ]
     # ---- use --------------------------------------------------------------------------------------------------------
     if notes:
-        lines = (f"- {note.replace('<', chr(92) + '<')}" for note in notes)  # a page would take <sep> for a tag
+        lines = (f"- {note.replace('<', chr(92) + '<')}" for note in notes)  # Markdown would read <sep> as a tag
         parts += ["In transformers:", "\n".join(lines)]
-    # Only such a network can be asked for the pieces of a text in their order.
+    # Only such a network can score a text from left to right.
     reads_any_order = objective_named(pretrained.objective).order == "any" and model.attn_type == "bi"
     if architecture == "XLNetLMHeadModel" and reads_any_order and pretrained.tokenizer:
         parts += ["## Scoring", _SCORING]
@@ -78,7 +78,7 @@ def write_card(pretrained: Pretrained, source: Path, folder: Path, name: str, no
 
 
 def _training(checkpoint: Path | None, settings: dict[str, Any]) -> str:
-    """Return the paragraphs that say how the weights were trained: numbers of the run, and its settings."""
+    """Return paragraphs on how the weights were trained: the numbers and settings of the run."""
     if checkpoint is None or not {"preset", "task"} & settings.keys():
         return "How the weights were trained is not stored with them."
     in_workdir = checkpoint.parent.name == "checkpoints" and checkpoint.name.isdecimal()
@@ -124,7 +124,7 @@ def _training(checkpoint: Path | None, settings: dict[str, Any]) -> str:
 
 
 def _scores(results: native.Results) -> dict[str, str]:
-    """Return the rows of the held-out metrics, each with its baseline."""
+    """Return the rows of the held-out metrics, with their baselines."""
     baseline = results.baseline.metrics if results.baseline else {}
     rows = {}
     for name, value in results.metrics.items():
@@ -145,12 +145,12 @@ def _held_out_loss(workdir: Path, step: int) -> str:
 
 
 def _origin(init: str | None) -> str:
-    """Return the name of a model on the Hub, or the last part of a path: the folders of a machine are its owner's."""
+    """Return the name of a model on the Hub, or only the last part of a path, because other folders are private."""
     return init if init and hub.is_name(init) else _plain(Path(init or "").name)
 
 
 def _plain(text: str) -> str:
-    """Return the words of a stranger as Markdown that shows them and does nothing else."""
+    """Escape untrusted text, so that Markdown shows it as it is."""
     printable = "".join(c if c.isprintable() else " " for c in text)
     return re.sub(r"[\\`*_{}\[\]<>#+!|~$&:]|(?<=www)\.", r"\\\g<0>", printable, flags=re.IGNORECASE)
 
@@ -160,9 +160,9 @@ def _names(places: Sequence[str]) -> str:
 
 
 _SCORING = """\
-XLNet predicts a piece from its query stream, which `perm_mask` and `target_mapping` ask. Without them every piece sees
-itself and all later ones, so that a harness that takes this model for a causal one (`AutoModelForCausalLM`) prints
-numbers that mean nothing: they are worse than those of equally likely pieces. From left to right:
+XLNet predicts a piece from its query stream, which `perm_mask` and `target_mapping` control. Without them, every piece
+sees itself and all later ones. An evaluation harness that treats this model as causal (`AutoModelForCausalLM`) then
+prints meaningless numbers, worse than a uniform distribution. To score from left to right:
 
 ```python
 import torch
