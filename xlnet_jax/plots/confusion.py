@@ -98,7 +98,7 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Scatter:
-    """True and predicted numbers of examples."""
+    """True and predicted numbers of the examples."""
 
     true: np.ndarray
     """float [examples]"""

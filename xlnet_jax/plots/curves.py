@@ -18,7 +18,7 @@ COLUMNS = 3  # panels of a comparison side by side
 
 
 def draw_curves(records: Records, unigram_nats: float, path: epath.PathLike, objective: str, title: str) -> None:
-    """Write a PNG of training and held-out loss, and the loss of the unigram distribution, in nats per target."""
+    """Write a PNG of the training and held-out loss, with the unigram line, in nats per target."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
