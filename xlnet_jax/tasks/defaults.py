@@ -126,7 +126,7 @@ def _contradictions(config: FinetuneConfig) -> Iterator[str]:
         yield "nothing to do: give `train` to learn from, or `eval` or `predict` for a finetuned `init`"
     yield from run_contradictions(config)
     if config.mesh.context > 1:
-        yield f"mesh.context {config.mesh.context}: only the windows of pretraining are divided; leave it at 1"
+        yield f"`mesh.context` {config.mesh.context}: only the windows of pretraining are divided; leave it at 1"
     yield from absolute_positions(config.model, config.data.seq_len)
     if config.epochs is not None and "steps" in config.given:
         yield f"`epochs` {config.epochs:g} and `steps` {config.steps} both say how long to train: leave one of them out"
@@ -135,8 +135,8 @@ def _contradictions(config: FinetuneConfig) -> Iterator[str]:
     if config.seed and config.seed not in config.seeds:  # a run writes its own seed into config.json
         yield f"`seed` {config.seed}: set it by `seeds`, which gives each run its seed; give `seeds` {config.seed}"
     if config.head.task != DEFAULTS[config.task]().head.task:
-        yield f"head.task {config.head.task} comes with `task` {config.task}: leave it out"
+        yield f"`head.task` {config.head.task} comes with `task` {config.task}: leave it out"
     if (config.selection.patience or config.selection.metric) and not config.eval:
-        yield "selection.metric and selection.patience choose by the scores of `eval`: give it examples"
+        yield "`selection.metric` and `selection.patience` need the scores of `eval`: give it examples"
     if len(set(config.seeds)) < len(config.seeds) or not config.seeds:
         yield f"`seeds` {' '.join(map(str, config.seeds))}: give one or more, each once"

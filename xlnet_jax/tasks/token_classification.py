@@ -109,12 +109,14 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
             self._word, self._label = int(columns.text or 0), int(columns.label or -1)
         except ValueError:
             raise InputError(
-                "columns.text and columns.label of a file in CoNLL form are numbers from 0, or -1"
+                "`columns.text` and `columns.label` of a file in CoNLL format are numbers from 0, or -1"
             ) from None
         self._names: tuple[str, ...] = ()
         self.metric = "f1" if self._of_entities else "accuracy"
         if columns.text_pair or columns.id:
-            raise InputError("columns.text-pair and columns.id: a file in CoNLL form has words and labels alone")
+            raise InputError(
+                "leave `columns.text_pair` and `columns.id` out: a file in CoNLL format has only words and labels"
+            )
         self.demand_room(SPECIALS)
 
     def published_rows(self, path: str) -> Iterator[Record]:

@@ -109,7 +109,7 @@ def test_documents_are_in_random_order(tokenizer, tmp_path):
 
 def test_a_metric_that_the_task_lacks_is_refused_before_training(tokenizer, tmp_path):
     rows = [{"words": ["she"], "labels": ["O"]}]
-    with pytest.raises(InputError, match=r"selection.metric f2: the task has accuracy, f1"):
+    with pytest.raises(InputError, match=r"`selection\.metric` f2: the task has accuracy, f1"):
         baseline_of("ner", rows, rows, tokenizer, tmp_path, **{"selection.metric": "f2"})
 
 

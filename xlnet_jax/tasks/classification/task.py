@@ -86,10 +86,10 @@ class TextTask(Task[TextExample, list[Prediction]]):
         self.metric = published.metric
         known = sorted({*self.scores, self.metric, *(PARTS if published.parts else ())})
         if config.selection.metric not in (None, *known):
-            raise InputError(f"selection.metric {config.selection.metric}: {config.task} has {', '.join(known)}")
+            raise InputError(f"`selection.metric` {config.selection.metric}: {config.task} has {', '.join(known)}")
         self.demand_room(4)  # A <sep> B <sep> <cls>
         if config.data.long_texts == "memory" and config.model.mem_len == 0:
-            raise InputError("data.long-texts memory needs a memory: give its length by model.mem-len, such as 384")
+            raise InputError("`data.long_texts` memory needs a memory: give its length by `model.mem_len`, such as 384")
 
     def find(self, paths: Sequence[str], role: Role) -> list[str]:
         """Return the names for `tables.read_table`, with folders and datasets replaced by their files for this role."""

@@ -167,12 +167,14 @@ def test_labels_are_those_of_the_training_examples(english):
 
 
 def test_settings_that_cannot_work_are_refused_at_once():
-    with pytest.raises(InputError, match=r"selection\.metric f2: classification has accuracy, f1, mcc"):
+    with pytest.raises(InputError, match=r"`selection\.metric` f2: classification has accuracy, f1, mcc"):
         task(metric="f2")
     assert task("mnli", metric="accuracy_mm").metric == "accuracy"
     with pytest.raises(InputError, match=r"`data\.seq_len` 4 leaves no room for a text beside 4 tokens"):
         task(seq_len=4)
-    with pytest.raises(InputError, match=r"data\.long-texts memory needs a memory: give its length by model\.mem-len"):
+    with pytest.raises(
+        InputError, match=r"`data\.long_texts` memory needs a memory: give its length by `model\.mem_len`"
+    ):
         task(model=dataclasses.replace(SMALL, mem_len=0), long_texts="memory")
 
 
