@@ -45,14 +45,15 @@ class Baseline:
         if not gain > 1e-9 * self.top:  # NaN is not above; the mean of equal numbers is rounded
             return [
                 f"{self.metric} {value:.4g}, baseline {self.value:.4g}",
-                f"not above the baseline: {self.metric} {value:.4g} against {self.describe()}. {_ADVICE}",
+                f"not above the baseline: {self.metric} {value:.4g} against {self.describe()}; {_ADVICE}",
             ]
         lines = [f"{self.metric} {value:.4g}, {gain:.4g} above the baseline {self.value:.4g}"]
-        if gain < (margin := ERRORS * self._standard_error(value)):
+        margin = ERRORS * math.hypot(self._standard_error(value), self._standard_error(self.value))
+        if gain < margin:
             count = f"{self.examples:,} example{'s' * (self.examples != 1)}"
             lines.append(
-                f"not above the baseline beyond chance: on {count}, {self.metric} varies by ±{margin:.2g} (two "
-                f"standard errors). Evaluate on more examples, or: {_ADVICE}"
+                f"not above the baseline beyond chance: on {count}, the difference varies by ±{margin:.2g} "
+                f"(two standard errors); evaluate on more examples, or {_ADVICE}"
             )
         return lines
 
@@ -64,7 +65,7 @@ class Baseline:
 
 
 _ADVICE = (
-    "Try more steps (--steps), a network that was pretrained on more text (--init), or another learning rate "
+    "try more steps (--steps), a network that was pretrained on more text (--init), or another learning rate "
     "(--optimizer.learning-rate)"
 )
 

@@ -119,7 +119,7 @@ def test_a_metric_that_the_task_lacks_is_refused_before_training(tokenizer, tmp_
         (0.8, 100, ["accuracy 0.8, 0.3 above the baseline 0.5"]),
         (0.5, 100, ["accuracy 0.5, baseline 0.5", "not above the baseline: accuracy 0.5 against 0.5 accuracy: always"]),
         (math.nan, 9, ["accuracy nan, baseline 0.5", "not above the baseline: accuracy nan against 0.5 accuracy"]),
-        (0.54, 50, ["accuracy 0.54, 0.04 above", "not above the baseline beyond chance: on 50 examples, accuracy va"]),
+        (0.54, 50, ["accuracy 0.54, 0.04 above", "not above the baseline beyond chance: on 50 examples, the diff"]),
         (1.0, 4, ["accuracy 1, 0.5 above the baseline 0.5"]),
     ],
 )
