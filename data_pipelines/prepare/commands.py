@@ -205,8 +205,8 @@ def prepare(
         return corpus
 
     demand_place(out)
-    for source in (*given["validation"], *given["train"]):
-        tokenizer.demand_known(sources.sample_lines([source]), f"text {source.given}")
+    for to_encode in (*given["validation"], *given["train"]):
+        tokenizer.demand_known(sources.sample_lines([to_encode]), f"text {to_encode.given}")
     runner = runner or LocalRunner()
     with resumable_folder(out) as (folder, work):
         # Validation first: mistakes in the shorter text are found sooner.
