@@ -75,9 +75,9 @@ class MultipleChoice(Task[Question, list[Prediction]]):
         context, question = record.get(columns.text or "context", str), record.get(columns.text_pair or "question", str)
         options = record.get("options", tuple[str, ...])
         if not context.strip():
-            raise InputError(f"{where}: the text that it asks about is empty")
+            raise InputError(f"{where}: the text of the question is empty")
         if not 2 <= len(options) <= len(LETTERS) or sum(not option.strip() for option in options) > 1:
-            raise InputError(f"{where}: from 2 to {len(LETTERS)} options can be chosen from, of which one may be empty")
+            raise InputError(f"{where}: give 2 to {len(LETTERS)} options, of which at most one is empty")
         right = _number_of(record.get(columns.label or "answer", object), options, where) if labelled else None
         return Question(name, context, question, options, right, where, record.content.get("level"))
 

@@ -41,7 +41,7 @@ def squad(*questions, context="The tea was cold."):
         # ---- questions with options
         ("multiple_choice", "a.jsonl", CHOICE | {"answer": "C"}, "the answer 'C' is none of its 2 options"),
         ("multiple_choice", "a.jsonl", CHOICE | {"options": "xy"}, "line 1: 'options': Expected array, got str"),
-        ("multiple_choice", "a.jsonl", CHOICE | {"context": " "}, "line 1: the text that it asks about is empty"),
+        ("multiple_choice", "a.jsonl", CHOICE | {"context": " "}, "line 1: the text of the question is empty"),
         ("multiple_choice", "a.jsonl", {"question": "q"}, "line 1 has no 'context', only 'question'"),
         ("multiple_choice", "a.jsonl", "[1]", "line 1 is not a JSON object; an example is one JSON object on one line"),
         ("race", "a.txt", RACE, "question 1: the answer 'C' is none of its 2 options"),

@@ -47,20 +47,20 @@ def read_qrels(paths: Sequence[str], form: JudgementsForm = "graded") -> dict[st
                 continue
             if len(fields) not in columns:
                 raise InputError(
-                    f"{where} has {len(fields)} fields; qrels have 4: query iteration document grade; those of "
-                    "Cranfield, of 3 fields, whose 1 is the best, are read by `ranking.judgements` cranfield"
+                    f"{where} has {len(fields)} fields; qrels have 4: query iteration document grade; for those of "
+                    "Cranfield, with 3 fields and 1 as the best, give `ranking.judgements` cranfield"
                 )
             query, document, code = fields[0], fields[-2], fields[-1]
             try:
                 grade = int(code) if form == "graded" else CRANFIELD_GRADES[int(code)]
             except (ValueError, KeyError):
                 raise InputError(
-                    f"{where}: {code!r} is no judgement: a whole number, of Cranfield 1 to 5 or -1"
+                    f"{where}: {code!r} is not a judgement: give a whole number, or for Cranfield 1 to 5 or -1"
                 ) from None
             if found.setdefault(query, {}).setdefault(document, grade) != grade:
-                raise InputError(f"{where}: document {document} is judged otherwise before for query {query}")
+                raise InputError(f"{where}: document {document} has another judgement before, for query {query}")
     if not found:
-        raise InputError(f"qrels {', '.join(paths)}: no judgement is in it")
+        raise InputError(f"qrels {', '.join(paths)}: there are no judgements in it")
     return found
 
 
@@ -115,7 +115,7 @@ def read_collection(paths: Sequence[str], what: str) -> dict[str, str]:
     for path in files(paths, what):
         for where, name, title, text in _records(path):
             if name in texts or name.split() != [name]:
-                raise InputError(f"{where}: the id {name!r} is there already, is empty or has spaces")
+                raise InputError(f"{where}: the id {name!r} is used before, is empty or has spaces")
             title, text = " ".join(title.split()), " ".join(text.split())
             texts[name] = text if text.startswith(title) else f"{title} {text}".strip()
     return texts
@@ -130,7 +130,7 @@ def _records(path: str) -> Iterator[_Text]:
     if "\t" in first:
         return _tsv(path)
     raise InputError(
-        f"{path}: unknown form; give SMART (.I ID, .T, .W), JSON lines (id, title, text) or TSV (id, text)"
+        f"{path}: unknown format; give SMART (.I ID, .T, .W), JSON lines (id, title, text) or TSV (id, text)"
     )
 
 

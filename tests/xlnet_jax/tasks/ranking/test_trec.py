@@ -71,15 +71,15 @@ READ = {
 @pytest.mark.parametrize(
     ("form", "text", "said"),
     [
-        ("documents", "1\ta\n1\tb\n", "line 2: the id '1' is there already"),
+        ("documents", "1\ta\n1\tb\n", "line 2: the id '1' is used before"),
         ("documents", "1\ta\n\n2 b\n", "line 3 has 1 fields between tabs"),
         ("documents", '{"_id": "a", "text": "b"}\n{"_id": "b"}\n', "line 2 has no 'text'"),
-        ("documents", "some words\n", "unknown form; give SMART"),
+        ("documents", "some words\n", "unknown format; give SMART"),
         ("graded", "1 a 3\n", "line 1 has 3 fields; qrels have 4: query iteration document grade; those of Cranf"),
-        ("graded", "1 0 a high\n", "line 1: 'high' is no judgement"),
-        ("graded", "1 0 a 1\n1 0 a 0\n", "line 2: document a is judged otherwise before"),
-        ("graded", "", "no judgement is in it"),
-        ("cranfield", "1 a 0\n", "line 1: '0' is no judgement: a whole number, of Cranfield 1 to 5 or -1"),
+        ("graded", "1 0 a high\n", "line 1: 'high' is not a judgement"),
+        ("graded", "1 0 a 1\n1 0 a 0\n", "line 2: document a has another judgement before"),
+        ("graded", "", "there are no judgements in it"),
+        ("cranfield", "1 a 0\n", "line 1: '0' is not a judgement: give a whole number, or for Cranfield 1 to 5 or -1"),
         ("run", "1 Q0 a 1 0.5 t\n1 Q0 b 2 0.4\n", "line 2: a run has 6 fields"),
     ],
 )
