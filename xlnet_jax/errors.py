@@ -30,6 +30,10 @@ class InputError(ValueError):
         super().__init__(*map(without_secrets, message))
 
 
+class OtherRun(InputError):
+    """A folder holds the work of another run: its settings or its text differ."""
+
+
 USER_ERROR = InputError.exit_code
 CRASH = 1
 INTERRUPTED = 128 + signal.SIGINT

@@ -24,7 +24,7 @@ from data_pipelines.prepare.runners import BeamRunner, LocalRunner, Runner
 from data_pipelines.prepare.shards import Content, cut, stretches_of, write_corpus
 from data_pipelines.sources import Source, TextSourceSettings
 from data_pipelines.tokenizer import Settings, Tokenizer
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import InputError, OtherRun
 from xlnet_jax.printing import progress, tell, without_secrets
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import DataConfig
@@ -201,7 +201,7 @@ def prepare(
         asked = made_from | {s: _fingerprints(s, text, corpus.manifest) or None for s, text in given.items()}
         found = corpus.manifest.made_from
         if differences := [what for key, what in MADE_FROM.items() if found.get(key) != asked[key]]:
-            raise InputError(f"corpus {out}: {', and '.join(differences)}; give another `out` or `workdir`")
+            raise OtherRun(f"corpus {out}: {', and '.join(differences)}; give another `out` or `workdir`")
         return corpus
 
     demand_place(out)

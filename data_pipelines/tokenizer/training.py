@@ -114,6 +114,17 @@ def train_model(
     return model.getvalue()
 
 
+class VocabularyTooLarge(InputError):
+    """A text has fewer pieces than it was asked for. largest: number that it has."""
+
+    def __init__(self, vocab_size: int, largest: int) -> None:
+        super().__init__(
+            f"`vocab_size` {vocab_size} is too large for this text: the largest that works is {largest}; lower it or "
+            "give more text"
+        )
+        self.largest = largest
+
+
 def byte_model() -> bytes:
     """Return a character model that has special symbols and bytes but no characters, so that SentencePiece falls back
     to bytes. White space stays; each line gets a space in front, as in the other models."""
@@ -140,10 +151,7 @@ def byte_model() -> bytes:
 def _vocabulary_error(vocab_size: int, message: str) -> InputError:
     """Return an InputError: a clear one for SentencePiece's messages about vocabulary sizes, else with the message."""
     if largest := re.search(r"value <= (\d+)", message):
-        return InputError(
-            f"`vocab_size` {vocab_size} is too large for this text: the largest that works is {largest[1]}; lower "
-            "it or give more text"
-        )
+        return VocabularyTooLarge(vocab_size, int(largest[1]))
     if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return InputError(
             f"`vocab_size` {vocab_size} is too small for the characters of this text: the smallest that works is "

@@ -79,7 +79,9 @@ class GenerateSettings:
         if self.prompt_file is not None:
             prompts += [line for line in _read(self.prompt_file).splitlines() if line.strip()]
         if not prompts:
-            raise InputError("there is no prompt: give a text after the checkpoint, or `prompt_file`; an empty text begins a document")
+            raise InputError(
+                "there is no prompt: give a text after the checkpoint, or `prompt_file`; an empty text begins a document"
+            )
         return prompts
 
     def document(self) -> str:

@@ -252,6 +252,18 @@ def give(start: T, settings: T, given: Collection[str], prefix: str = "") -> T:
     return dataclasses.replace(cast(Any, start), **{name: getattr(settings, name) for name in names})
 
 
+def flags_that_give(settings: Any, start: Any) -> list[str]:
+    """Return the words of a command line that make `settings` of `start`, without secrets of URLs."""
+    words: list[str] = []
+    for name, value in ((setting.name, without_secrets(setting.value)) for setting, _ in differences(settings, start)):
+        if isinstance(value, bool):
+            section, dot, last = name.rpartition(".")
+            words.append(f"--{name}" if value else f"--{section}{dot}no-{last}")
+        else:
+            words += [f"--{name}", *map(str, value if isinstance(value, tuple) else [value])]
+    return words
+
+
 # ---- plain data ------------------------------------------------------------------------------------------------------
 
 

@@ -9,15 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
-from data_pipelines.tokenizer import MODEL_FILE, TOKENIZER_JSON, Tokenizer
-from xlnet_jax.interop import hf_files
-from xlnet_jax.interop.contents import Pretrained
-from xlnet_jax.objectives.presets import PRESETS
+from xlnet_jax.errors import InputError, OtherRun
+from xlnet_jax.objectives.presets import PRESETS, defaults_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.plots.curves import draw_curves
-from xlnet_jax.printing import without_secrets
-from xlnet_jax.settings.config import Config, DistributedConfig
-from xlnet_jax.settings.fields import marked, with_plain_paths, with_values
+from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, DistributedConfig
+from xlnet_jax.settings.fields import differences, flags_that_give, given_in, with_plain_paths, with_values
 from xlnet_jax.storage.files import name_on_disk
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.evaluation import (
@@ -36,46 +33,50 @@ from xlnet_jax.training.resolve import Resolved, folder_of, resolve
 from xlnet_jax.training.step import make_eval_step
 from xlnet_jax.training.workdir import Workdir
 
-LARGER = {
-    "demo": "small",
-    "small": "base",
-    "base": "large",
-    "transformer-xl-wt103": "transformer-xl-wt103-large",
-}
-"""The preset with which a run of a preset goes on to a larger network."""
+TRAIN = ("python", "-m", "xlnet_jax.train")
+CONTINUES_TEXT = ("plm", "clm", "prefix")
+"""Objectives whose networks write text from left to right"""
 
 
-def propose_next(config: Config, folder: str, tokenizer: str) -> dict[str, str]:
-    """Return commands that go on from a finished run, by what they do. tokenizer: its folder."""
+def propose_next(config: Config, folder: str) -> dict[str, str]:
+    """Return two commands that go on from a finished run, by what they do; before them the command that copies a run
+    from a bucket, where they need one."""
     there, copy = name_on_disk(folder)
-    objective = [] if config.objective == PRESETS[config.preset]().objective else ["--objective", config.objective]
-    preset = [] if config.preset == Config().preset else ["--preset", config.preset]
-    train, steps = ["python", "-m", "xlnet_jax.train"], 4 * config.steps
-    longer = [*train, "--config", f"{there}/config.json", "--workdir", f"{folder}-longer", "--steps", str(steps)]
-    if config.optimizer.decay_steps is not None and config.optimizer.decay_steps < steps:
-        longer += ["--optimizer.decay-steps", "None"]  # after the end of its schedule a run learns nothing
-    finetune = ["python", "-m", "xlnet_jax.finetune", "--task", "classification", "--init", there]
-    commands = {"copy": copy, "finetune": shlex.join([*finetune, "--train", "mine.csv", "--eval", "dev.csv"])}
-    if hf_files.can_hold(Pretrained(config.model, {}, config.objective, tokenizer=Tokenizer.load(tokenizer))):
-        name = f"{there.rpartition('/')[2]}-hf"
-        commands["convert"] = shlex.join(["python", "-m", "xlnet_jax.convert", there, name, "--to", "hf"])
-    commands["longer"] = shlex.join(longer)
-    if config.preset in LARGER:
-        text = [word for name in marked(Config, "text") for word in _flag(config, name)]
-        commands["larger"] = shlex.join(
-            [*train, "--preset", LARGER[config.preset], *objective, "--tokenizer", tokenizer, *text]
-        )
-    commands["your text"] = shlex.join([*train, *preset, *objective, "--corpus", "my.txt"])
-    commands["settings"] = shlex.join([*train, "--help"])
-    return {name: command for name, command in commands.items() if command}
+    if config.objective in CONTINUES_TEXT:
+        first = {"generate": ["python", "-m", "xlnet_jax.generate", there, "She opened the letter and"]}
+    else:
+        finetune = ["python", "-m", "xlnet_jax.finetune", "--task", "classification", "--init", there]
+        first = {"finetune": [*finetune, "--train", "mine.csv", "--eval", "dev.csv"]}
+    if config.corpus:
+        steps = 4 * config.steps
+        longer = [*TRAIN, "--config", f"{there}/config.json", "--workdir", f"{folder}-longer", "--steps", str(steps)]
+        if config.optimizer.decay_steps is not None and config.optimizer.decay_steps < steps:
+            longer += ["--optimizer.decay-steps", "None"]  # after the end of its schedule a run learns nothing
+        second = {"longer": longer}
+    else:
+        preset = [] if config.preset == Config().preset else ["--preset", config.preset]
+        objective = [] if config.objective == PRESETS[config.preset]().objective else ["--objective", config.objective]
+        second = {"your text": [*TRAIN, *preset, *objective, "--corpus", "my.txt"]}
+    commands = {name: shlex.join(words) for name, words in {**first, **second}.items()}
+    return {"copy": copy, **commands} if copy else commands
 
 
-def _flag(config: Config, name: str) -> list[str]:
-    """Return the words that give a setting its value; none for its default."""
-    value = without_secrets(getattr(config, name))
-    if value == getattr(Config(), name):
-        return []
-    return [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
+def propose_instead(config: Config, workdir: Workdir) -> str:
+    """Return the sentence that offers one command for these settings, where the workdir holds another run: it goes on
+    from the weights of that run where they fit, and begins a new run where not."""
+    folder, number = str(workdir.folder).rstrip("/"), 2
+    while workdir.folder.with_name(f"{workdir.folder.name}-{number}").exists():
+        number += 1
+    usual, there = defaults_of(config), workdir.settings(Config)
+    network = (f"model.{name.replace('_', '-')}" for name in FIXED_BY_WEIGHTS)
+    fixed = {"data.token-level", *network} & given_in(config, usual)
+    differing = {setting.name for setting, _ in differences(config, there)}
+    fits = workdir.has_checkpoints and not (fixed & differing) and config.objective == there.objective
+    changes = {"workdir": f"{folder}-{number}"} | ({"init": folder, "tokenizer": None} if fits else {})
+    plain = {"preset": Config().preset, "objective": PRESETS[config.preset]().objective}  # where nothing is given
+    words = flags_that_give(with_values(config, changes), with_values(usual, plain))
+    does = "this one goes on from its weights" if fits else "this one begins a new run"
+    return f"{does}: {shlex.join([*TRAIN, *words])}"
 
 
 def pretrain(config: Config, *, is_command: bool = False) -> int:
@@ -98,7 +99,10 @@ def run_pretraining(config: Config) -> int:
 def _run(config: Config, process: Process) -> int:
     """Train. Process 0 prepares what the others read, and writes everything but the checkpoints alone."""
     with closing(Workdir(folder_of(config))) as workdir, workdir.keep_programs():
-        resolved = resolve(config, workdir, process)
+        try:
+            resolved = resolve(config, workdir, process)
+        except OtherRun as refusal:
+            raise InputError(f"{refusal}; {propose_instead(config, workdir)}") from None
         run = _build(resolved, workdir, process)
         data = {"manifest_sha256": resolved.corpus.manifest.sha256}
         steps = resolved.batches.steps_per_block
@@ -133,10 +137,12 @@ def _build(resolved: Resolved, workdir: Workdir, process: Process) -> Run:
     reference = {"unigram": unigram_nats}
     run = Run(config, workdir, program, batches, evaluation, params, origin, resolved.memory, rates, locate, reference)
     console.print(run.describe(f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"))
+    an_epoch = max(corpus.num_blocks("train") * batches.steps_per_block // config.data.batch_size, 1)
+    console.print(f"steps       {config.steps:,}, {config.steps / an_epoch:,.1f} epochs of {an_epoch:,}")
     there = corpus.num_blocks("validation") * batches.steps_per_block
     if (read := count_windows(held_out)) < there:
         console.print(
-            f"held out    {read:,} of {there:,} windows, in blocks at even distances: eval.max-windows "
+            f"held out    {read:,} of {there:,} windows, in blocks at even distances: --eval.max-windows "
             f"{config.eval.max_windows:,}"
         )
     unknown = f"{unknown_share(config.model.vocab_size, held_out):.2%} of the held-out targets are <unk>"
@@ -152,13 +158,10 @@ def _report(run: Run, config: Config, step: int, console: Console) -> None:
     objective = objective_named(config.objective)
     draw_curves(records, unigram_nats, workdir.curves, objective.name, objective.title)
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
-    model = next(file for file in workdir.tokenizer.iterdir() if file.name in (MODEL_FILE, TOKENIZER_JSON))
-    following = propose_next(config, str(workdir.folder).rstrip("/"), str(workdir.tokenizer))
+    following = propose_next(config, str(workdir.folder).rstrip("/"))
     console.print(
         f"\nheld-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n"
         f"  checkpoint   {workdir.checkpoints / str(step)}\n"
         f"  curves       {workdir.curves}\n"
-        f"  tokenizer    {model}\n"
-        f"  metrics      {workdir.metrics} and {workdir.tensorboard}\n"
         "next\n" + "\n".join(f"  {name:12} {command}" for name, command in following.items())
     )

@@ -13,7 +13,7 @@ from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus, is_corpus
 from data_pipelines.prepare import prepare
 from data_pipelines.sources import Source
-from data_pipelines.tokenizer import Normalization, Settings, Tokenizer
+from data_pipelines.tokenizer import Normalization, Settings, Tokenizer, VocabularyTooLarge
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import inputs_of
@@ -22,7 +22,7 @@ from xlnet_jax.objectives.registry import batch_source, validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import from_dict, to_dict, with_values
 from xlnet_jax.storage.files import drop_leftovers
-from xlnet_jax.training import sharding
+from xlnet_jax.training import sharding, text_size
 from xlnet_jax.training.attention import check_attention, choose_attention, last_windows
 from xlnet_jax.training.fit import Memory, build_fitting, keep_fit
 from xlnet_jax.training.hosts import Process
@@ -103,13 +103,24 @@ class Text:
             )
         return given
 
-    def counted_tokenizer(self, config: Config, workdir: Workdir) -> Tokenizer | None:
-        """Return a tokenizer of words, characters or bytes, whose vocabulary the text determines: that of the run that
-        resumes in the workdir, or a new one. None for pieces, whose number is a setting."""
-        if config.data.token_level == "piece":
+    def suit(self, config: Config, console: Console) -> Config:
+        """Return the settings with those that the size of the text decides, and print them."""
+        if self.prepared:
+            return config
+        size = text_size.TextSize.of(self.train, self.validation, text_size.enough_characters(config))
+        suited = text_size.suit(config, size)
+        if line := text_size.describe(suited, config, size):
+            console.print(line)
+        return suited
+
+    def counted_tokenizer(self, config: Config, workdir: Workdir, is_chosen: bool = False) -> Tokenizer | None:
+        """Return a tokenizer whose vocabulary the text determines: that of the run that resumes in the workdir, or a
+        new one. Such are words, characters and bytes, and pieces where their number was chosen by the size of the text
+        (is_chosen), which may still be too large for it. None for other pieces."""
+        if config.data.token_level == "piece" and not is_chosen:
             return None
         goes_on = workdir.has_checkpoints and workdir.tokenizer.exists()
-        return Tokenizer.load(workdir.tokenizer) if goes_on else self._train_tokenizer(config)
+        return Tokenizer.load(workdir.tokenizer) if goes_on else self._train_tokenizer(config, is_chosen)
 
     def _given_tokenizer(self, config: Config) -> Tokenizer | None:
         if config.tokenizer is None:
@@ -128,11 +139,14 @@ class Text:
             return "none"
         return sources.choose_normalization(self.train)
 
-    def _train_tokenizer(self, config: Config) -> Tokenizer:
-        lines = sources.read_lines(self.train)
-        size, level = config.model.vocab_size, config.data.token_level
+    def _train_tokenizer(self, config: Config, may_shrink: bool = False) -> Tokenizer:
+        size, level, normalization = config.model.vocab_size, config.data.token_level, self._normalization(config)
         try:
-            return Tokenizer.train(lines, size, self._normalization(config), token_level=level)
+            return Tokenizer.train(sources.read_lines(self.train), size, normalization, token_level=level)
+        except VocabularyTooLarge as error:
+            if may_shrink:
+                return Tokenizer.train(sources.read_lines(self.train), error.largest, normalization, token_level=level)
+            raise InputError(str(error).replace("`vocab_size`", "`model.vocab_size`")) from None
         except InputError as error:
             raise InputError(str(error).replace("`vocab_size`", "`model.vocab_size`")) from None
 
@@ -227,11 +241,12 @@ _Prepared = tuple[Config, Pretrained | None, Corpus, Tokenizer]
 def _prepare(config: Config, workdir: Workdir, console: Console) -> _Prepared:
     # ---- text and weights -------------------------------------------------------------------------------------------
     text = Text.of(config)
-    config, start = _begin(config, workdir)
+    given = config
+    config, start = _begin(text.suit(config, console), workdir)
     validate(config)
     # ---- tokenizer --------------------------------------------------------------------------------------------------
     known = text.demanded_tokenizer(config, tokenizer_of(start, config) if start else None)
-    known = known or text.counted_tokenizer(config, workdir)
+    known = known or text.counted_tokenizer(config, workdir, config.model.vocab_size < given.model.vocab_size)
     if known:
         config = with_values(config, {"model.vocab_size": known.vocab_size})
     # Refuse what does not fit the devices before spending hours on a text.

@@ -22,7 +22,7 @@ import jax
 from etils import epath
 from jax.experimental.compilation_cache import compilation_cache
 
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import InputError, OtherRun
 from xlnet_jax.settings.config import Config, RunConfig
 from xlnet_jax.settings.fields import differences, from_dict, identity_difference, to_dict
 from xlnet_jax.storage.files import demand_bucket_library, in_bucket
@@ -82,7 +82,7 @@ class Workdir:
         if self.config.exists() and self.has_checkpoints:
             self._refuse(identity_difference(config, self.settings(type(config))))
             if (done := self.newest_step or 0) > config.steps:
-                raise InputError(
+                raise OtherRun(
                     f"`steps` {config.steps}: workdir {self.folder} holds a checkpoint after {done} steps: give "
                     f"`steps` {done} or more, or another `workdir`"
                 )
@@ -111,10 +111,9 @@ class Workdir:
 
     def _refuse(self, difference: list[str]) -> None:
         if difference:
-            hint = "; steps may change only under an `optimizer.decay_steps` of their own"
-            raise InputError(
+            raise OtherRun(
                 f"workdir {self.folder} holds another run ({'; '.join(difference)}): give its settings, or another "
-                f"`workdir`{hint if any(d.startswith('steps: ') for d in difference) else ''}"
+                "`workdir`"
             )
 
     def make(self) -> None:

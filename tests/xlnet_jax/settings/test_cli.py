@@ -54,10 +54,16 @@ def test_several_texts_are_named_together_or_one_by_one(argv):
         (["--steps="], '--steps needs a whole number, such as 1000; it is ""'),
         (["--steps", "--tpu"], "--steps needs a whole number, such as 1000; it has no value"),
         (["--optimizer.learning_rate=fast"], '--optimizer.learning-rate needs a number, such as 0.001; it is "fast"'),
-        (["--optimizer.decay-steps", "x"], '--optimizer.decay-steps needs a whole number or None, such as 1000; it is "x"'),
+        (
+            ["--optimizer.decay-steps", "x"],
+            '--optimizer.decay-steps needs a whole number or None, such as 1000; it is "x"',
+        ),
         (["--data.weights", "1", "a"], '--data.weights needs a list, each a number, such as 0.001; it is "a"'),
         (["--model.dtype", "fp16"], '--model.dtype needs one of float32, bfloat16; it is "fp16"'),
-        (["--data.pack", "false"], "--data.pack takes no value, such as false: give --data.pack alone, or --data.no-pack"),
+        (
+            ["--data.pack", "false"],
+            "--data.pack takes no value, such as false: give --data.pack alone, or --data.no-pack",
+        ),
         (["--lr", "3"], "--lr is --optimizer.learning-rate here"),
         (["--output_dir=runs/mine"], "--output_dir is --workdir here"),
         (["--fp16"], "--fp16 is --model.dtype bfloat16 here"),

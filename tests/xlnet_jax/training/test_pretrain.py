@@ -18,14 +18,15 @@ from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import train
 from xlnet_jax.errors import InputError
+from xlnet_jax.inference.generate import GenerateSettings
 from xlnet_jax.objectives import presets
-from xlnet_jax.objectives.presets import PRESETS, demo, with_objective
+from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, validate_finetuning
-from xlnet_jax.training.pretrain import LARGER, propose_next
+from xlnet_jax.training.pretrain import propose_next
 from xlnet_jax.training.resolve import folder_of
 from xlnet_jax.training.workdir import Workdir
 
@@ -55,18 +56,17 @@ def test_a_finished_run_is_not_trained_again_and_says_where_everything_is(straig
     unknown = r"unknown     \d\.\d\d% of the training text and \d\.\d\d% of the held-out targets are <unk>"
     assert re.search(unknown, out)
     there = 4 * corpus.num_blocks("validation")
-    assert f"held out    32 of {there} windows, in blocks at even distances: eval.max-windows 32" in out
+    assert f"held out    32 of {there} windows, in blocks at even distances: --eval.max-windows 32" in out
     last = out[out.index("\nheld-out loss") + 1 :].splitlines()[1:]
-    names = "checkpoint curves tokenizer metrics next finetune convert longer larger your settings".split()
-    assert [line.split()[0] for line in last] == names
-    assert all(str(straight) in line for line in last[:4] + last[5:8])
+    assert [line.split()[0] for line in last] == "checkpoint curves next generate longer".split()
+    assert all(str(straight) in line for line in last if line != "next")
 
 
 @pytest.mark.parametrize(
     ("more", "line"),
     [
         (("--seed", "1", "--model.d-ff", "32"), r"\(seed: 0 there, 1 here; model\.d-ff: 16 there, 32 here\)"),
-        (("--steps", "24"), r"steps: 12 there, 24 here.*only under an --optimizer\.decay-steps of their own"),
+        (("--steps", "24"), r"steps: 12 there, 24 here"),
         (("--corpus", sources.embedded()[1]), r"corpus .*: its training text differs; give another --out or --workdir"),
     ],
     ids=["settings", "schedule", "text"],
@@ -74,6 +74,33 @@ def test_a_finished_run_is_not_trained_again_and_says_where_everything_is(straig
 def test_another_experiment_is_refused_and_the_difference_named(straight, text, more, line):
     with pytest.raises(InputError, match=line):
         train.main(arguments(text, straight, *map(str, more)))
+
+
+@pytest.mark.parametrize(
+    ("more", "does"),
+    [
+        (("--steps", "24"), "goes on from its weights"),
+        (("--corpus", str(sources.embedded()[1]), "--objective", "clm"), "begins a new run"),
+        (("--model.d-ff", "32"), "begins a new run"),
+    ],
+)
+def test_one_command_does_what_was_asked_for_where_the_workdir_holds_another_run(straight, text, more, does):
+    asked = arguments(text, straight, *more)
+    with pytest.raises(InputError) as refusal:
+        train.main(asked)
+    sentence, _, command = str(refusal.value).rpartition("; this one ")[2].partition(": ")
+    assert sentence == does
+    config, offered = (presets.parse_config(words, "train", "") for words in (asked, shlex.split(command)[3:]))
+    init = str(straight) if "weights" in does else None
+    assert offered == replace(config, init=init, workdir=f"{straight}-2")
+
+
+def test_the_command_that_is_offered_trains(straight, text, tmp_path):
+    shutil.copytree(straight, tmp_path / "run")
+    with pytest.raises(InputError) as refusal:
+        train.main(arguments(text, tmp_path / "run", "--steps", "2"))
+    assert train.main(shlex.split(str(refusal.value).rpartition(": ")[2])[3:]) == 0
+    assert (tmp_path / "run-2" / "checkpoints" / "2").exists()
 
 
 def test_what_the_devices_cannot_do_is_refused_before_any_work_on_the_text(text, tmp_path):
@@ -177,7 +204,7 @@ def proposed(tmp_path):
     def of(config):
         config = with_values(config, {"model.vocab_size": 33})
         Workdir(folder).write_settings(config)
-        commands = propose_next(config, str(folder), str(folder / "tokenizer"))
+        commands = propose_next(config, str(folder))
         return {name: shlex.split(command)[2:] for name, command in commands.items()}
 
     return of
@@ -196,21 +223,16 @@ def test_a_longer_run_has_the_settings_of_the_run_and_learns_until_its_last_step
     assert parsed(proposed(config)["longer"]) == with_values(config, own | {"model.vocab_size": 33})
 
 
-@pytest.mark.parametrize("preset", LARGER)
-def test_a_larger_run_is_of_a_larger_network_for_the_same_text(proposed, tmp_path, preset):
-    config = replace(PRESETS[preset](), corpus=("my text.txt",), text_field="body")
-    larger = parsed(proposed(config)["larger"])
-    assert (larger.preset, larger.corpus, larger.text_field) == (LARGER[preset], ("my text.txt",), "body")
-    assert larger.tokenizer == f"{tmp_path}/it's mine/tokenizer"
-    assert config.model.num_layers * config.model.d_model < larger.model.num_layers * larger.model.d_model
-
-
-def test_the_other_commands_are_of_this_run_and_of_its_objective(proposed, tmp_path):
-    config, folder = with_objective(demo(), "clm"), f"{tmp_path}/it's mine"
+def test_two_commands_fit_what_was_done(proposed, tmp_path):
+    own, folder = replace(demo(), corpus=("my text.txt",)), f"{tmp_path}/it's mine"
+    assert list(proposed(demo())) == ["generate", "your text"]
+    assert list(proposed(own)) == ["generate", "longer"]
+    assert list(proposed(with_objective(own, "mlm"))) == ["finetune", "longer"]
+    config = with_objective(demo(), "clm")
     assert parsed(proposed(config)["your text"]) == replace(config, corpus=("my.txt",))
-    words = proposed(demo())
-    assert words["convert"] == ["xlnet_jax.convert", folder, "it's mine-hf", "--to", "hf"]
-    assert "convert" not in proposed(PRESETS["vanilla"]())  # which Hugging Face has no place for
+    settings = parser.parse(GenerateSettings, proposed(demo())["generate"][1:], "generate", "")
+    assert (settings.checkpoint, settings.prompt) == (folder, ("She opened the letter and",))
+    words = proposed(with_objective(demo(), "mlm"))
     start = parser.named_default(words["finetune"][1:], "--task", DEFAULTS, "")
     finetuning = parser.parse(FinetuneConfig, words["finetune"][1:], "finetune", "", start)
     validate_finetuning(finetuning)
