@@ -64,8 +64,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def flags_for(text: str, flags: Collection[str] = ()) -> str:
-    """Replace each `argument` in a text of the library by its flag, and each setting that is among `flags`, dotted names
-    such as data.seq-len. Names in a message about a JSON file stay as the file has them."""
+    """Replace each `argument` in a text of the library by its flag, and each setting that is among `flags` (dotted
+    names, as data.seq-len). Names in a message about a JSON file stay as they are in the file."""
     text = _ARGUMENT.sub(lambda name: "--" + name[1].replace("_", "-"), text)
     return _DOTTED.sub(lambda name: f"--{flag}" if (flag := name[0].replace("_", "-")) in flags else name[0], text)
 

@@ -80,7 +80,7 @@ class GenerateSettings:
             prompts += [line for line in _read(self.prompt_file).splitlines() if line.strip()]
         if not prompts:
             raise InputError(
-                "there is no prompt: give a text after the checkpoint, or `prompt_file`; an empty text begins a document"
+                "there is no prompt: give it after the checkpoint, or `prompt_file`; an empty prompt begins a document"
             )
         return prompts
 

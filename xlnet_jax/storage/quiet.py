@@ -8,7 +8,7 @@ from typing import Any
 
 def keep_tensorflow_quiet() -> None:
     """Silence TensorFlow's log in this process and its children, whichever library imports it."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 

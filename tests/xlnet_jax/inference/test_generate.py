@@ -257,7 +257,7 @@ def test_one_text_is_printed_as_it_is_drawn_and_is_the_text_of_python(checkpoint
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("{lm}", "there is no prompt: give a text after the checkpoint, or --prompt-file; an empty text begins"),
+        ("{lm}", "there is no prompt: give it after the checkpoint, or --prompt-file; an empty prompt begins"),
         ("{lm} --prompt-file missing.txt", "missing.txt is missing"),
         ("{lm} --prompt a --gap-pieces 2", "--gap-pieces has 1 numbers, but 'a' has 0 gaps, written as ___"),
         (f"{{lm}} --prompt {'a' * 300} --context 20", "more than the context of 20: shorten it"),

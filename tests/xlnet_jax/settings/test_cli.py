@@ -103,7 +103,7 @@ def test_a_prompt_may_follow_the_checkpoint():
 
     assert prompts("tiny", "Hello", "--seed", "3") == prompts("tiny", "--prompt", "Hello") == ("Hello",)
     assert prompts("tiny", "Hello", "and", "--prompt", "more") == ("Hello", "and", "more")
-    with pytest.raises(InputError, match="Hello stands alone: did you mean --prompt Hello?"):
+    with pytest.raises(InputError, match=r"Hello stands alone: did you mean --prompt Hello\?"):
         prompts("tiny", "--seed", "3", "Hello")
 
 
