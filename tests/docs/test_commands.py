@@ -1,5 +1,5 @@
-"""Every command line on the pages can be parsed. Those of README.md are also run, in order, on small files of the names
-that it uses. `SMALLER` is appended to them, to keep networks small and runs short."""
+"""Every command line on the pages can be parsed. Those of `RUN` are also run, page by page and in order, on small files of
+the names that they use. `SMALLER` is appended to them, to keep networks small and runs short."""
 
 import gzip
 import re
@@ -22,13 +22,12 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHELL = re.compile(r"^ *```(?:bash|sh)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 FORM = r"\b(TASK|SOURCE|TARGET)\b"
+RUN = [ROOT / "README.md", ROOT / "docs/generate.md", ROOT / "docs/evaluate.md"]
 NOT_RUN = {
-    r"^(make|pip|python -m venv) ": "installs, or runs the tests: .ci/run does it from a clean checkout",
-    r"^launch/": "requests machines; tests/launch compares what --dry-run prints",
-    r"\bxlnet_jax\.plan\b": "needs a compiler for TPUs or GPUs; tests/xlnet_jax/planning runs it where there is one",
+    r"^(make|pip|cat|python -m venv) ": "installs, prints a file, or runs the tests as .ci/run does",
     r"--tpu\b": "needs a TPU",
-    r"--objectives? |--init (bert|xlnet)": "trains for long; tests/xlnet_jax/training and test_compare.py do",
-    FORM: "is a template",
+    r"\.train --(objective|preset) ": "trains for long; tests/xlnet_jax/training does",
+    r"\.evaluate runs/\S+( --mem-len \d+)?$": "evaluates on the held-out text of a run; tests/xlnet_jax/inference does",
 }
 SMALLER = {
     "train": "--steps 1 --data.batch-size 8 --log.every-steps 1 --eval.max-windows 2 --checkpoint.every-steps 1",
@@ -39,7 +38,7 @@ SMALLER = {
 }
 NETWORK = "--model.num-layers 1 --model.d-model 16 --model.num-heads 1 --model.d-head 16 --model.d-ff 16"
 VOCABULARY = 300
-TINY = ModelConfig(vocab_size=VOCABULARY, num_layers=1, d_model=16, num_heads=2, d_head=8, d_ff=16, mem_len=8)
+TINY = ModelConfig(vocab_size=VOCABULARY, num_layers=2, d_model=16, num_heads=2, d_head=8, d_ff=16, mem_len=8)
 
 
 def commands_on(page):
@@ -55,27 +54,26 @@ def commands_on(page):
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Change to a folder that has a small file, folder or checkpoint for every name that README.md uses."""
+    """Change to a folder that has a small file, folder or checkpoint for every name that the pages use."""
     monkeypatch.chdir(tmp_path)
     novels = Path(sources.embedded()[0]).read_text().splitlines()[:2000]
     rows = "a truth,1\nso was he,0\n" * 4
-    texts = {name: "\n".join([*novels, "", f"The end of {name}."]) for name in ("my.txt", "held_out.txt", "other.txt")}
+    texts = {name: "\n".join([*novels, "", f"The end of {name}."]) for name in ("my.txt", "northanger.txt")}
     texts |= {
         "sentences.txt": "It was a truth.\nEmma was rich.",
+        "prompts.txt": "It was\nThe ___ of the sea\n",
         "mine.csv": f"text,label\n{rows}",
-        "new.csv": "text\nx\n",
+        "dev.csv": f"text,label\n{rows}",
     }
-    texts |= {f"glue/SST-2/{part}.tsv": f"sentence,label\n{rows}".replace(",", "\t") for part in ("train", "dev")}
-    texts["dev.csv"] = texts["mine.csv"]
     for name, text in texts.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text)
-    Path("news").mkdir()
-    Path("news/a.txt.gz").write_bytes(gzip.compress(texts["my.txt"].replace("my.txt", "the news").encode()))
+    Path("more").mkdir()
+    Path("more/a.txt.gz").write_bytes(gzip.compress(texts["my.txt"].encode()))
     tokenizer = Tokenizer.train(novels, VOCABULARY, "english")
-    Path("my.model").write_bytes(tokenizer.model)
     causal = replace(TINY, attn_type="uni", num_segments=0)
-    for name, model, objective in (("austen-demo", TINY, "plm"), ("causal", causal, "clm")):
+    for name in ("austen-demo", "austen-clm", "austen-clm-300"):
+        model, objective = (TINY, "plm") if name == "austen-demo" else (causal, "clm")
         saved = Pretrained(model, random_params(model, None), objective, None, tokenizer)
         xlnet_jax.save(saved, Path("runs", name))
 
@@ -95,15 +93,24 @@ def test_every_command_can_be_parsed(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_the_commands_of_the_readme_run(files):
-    commands = commands_on(ROOT / "README.md")
+def test_the_commands_run(files):
+    commands = [command for page in RUN for command in commands_on(page)]
     assert [pattern for pattern in NOT_RUN if not any(re.search(pattern, command) for command in commands)] == []
     commands = [command for command in commands if not any(re.search(pattern, command) for pattern in NOT_RUN)]
     assert [command for number, command in enumerate(commands) if run(command, number)] == []
 
 
+def test_the_lines_of_python_in_the_readme_run():
+    (block,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    names = {}
+    exec(block, names)
+    assert names["text"].text.startswith("She opened the letter and")
+    assert "___" not in names["filled"].text
+    assert names["vectors"].shape == (2, 128)
+
+
 def run(command, number):
-    module, *words = shlex.split(command.replace("tfds:c4/en", "my.txt"))[2:]
+    module, *words = shlex.split(command)[2:]
     name = module.rpartition(".")[2]
     words += shlex.split(SMALLER.get(name, ""))
     if name == "train":
