@@ -118,8 +118,8 @@ def test_a_mistake_is_one_line_and_leaves_no_file(model, checkpoint, tmp_path):
         (gap, out, "", r"gap\.jsonl: line 2 is empty: leave it out"),
         (ids, tmp_path / "x.csv", "", r"give a name that ends in \.npy or \.parquet"),
         (ids, out, "--layer 4", r"--layer 4 does not exist: the checkpoint has layers 1 to 3, or -1 to -3"),
-        (ids, out, "--pooling cls --no-specials", r"--pooling cls reads <cls>, and without --specials"),
-        (ids, table, "--id-field id", "--id-field: ids are texts or whole numbers, and a column holds one type"),
+        (ids, out, "--pooling cls --no-specials", r"--pooling cls needs --specials"),
+        (ids, table, "--id-field id", "--id-field: ids must be all texts or all whole numbers"),
     ):
         with pytest.raises(InputError, match=said):
             command.main([str(checkpoint), "--text", str(text), "--out", str(made), *more.split()])

@@ -260,7 +260,7 @@ def test_one_text_is_printed_as_it_is_drawn_and_is_the_text_of_python(checkpoint
         ("{lm}", "there is no prompt: give it after the checkpoint, or --prompt-file; an empty prompt begins"),
         ("{lm} --prompt-file missing.txt", "missing.txt is missing"),
         ("{lm} --prompt a --gap-pieces 2", "--gap-pieces has 1 numbers, but 'a' has 0 gaps, written as ___"),
-        (f"{{lm}} --prompt {'a' * 300} --context 20", "more than the context of 20: shorten it"),
+        (f"{{lm}} --prompt {'a' * 300} --context 20", "which exceeds the context of 20: shorten it"),
         ("{classifier} --prompt a", "has a head for classification and no vocabulary scores"),
         (
             "{bare} --prompt a",

@@ -59,7 +59,7 @@ def test_scores_depend_neither_on_the_batch_nor_on_other_targets(model, slid):
 def test_checkpoints_that_are_not_causal_are_refused(model):
     absolute = dataclasses.replace(model, model=dataclasses.replace(CAUSAL, positions="sinusoidal"))
     for run, said in (
-        (lambda: by_window(random_model(), TEXT, 4), r"permuted orders \(plm\), which see more.* the objective clm"),
+        (lambda: by_window(random_model(), TEXT, 4), r"permuted orders \(plm\), not the next piece.*`objective` clm"),
         (lambda: with_memory(random_model(head=HEADS["regression"]), TEXT, 4, 4), "has a head for regression"),
         (lambda: with_memory(absolute, TEXT, 4, 4), "`mem_len` 4: the checkpoint has sinusoidal positions"),
     ):

@@ -121,7 +121,7 @@ def test_runs_are_measured_on_the_text_that_the_first_one_holds_out(causal, fold
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "name one or several checkpoints that were trained with the objective clm"),
+        ([], "give one or several checkpoints that were trained with --objective clm"),
         (["{}/one", "{}/permuted"], "permuted: the checkpoint was trained to predict pieces in permuted orders (plm)"),
         (["{}/one", "{}/foreign"], "foreign: its tokenizer differs from that of"),
         (
