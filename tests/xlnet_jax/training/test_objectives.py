@@ -255,7 +255,7 @@ def test_a_checkpoint_is_finetuned_and_keeps_its_network_and_its_objective(fixtu
 
 def test_a_checkpoint_goes_into_the_formats_that_can_hold_it(causal, masked, tmp_path, capsys):
     with pytest.raises(
-        InputError, match=r"cannot hold a network without segment encodings \(`model\.num_segments` 0\)"
+        InputError, match=r"cannot hold a network without segment encodings \(--model\.num-segments 0\)"
     ):
         convert.main([str(causal), str(tmp_path / "causal"), "--to", "hf"])
     assert not (tmp_path / "causal").exists()
