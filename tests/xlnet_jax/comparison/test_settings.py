@@ -73,7 +73,7 @@ def test_what_cannot_be_compared_ends_in_one_line(command, line, examples):
 
 def test_several_hosts_are_refused(monkeypatch):
     monkeypatch.setattr(machine, "place_of", lambda config: DistributedConfig(num_processes=2))
-    with pytest.raises(InputError, match="compare runs on one host: give each host different `objectives`"):
+    with pytest.raises(InputError, match="compare runs on one host: give each host different --objectives"):
         compare.main(GOOD.split())
 
 
@@ -114,5 +114,5 @@ def test_a_budget_below_one_update_is_refused_with_what_one_costs():
 
 def test_settings_that_a_contender_cannot_have_are_refused_by_its_name():
     common = changed(demo(), data={"emit": "dense"})
-    with pytest.raises(InputError, match=r"^clm: --objective clm with data\.emit dense"):
+    with pytest.raises(InputError, match=r"^clm: --objective clm with --data\.emit dense"):
         fit_to_budget("clm", CONTENDERS["clm"](common), 1e9, "tokens")
