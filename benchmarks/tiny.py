@@ -124,32 +124,37 @@ tags:
 
 # tiny
 
-XLNet to begin with: 4 layers x 128, 1,891,264 parameters in bfloat16, {VOCAB_SIZE:,} pieces. It comes with xlnet_jax,
-so that `finetune`, `embed`, `generate` and `evaluate` have something to work on. It is far too small to be good.
+A small XLNet to try things with: 4 layers x 128, 1,891,264 parameters in bfloat16, {VOCAB_SIZE:,} pieces. It comes with
+xlnet_jax, so that you can try `finetune`, `embed`, `generate` and `evaluate`. It is far too small for good results.
 
 ## Texts
 
-Public-domain texts alone; none of them is here:
+It was trained on public-domain texts, which are not included:
 
-- English novels from before 1900, among them Henry James, Hardy, Bulwer-Lytton, Braddon and Meredith: 56 MB
+- English novels from before 1900, by Henry James, Hardy, Bulwer-Lytton, Braddon, Meredith and others: 56 MB
 - speeches of presidents of the United States: 3 MB
 
-The licence of weights and tokenizer is that of the package, Apache-2.0.
+Weights and tokenizer have the license of the package, Apache-2.0.
 
 ## Training
 
-`python -m benchmarks.tiny novels.txt speeches.txt`: permutation language modelling in windows of 128 tokens, 16 a step,
-with a memory of 64 and 32 targets each. {steps[0]} steps on the texts, {steps[1]} on the texts and, in half of the
-windows, on their sentences and words said twice, from which the network learns to look words up, {steps[2]} mostly and
-{steps[3]} on nothing but the texts again: {seconds / 60:.0f} minutes on one CPU core. All settings stand in
-benchmarks/tiny.py.
+`python -m benchmarks.tiny novels.txt speeches.txt`: permutation language modeling in windows of 128 tokens, 16
+per step, with a memory of 64 and 32 targets each. It took {seconds / 60:.0f} minutes on one CPU core, in four stages:
+
+- {steps[0]} steps on the texts
+- {steps[1]} steps in which half of the windows have sentences and words said twice, so that the network learns to look
+  words up
+- {steps[2]} steps mostly on the texts
+- {steps[3]} steps only on the texts
+
+All settings are in benchmarks/tiny.py.
 
 ## Held-out loss
 
-Measured by `python -m xlnet_jax.evaluate tiny --text FILE`, in nats a piece; unigram is the loss of a model that knows
-only how often each piece occurs. No text of its author was among those that it read.
+Measured by `python -m xlnet_jax.evaluate tiny --text FILE`, in nats per piece. Unigram is the loss of a model that
+knows only the frequencies of pieces. The training texts include nothing by the author.
 
-| text | loss | unigram | bits a character |
+| text | loss | unigram | bits per character |
 |---|---|---|---|
 | Northanger Abbey | {loss} |
 
@@ -162,9 +167,9 @@ model = xlnet_jax.load("tiny")
 hidden = model.hidden_states(*model.encode(["A text."]))  # [texts, tokens, 128]
 ```
 
-`XLNetLMHeadModel.from_pretrained(FOLDER)` of transformers reads it as well; its folder is
-`xlnet_jax.storage.hub.bundled_folder("tiny")`. It knows the English of novels of the 19th century, with the views of
-their time, looks words up in its context, and knows little else.
+`XLNetLMHeadModel.from_pretrained(FOLDER)` of transformers reads it too; the folder is
+`xlnet_jax.storage.hub.bundled_folder("tiny")`. It has learned the English of 19th-century novels, with the views of
+their time, and to look words up in its context, but little else.
 """
 
 
