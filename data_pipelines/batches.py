@@ -1,11 +1,11 @@
-"""Batches addressed by step: batch t is a pure function of (corpus, settings, seed, t), for any of its rows.
+"""Batches addressed by step: batch t is a pure function of (corpus, settings, seed, t), for any subset of its rows.
 
-A *visit* is one reading of one block by one row: steps_per_block steps long, forwards or backwards, its memory carried
-from window to window. Blocks, directions and partners come from (seed, visit, row), cuts and targets from
-(seed, step, row), so resuming costs nothing and no host needs another's rows. With data.masking static all but the
-blocks come from (seed, block, window of the block): a text is the same at every visit. Held-out text is read in
-order, each block once, and drawn as with static masks: its windows depend neither on the batch size nor on the run's
-seed and weights. From a corpus to batches on a mesh:
+A *visit* is one pass of one row over one block. It takes steps_per_block steps, forwards or backwards, and memory
+carries over from window to window. Blocks, directions and partners are drawn from (seed, visit, row), cuts and targets
+from (seed, step, row). So resuming is free, and no host needs the rows of another. With data.masking static, everything
+except the blocks is drawn from (seed, block, window of the block), so a text is the same at every visit. Held-out text
+is read in order, each block once, and is drawn as with static masks: its windows depend neither on the batch size nor
+on the run's seed and weights. From a corpus to batches on a mesh:
 
     source = BatchSource(
         Corpus(folder), "train", tokenizer.is_word_start, config.data, config.model.mem_len, seed, plm.FILLING
@@ -37,15 +37,15 @@ from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.storage.quiet import tensorflow
 
 Rows = Sequence[int] | np.ndarray  # numbers of rows in the global batch, ascending
-HELD_OUT_SEED = 2**31 - 1  # every run has the same held-out windows and targets
+HELD_OUT_SEED = 2**31 - 1  # the same for all runs, so that all have the same held-out windows and targets
 
 
 @dataclass(frozen=True)
 class BatchSource:
-    """Batches of one split of a corpus. `batch_size` rows a batch; `mem_len` as in ModelConfig.
+    """Batches of one split of a corpus, with `batch_size` rows each. mem_len: as in ModelConfig.
 
-    Held-out batches have `row_weights`: in the last ones rows can lack a block, and weigh nothing. `max_windows`: most
-    windows of held-out text, in whole batches, None = all; the blocks that are left out are spread evenly over it.
+    Held-out batches have `row_weights`: in the last batches, rows without a block have weight 0. max_windows: maximum
+    number of held-out windows, rounded up to whole batches; None = all. Skipped blocks are spread evenly over the text.
     """
 
     corpus: Corpus
@@ -61,8 +61,8 @@ class BatchSource:
         if self.steps_per_block < 1:
             raise InputError(
                 f"corpus {self.corpus.folder}: its blocks of {self.corpus.block_len} tokens cannot hold a window: "
-                f"data.seq-len {self.data.seq_len} with data.reuse-len {self.data.reuse_len} needs "
-                f"{windows.block_len(self.data)} for data.windows-per-block {self.data.windows_per_block}"
+                f"`data.seq_len` {self.data.seq_len} with `data.reuse_len` {self.data.reuse_len} needs "
+                f"{windows.block_len(self.data)} for `data.windows_per_block` {self.data.windows_per_block}"
             )
         if self.split == "train":
             self._check_sources()
@@ -70,8 +70,8 @@ class BatchSource:
         if self.split == "train" and blocks < self.data.batch_size:
             raise InputError(
                 f"corpus {self.corpus.folder}: {blocks} training blocks of {self.corpus.block_len} tokens are fewer "
-                f"than the {self.data.batch_size} rows of a batch: lower data.batch-size or data.windows-per-block, "
-                "or give more text"
+                f"than the {self.data.batch_size} rows of a batch: lower `data.batch_size` or "
+                "`data.windows_per_block`, or give more text"
             )
 
     def _check_sources(self) -> None:
@@ -79,14 +79,14 @@ class BatchSource:
         names = corpus.manifest.sources
         if weights and len(weights) != len(names):
             raise InputError(
-                f"data.weights {', '.join(map(str, weights))}: {len(weights)} for the {len(names)} sources of corpus "
+                f"`data.weights` {', '.join(map(str, weights))}: {len(weights)} for the {len(names)} sources of corpus "
                 f"{corpus.folder}: {', '.join(names)}"
             )
         empty = [n for n, b in zip(names, corpus.manifest.splits["train"].source_blocks, strict=True) if not b]
         if empty and (weights or corpus.manifest.weights):
             raise InputError(
                 f"corpus {corpus.folder}: the source {empty[0]} has less training text than one block of "
-                f"{corpus.block_len} tokens, and cannot have a weight: give it more text, or leave it out"
+                f"{corpus.block_len} tokens, so it cannot have a weight: give it more text, or remove it"
             )
 
     @cached_property
@@ -95,8 +95,8 @@ class BatchSource:
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Number of steps that read as many blocks as the split has (without weights: each block once); of held-out
-        text, number of steps that read it once, or `max_windows` of it."""
+        """Number of steps in an epoch: they read as many blocks as the split has (each block once, without weights).
+        For held-out text: the number of steps that read it, or `max_windows` of it, once."""
         blocks, rows = self.corpus.num_blocks(self.split), self.data.batch_size
         if not self.is_held_out:
             return blocks // rows * self.steps_per_block
@@ -109,7 +109,7 @@ class BatchSource:
 
     @cached_property
     def _visits(self) -> int:
-        """Number of visits in an epoch; the last one may be cut short by `max_windows`."""
+        """Number of visits in an epoch. `max_windows` can cut the last one short."""
         return -(-self.steps_per_epoch // self.steps_per_block)
 
     @cached_property
@@ -123,19 +123,19 @@ class BatchSource:
         return Mixture(manifest.splits[self.split].source_blocks, weights, self.seed)
 
     def read_visit(self, visit: int, rows: Rows) -> Batch:
-        """Read the blocks of `rows` (numbers in the global batch, ascending) in one visit, by one read.
+        """Read the blocks of `rows` (numbers in the global batch, ascending) for one visit, in a single read.
 
-        Each block is in its row's reading order. tokens: int32 [B, S]. cuts: bool [B, S], parts A and B may be
-        separated before this token. partner_tokens, partner_cuts: those of the source of a random B; no rows where
-        windows have no B. is_reversed: bool [B]. blocks: int64 [B], numbers of the blocks. documents: int32 [B, S],
-        index of the first token of each token's document; no rows without data.pack.
+        Returns arrays in each row's reading order. tokens: int32 [B, S]. cuts: bool [B, S], True if the text may be cut
+        into A and B before this token. partner_tokens, partner_cuts: the same for the blocks of random Bs; no rows if
+        windows have no B. is_reversed: bool [B]. blocks: int64 [B], block numbers. documents: int32 [B, S], index of
+        the first token of each token's document; no rows without data.pack.
         """
         own, partner, is_reversed = self.assign(visit, rows)
         blocks = np.concatenate([own, partner]) if self.data.window == "pairs" else own
         tokens, starts = self.corpus.read(self.split, blocks)
-        flip = np.resize(is_reversed, len(blocks))[:, None]  # a partner has the direction of its row
+        flip = np.resize(is_reversed, len(blocks))[:, None]  # a partner block has the direction of its row
         tokens = np.where(flip, tokens[:, ::-1], tokens)
-        # Reversing turns a cut before a token into a cut before its neighbour.
+        # Reversing turns a cut before a token into a cut before its neighbor.
         starts = np.where(flip, np.roll(starts[:, ::-1], 1, axis=1), starts)
         cuts, n = starts > 0, len(rows)
         documents = first_tokens(starts[: n * self.data.pack] == Start.DOCUMENT)
@@ -150,9 +150,9 @@ class BatchSource:
         }
 
     def assign(self, visit: int, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (block, partner block, whether it is read backwards) of each row."""
+        """Return (block, partner block, True if read backwards) for each row."""
         if self.is_held_out:
-            # A row without a block reads some block again, with weight 0.
+            # Rows without a block read some block again, with weight 0.
             own = self._place(visit, rows) % self._blocks_read
             own = own * self.corpus.num_blocks(self.split) // self._blocks_read
         else:
@@ -161,7 +161,7 @@ class BatchSource:
         return own, self._mixture.partners(own, draw[:, 1]), (draw[:, 0] < 0.5) & self.data.bidirectional
 
     def batch(self, visit: Batch, step: int, rows: Rows) -> Batch:
-        """Return the rows of batch `step` from the blocks of their visit, compact or dense as data.emit says."""
+        """Return the rows of batch `step`, made from the blocks of their visit, in the form of data.emit."""
         data, (visit_number, index) = self.data, divmod(step, self.steps_per_block)
 
         def draw(purpose: Purpose, width: int) -> np.ndarray:
@@ -189,35 +189,34 @@ class BatchSource:
         return permutation.to_dense(filled) if data.emit == "dense" else filled
 
     def _place(self, visit: int, rows: Rows) -> np.ndarray:
-        """Return the places of rows in held-out text, which begins again after an epoch: int [B]."""
+        """Return the position of each row in held-out text, which restarts after an epoch: int [B]."""
         return visit % self._visits * self.data.batch_size + np.asarray(rows)
 
     def _uniforms(
         self, purpose: Purpose, width: int, by_text: tuple[int, np.ndarray], by_time: tuple[int, Rows]
     ) -> np.ndarray:
-        """Draw [B, width] from (window, blocks) where a text is the same at every visit, else from (visit or step,
+        """Draw [B, width] from (window, blocks) if a text is the same at every visit, else from (visit or step,
         rows)."""
         seed = HELD_OUT_SEED if self.is_held_out else self.seed
         counter, numbers = by_text if self.is_held_out or self.data.masking == "static" else by_time
         return uniforms(seed, purpose, counter, numbers, width)
 
     def batch_at(self, step: int, rows: Rows | None = None) -> Batch:
-        """Return batch `step`, as the iterator yields it there."""
+        """Return batch `step`, equal to the one that `iterate` yields."""
         rows = range(self.data.batch_size) if rows is None else rows
         return self.batch(self.read_visit(step // self.steps_per_block, rows), step, rows)
 
     def iterate(self, start: int, stop: int, rows: Rows | None = None) -> Iterator[Batch]:
-        """Yield the batches start ... stop - 1, made ahead of time by tf.data. Starting late costs no more than
-        starting at 0."""
+        """Yield the batches start ... stop - 1, made ahead of time by tf.data. Starting late costs no extra."""
         tf = tensorflow()
         rows = range(self.data.batch_size) if rows is None else rows
         spec = batch_spec(self.filling.fields, self.data) | (HELD_OUT if self.is_held_out else {})
         read_visit, reading = lru_cache(maxsize=2)(partial(self.read_visit, rows=rows)), Lock()
-        mistakes: list[InputError] = []  # tf.data turns them into errors of its own
+        mistakes: list[InputError] = []  # tf.data would convert them to its own errors
 
         def make(step: np.ndarray) -> list[np.ndarray]:
             try:
-                with reading:  # otherwise two threads could read one visit twice
+                with reading:  # or two threads could read the same visit
                     visit = read_visit(int(step) // self.steps_per_block)
                 batch = self.batch(visit, int(step), rows)
             except InputError as mistake:
@@ -225,7 +224,7 @@ class BatchSource:
                 raise
             return [batch[name] for name in spec]
 
-        # Autograph has nothing to convert here, and would write its version of this function to the temporary folder.
+        # Autograph has nothing to convert here, and would write a converted copy to the temporary folder.
         @tf.autograph.experimental.do_not_convert
         def make_op(step: Any) -> Any:
             return tf.numpy_function(make, [step], [field.dtype for field in spec.values()], stateful=False)

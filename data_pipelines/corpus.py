@@ -1,17 +1,17 @@
-"""The prepared corpus on disk: text as blocks of tokens that can be read in any order.
+"""The prepared corpus on disk: blocks of tokens that can be read in any order.
 
-A corpus is a folder with the splits train and validation. `tfds.builder_from_directory(folder).as_data_source()` opens
-it too:
+A corpus is a folder with the splits train and validation. TFDS can open it with
+`tfds.builder_from_directory(folder).as_data_source()`:
 
     corpus-<split>.array_record-<i>-of-<n>   the shards
     features.json, dataset_info.json         metadata for TFDS
-    unigram_counts.npy                       int64 [V], occurrences of each piece in the whole training text
+    unigram_counts.npy                       int64 [V], count of each piece in the whole training text
     tokenizer/                               the tokenizer that made the tokens
     manifest.json                            `Manifest`
 
-A record is a tf.train.Example of one block: `tokens`, block_len consecutive tokens as uint16 or uint32, and `starts`,
-one `Start` a token, both as little-endian bytes. The bytes have the same offsets in every record of a corpus, so many
-records are read without parsing. A corpus does not depend on batch size, windows, masks, hosts or seed.
+A record is a tf.train.Example of one block. Its `tokens` are block_len consecutive tokens as uint16 or uint32, and its
+`starts` hold one `Start` per token, both as little-endian bytes. The byte offsets are the same in all records of a
+corpus, so records are read without parsing. A corpus does not depend on batch size, windows, masks, hosts or seed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SplitName = Literal["train", "validation"]
 
 
 class Start(IntEnum):
-    """Unit of text that begins at a token."""
+    """What begins at a token."""
 
     NOTHING = 0
     SENTENCE = 1
@@ -70,7 +70,7 @@ class Record:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy type of a record, with the fields tokens and starts. Raises ValueError if it has no room for them."""
+        """NumPy type of a record, with the fields tokens and starts. Raises ValueError if they do not fit."""
         block = (self.block_len,)
         return np.dtype(
             {
@@ -92,11 +92,11 @@ class Shard:
 
 @dataclass(frozen=True)
 class Split:
-    """Contents of a split. The blocks of the sources follow each other; no block holds text of two sources."""
+    """Contents of a split. The blocks are ordered by source; no block has text of two sources."""
 
     documents: Count
     lines: Count
-    tokens: Count  # of the whole text, `dropped_tokens` included
+    tokens: Count  # of the whole text, including `dropped_tokens`
     dropped_tokens: Count  # after the last full block of each source
     source_blocks: tuple[Count, ...]  # number of blocks of each source
     shards: tuple[Shard, ...]
@@ -108,14 +108,14 @@ class Split:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Description of a corpus: the text and settings it was made from, and the files it consists of."""
+    """Description of a corpus: the text and settings it was made from, and its files."""
 
-    made_from: dict[str, Any]  # fingerprints of the text, and settings: the same values make the same corpus
+    made_from: dict[str, Any]  # fingerprints of the text, and settings; equal values give equal corpora
     vocab_size: Positive
     record: Record
     unigram_entropy: float  # of unigram_counts, in nats
     sources: tuple[str, ...]  # names of the training sources
-    weights: tuple[float, ...]  # share of the rows that read each source; empty = by number of blocks
+    weights: tuple[float, ...]  # share of the rows that read each source; empty = in proportion to blocks
     splits: dict[SplitName, Split]
     origins: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     """where text behind URLs came from (`prepare.origins`); empty for text on disk"""
@@ -132,25 +132,27 @@ class Manifest:
     def load(cls, folder: epath.Path) -> Manifest:
         file = folder / MANIFEST_FILE
         if not file.exists():
-            raise InputError(f"corpus {folder}: not a prepared corpus, it has no {MANIFEST_FILE}")
+            raise InputError(f"corpus {folder}: not a prepared corpus: it has no {MANIFEST_FILE}")
         manifest = read_versioned(file, "corpus", cls, AGAIN)
         with naming_damage(file, AGAIN):
             _ = manifest.record.dtype
             for name, split in manifest.splits.items():
                 if split.blocks != sum(shard.blocks for shard in split.shards):
-                    raise ValueError(f"the {name} split has {split.blocks:,} blocks, and its shards have others")
+                    raise ValueError(
+                        f"the {name} split has {split.blocks:,} blocks, but its shards hold a different number"
+                    )
             of_sources = (
                 manifest.sources,
                 manifest.splits["train"].source_blocks,
                 manifest.weights or manifest.sources,
             )
             if len(set(map(len, of_sources))) > 1 or "validation" not in manifest.splits:
-                raise ValueError("it does not describe the same sources everywhere, or has no validation split")
+                raise ValueError("its lists of sources differ, or it has no validation split")
         return manifest
 
 
 def is_corpus(folder: epath.PathLike) -> bool:
-    """Return whether `folder` holds a manifest, so that `prepare` made it."""
+    """Return whether `folder` has a manifest, so it was made by `prepare`."""
     return not is_remote(os.fspath(folder)) and (epath.Path(folder).expanduser() / MANIFEST_FILE).exists()
 
 
@@ -158,14 +160,15 @@ class Corpus:
     """A prepared corpus, open for reading. Threads may share it."""
 
     def __init__(self, folder: epath.PathLike):
-        """Open a folder that `prepare` wrote. Raises InputError for another folder, or a missing or cut shard."""
+        """Open a folder written by `prepare`. Raises InputError for other folders and for missing or truncated
+        shards."""
         self.folder = folder = epath.Path(folder).expanduser()
         self.manifest = Manifest.load(folder)
         for split in self.manifest.splits.values():
             for shard in split.shards:
                 _check_shard(folder, shard)
         self._sources = {
-            # With the length in brackets the reader need not open every shard to count its records.
+            # With the length in brackets, the reader does not open every shard to count its records.
             name: ArrayRecordDataSource([f"{folder / shard.name}[0:{shard.blocks}]" for shard in split.shards])
             for name, split in self.manifest.splits.items()
         }
@@ -177,39 +180,40 @@ class Corpus:
 
     @cached_property
     def unigram_counts(self) -> np.ndarray:
-        """Occurrences of each piece in the training text, dropped tokens included: int64 [V]. Raises InputError if the
-        file is missing or damaged."""
+        """Count of each piece in the training text, including dropped tokens: int64 [V]. Raises InputError if the file
+        is missing or damaged."""
         counts = read_array(file := self.folder / COUNTS_FILE, np.int64, rank=1)
         if len(counts) != self.manifest.vocab_size or counts.min() < 0:
-            raise InputError(f"{file} is not of this vocabulary; {AGAIN}")
+            raise InputError(f"{file} does not match the vocabulary; {AGAIN}")
         return counts
 
     @property
     def unknown_share(self) -> float:
-        """Share of `<unk>` in the tokens of the training text. Raises InputError as `unigram_counts` does."""
+        """Share of `<unk>` among the training tokens. Raises InputError as `unigram_counts` does."""
         return float(self.unigram_counts[UNK] / max(self.unigram_counts.sum(), 1))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer that made the tokens. Raises InputError if its files were changed since."""
+        """Tokenizer of the corpus. Raises InputError if its files have changed."""
         tokenizer = Tokenizer.load(self.folder / TOKENIZER_FOLDER)
         self.demand(tokenizer, str(self.folder / TOKENIZER_FOLDER))
         return tokenizer
 
     def demand(self, tokenizer: Tokenizer, name: str) -> None:
-        """Raise InputError, which calls the tokenizer `name`, if it is not the one that made the tokens."""
+        """Raise InputError if the corpus was made with another tokenizer. name: the tokenizer's name for the
+        message."""
         if tokenizer.sha256 != (made := self.manifest.made_from.get("tokenizer")):
             raise InputError(
                 f"corpus {self.folder}: it was made with another tokenizer than {name} (sha256 "
-                f"{tokenizer.sha256[:12]}, and the corpus needs {str(made)[:12]}); bring that "
-                "tokenizer back, or prepare the text again"
+                f"{tokenizer.sha256[:12]}, but the corpus needs {str(made)[:12]}); use that "
+                "tokenizer, or prepare the text again"
             )
 
     def num_blocks(self, split: SplitName) -> int:
         return self.manifest.splits[split].blocks
 
     def check(self) -> None:
-        """Read the whole corpus, and raise InputError for the first file that is not as `prepare` wrote it."""
+        """Read the whole corpus. Raises InputError for the first file that has changed since `prepare` wrote it."""
         self._check_shards()
         _ = self.tokenizer, self.unigram_counts
 
@@ -218,21 +222,21 @@ class Corpus:
             for shard in split.shards:
                 if (found := _sha256(self.folder / shard.name)) != shard.sha256:
                     raise InputError(
-                        f"corpus {self.folder}: the shard {shard.name} was altered, its sha256 is {found} and not "
-                        f"{shard.sha256}; {AGAIN}"
+                        f"corpus {self.folder}: the shard {shard.name} was changed: its sha256 is {found} instead "
+                        f"of {shard.sha256}; {AGAIN}"
                     )
 
     def read(self, split: SplitName, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Read the blocks with these indices, int [n].
 
-        Returns tokens, int32 [n, block_len], and starts, uint8 [n, block_len] (`Start`). Raises InputError for a shard
-        that ArrayRecord's checksums show to be damaged, and for records or tokens that the manifest rules out.
+        Returns tokens, int32 [n, block_len], and starts, uint8 [n, block_len] (`Start`). Raises InputError for a
+        damaged shard, by ArrayRecord's checksums, and for records or tokens that contradict the manifest.
         """
         try:
             records = self._sources[split].__getitems__(indices.tolist())
             blocks = np.frombuffer(b"".join(records), self.manifest.record.dtype)
             if (largest := blocks["tokens"].max(initial=0)) >= (pieces := self.manifest.vocab_size):
-                raise ValueError(f"it holds the token {largest:,}, of {pieces:,} pieces")
+                raise ValueError(f"it has the token {largest:,}, but only {pieces:,} pieces")
         except (RuntimeError, ValueError, IndexError) as error:
             self._check_shards()
             raise InputError(
@@ -243,7 +247,7 @@ class Corpus:
 
 def _sha256(file: epath.Path) -> str:
     digest = hashlib.sha256()
-    with file.open("rb") as opened:  # in a bucket an object of TensorFlow's, which knows nothing but read
+    with file.open("rb") as opened:  # in a bucket this is a TensorFlow object, which has only read
         while chunk := opened.read(1 << 22):
             digest.update(chunk)
     return digest.hexdigest()
@@ -255,5 +259,5 @@ def _check_shard(folder: epath.Path, shard: Shard) -> None:
         raise InputError(f"corpus {folder}: the shard {shard.name} is missing; {AGAIN}")
     if (size := demand_regular(file)) != shard.num_bytes:
         raise InputError(
-            f"corpus {folder}: the shard {shard.name} is damaged, {size} bytes instead of {shard.num_bytes}; {AGAIN}"
+            f"corpus {folder}: the shard {shard.name} is damaged: {size} bytes instead of {shard.num_bytes}; {AGAIN}"
         )

@@ -1,9 +1,9 @@
 """Choose the block that a row reads: a pure function of the row's slot, computed in constant time.
 
-Slots count the block visits of a run: slot = visit * batch_size + row. Without weights all blocks are shuffled
-together, anew in each epoch. With weights the slots are dealt to the sources evenly, within a few slots of the
-requested shares. A source's k-th slot reads the k-th block of that source's own shuffled epochs, so each of its blocks
-is read once before any is read again. A source with fewer blocks than its share of a batch repeats blocks inside it.
+Slots number the block visits of a run: slot = visit * batch_size + row. Without weights, each epoch shuffles all blocks
+together. With weights, slots are assigned to the sources evenly, within a few slots of the requested shares. The k-th
+slot of a source reads the k-th block of that source's own shuffled epochs, so each block is read once before any is
+read again. A source with fewer blocks than its share of a batch repeats blocks within the batch.
 """
 
 import math
@@ -14,17 +14,17 @@ import numpy as np
 
 from data_pipelines.stateless import Purpose, choice, smallest_first, uniforms
 
-SHARE_UNIT = 2**24  # shares are whole multiples of 1 / SHARE_UNIT, and slots stay below 2**63 / SHARE_UNIT
-LISTED_BLOCKS = 4096  # blocks of a source up to which orders are listed
-ROUNDS = 8  # of the Feistel network; with 2 or 3 rounds the order is visibly not a shuffle
+SHARE_UNIT = 2**24  # shares are multiples of 1 / SHARE_UNIT; slots must stay below 2**63 / SHARE_UNIT
+LISTED_BLOCKS = 4096  # orders of up to this many blocks are listed
+ROUNDS = 8  # of the Feistel network; with 2 or 3 rounds the order is visibly not random
 
 
 @dataclass(frozen=True)
 class Mixture:
     """Blocks of several sources, numbered one source after the other.
 
-    `weights` are the sources' shares of the slots, all positive; empty = every block is as likely. A source without
-    blocks is left out.
+    weights: the sources' shares of the slots, all positive; empty = every block is equally likely. Sources without
+    blocks are skipped.
     """
 
     source_blocks: tuple[int, ...]
@@ -43,7 +43,7 @@ class Mixture:
         return blocks
 
     def partners(self, blocks: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-        """Return for each block another block of its source, or itself if the source has one block.
+        """Return another block of the same source for each block, or the block itself if the source has only one.
 
         blocks: int [n]; uniform: [n], in [0, 1). Returns int64 [n].
         """
@@ -55,8 +55,8 @@ class Mixture:
 
     @cached_property
     def _pools(self) -> np.ndarray:
-        """First block, number of blocks and share of the slots of each pool: int64 [3, pools]. Pools are shuffled
-        separately."""
+        """First block, number of blocks and share of the slots of each pool, int64 [3, pools]. Each pool is shuffled
+        by itself."""
         size = np.array(self.source_blocks)
         first = np.cumsum(size) - size
         if not self.weights:
@@ -65,8 +65,8 @@ class Mixture:
         return np.array([first, size, share])[:, size > 0]
 
     def _deal(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (pool, slots that this pool had before) of each slot. Each pool in turn takes its share of the slots
-        that are left."""
+        """Return (pool, number of earlier slots of that pool) for each slot. Each pool in turn takes its share of the
+        remaining slots."""
         shares = self._pools[2]
         left = shares.sum()
         pool = np.full(len(slots), -1)
@@ -81,12 +81,12 @@ class Mixture:
 
 
 def shuffle(epochs: np.ndarray, places: np.ndarray, size: int, seed: int, pool: int) -> np.ndarray:
-    """Return the block, of 0 ... size - 1, at each place of each epoch. epochs, places: int [n]. Returns int64 [n].
+    """Return the block (0 ... size - 1) at each place of an epoch's order. epochs, places: int [n]. Returns int64 [n].
 
-    An epoch reads the blocks in a random order of its own. Short orders are listed, by sorting random numbers. Longer
-    ones are computed by a Feistel network on the two digits of the place in base ceil(sqrt(size)); its round functions
-    are tables of random digits. A number above the last block goes through the network again (cycle walking; Black and
-    Rogaway, "Ciphers with arbitrary finite domains", 2002).
+    Each epoch has its own random order. Short orders are listed, by sorting random numbers. Longer orders are computed
+    by a Feistel network on the two digits of the place in base ceil(sqrt(size)). Its round functions are tables of
+    random digits. Results above the last block go through the network again (cycle walking; Black and Rogaway, "Ciphers
+    with arbitrary finite domains", 2002).
     """
     epoch, which = np.unique(epochs, return_inverse=True)
     if size <= LISTED_BLOCKS:

@@ -1,10 +1,10 @@
-"""Factorization orders as ranks, and the dense masks that they stand for (`_local_perm` of data_utils.py).
+"""Factorization orders as ranks, and the dense masks that follow from them (`_local_perm` of data_utils.py).
 
-A row's rank is its place in the order: it sees every position of lower rank, and content rows see themselves. Tokens of
-the reused part that are no targets rank -1. Tokens of the new part that are no targets share one rank above the whole
-reused part, so that the reused part never sees the new one and the new one sees all of the reused one. Targets, and
-<sep> and <cls>, rank above the visible tokens of their part, in permuted order; in the tf2 profile <sep> and <cls>
-count as visible tokens. All chunks of perm_size use one shuffle.
+A row's rank is its place in the order: it sees every position of lower rank, and content rows also see themselves.
+Non-targets of the reused part have rank -1. Non-targets of the new part share one rank above the whole reused part, so
+the reused part never sees the new part, and the new part sees all of the reused part. Targets, <sep> and <cls> rank
+above the non-targets of their part, in permuted order. In the tf2 profile, <sep> and <cls> rank with the non-targets.
+All chunks of perm_size tokens use the same shuffle.
 """
 
 import numpy as np
@@ -15,8 +15,8 @@ from xlnet_jax.settings.config import DataConfig
 
 
 def permuted_places(length: int, perm_size: int, uniform: np.ndarray) -> np.ndarray:
-    """Return int64 [B, length]: places 0 ... length - 1, permuted inside each chunk of perm_size by one shuffle of all
-    chunks.
+    """Return int64 [B, length]: places 0 ... length - 1, permuted inside each chunk of perm_size. All chunks of a row
+    have the same shuffle.
 
     uniform: [B, perm_size].
     """
@@ -26,8 +26,8 @@ def permuted_places(length: int, perm_size: int, uniform: np.ndarray) -> np.ndar
 
 
 def perm_rank(hidden: np.ndarray, reused_places: np.ndarray, new_places: np.ndarray, data: DataConfig) -> np.ndarray:
-    """Return the ranks, int32 [B, L]. hidden: bool [B, L], tokens that others see only after them in the order:
-    targets, and <sep> and <cls> where they count as such."""
+    """Return the ranks, int32 [B, L]. hidden: bool [B, L], tokens that only later tokens in the order may see: targets
+    and, except in the tf2 profile, <sep> and <cls>."""
     reuse = data.reuse_len
     rank = np.empty(hidden.shape, np.int32)
     rank[:, :reuse] = np.where(hidden[:, :reuse], reused_places, -1)
@@ -38,7 +38,7 @@ def perm_rank(hidden: np.ndarray, reused_places: np.ndarray, new_places: np.ndar
 def target_slots(is_target: np.ndarray, input_ids: np.ndarray, num_predict: int | None) -> dict[str, np.ndarray]:
     """Return target_positions, target_ids and target_weights [B, P]: the targets in ascending order, then padding.
 
-    num_predict None: every position has its slot (P = L), and the weight says which are targets.
+    num_predict None: every position has a slot (P = L), and the weights mark the targets.
     """
     length = is_target.shape[1]
     if num_predict is None:
@@ -47,7 +47,7 @@ def target_slots(is_target: np.ndarray, input_ids: np.ndarray, num_predict: int 
             "target_ids": input_ids.astype(np.int32),
             "target_weights": is_target.astype(np.float32),
         }
-    row, position = np.divmod(np.flatnonzero(is_target), length)  # np.nonzero is several times slower
+    row, position = np.divmod(np.flatnonzero(is_target), length)  # several times faster than np.nonzero
     slot = np.arange(num_predict) < is_target.sum(1)[:, None]  # each row's targets fill its first slots, in order
     positions = np.full(slot.shape, length - 1, np.int32)
     target_ids = np.zeros(slot.shape, np.int32)
@@ -56,14 +56,14 @@ def target_slots(is_target: np.ndarray, input_ids: np.ndarray, num_predict: int 
 
 
 def to_dense(batch: Batch) -> Batch:
-    """Return the batch with perm_mask [B, L, L] (True = may NOT attend) and target_mapping [B, P, L] (one-hot; zero
-    where the weight is zero) in place of ranks and positions, as the original and Hugging Face define them."""
+    """Replace ranks and positions by perm_mask [B, L, L] (True = may NOT attend) and target_mapping [B, P, L] (one-hot;
+    zero if the weight is zero), as the original and Hugging Face define them. Return the new batch."""
     rank, positions = batch["perm_rank"], batch["target_positions"]
     rows, length = rank.shape
     row, slot = np.nonzero(batch["target_weights"])
     mapping = np.zeros((rows, positions.shape[1], length), np.float32)
     mapping[row, slot, positions[row, slot]] = 1.0
-    # This is the query stream's mask: a target does not see itself, every other row sees itself.
+    # This is the query stream's mask: targets do not see themselves, all other rows do.
     key_rank: np.ndarray = 2 * rank.astype(np.int16 if length < 2**13 else np.int32)  # int16 halves bytes and time
     own_rank: np.ndarray = key_rank.copy()
     own_rank[row, positions[row, slot]] -= 1

@@ -1,4 +1,4 @@
-"""Open and read files of text from beginning to end, compressed or not, in memory that does not grow with the file."""
+"""Open and read text files, compressed or not, from beginning to end, with memory independent of the file size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from xlnet_jax.storage.reading import decode_json, demand_regular
 OPENERS: dict[str, Callable[[Any], Any]] = {
     ".gz": gzip.open,
     ".zst": zstd.open,
-    # lzma.open and bz2.open take a damaged stream behind another for the end of the file.
+    # lzma.open and bz2.open would take a damaged second stream for the end of the file.
     ".xz": lambda raw: io.BufferedReader(DecompressReader(raw, lzma.LZMADecompressor)),
     ".bz2": lambda raw: io.BufferedReader(DecompressReader(raw, bz2.BZ2Decompressor)),
 }
@@ -41,52 +41,52 @@ SHOWN_NAMES = 8  # fields or columns that a message lists
 OR_REPLACE = ", or read it with `corpus_errors` replace"
 
 Errors = Literal["strict", "replace"]
-"""Treatment of bytes that are not UTF-8: raise InputError with file and line, or read U+FFFD"""
+"""What to do with bytes that are not UTF-8: raise InputError with file and line, or read U+FFFD instead"""
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text file with a sentence or a paragraph a line; a blank line ends a document."""
+    """A text file with one sentence or paragraph per line. A blank line ends a document."""
 
     path: str
     errors: Errors
 
     def chunks(self) -> Iterator[str]:
-        """Yield chunks of lines. Raises InputError, with file and line, on bytes that are not text."""
+        """Yield chunks of lines. Raises InputError, with file and line, for bytes that are not text."""
         return (lines for _, lines in _blocks_of_lines(self.path, self.errors))
 
 
 @dataclass(frozen=True)
 class JsonLinesFile:
-    """A file with a JSON object a line; one field of the object is the text of a document."""
+    """A file with one JSON object per line. One field of the object is the text of a document."""
 
     path: str
     text_field: str
     errors: Errors
 
     def chunks(self) -> Iterator[str]:
-        """Yield chunks of lines. Raises InputError, with file and line, on a line that is no such object."""
+        """Yield chunks of lines. Raises InputError, with file and line, for a line that is not such an object."""
         return chunk_documents(text for _, text, _ in self.rows())
 
     def rows(self, id_field: str | None = None) -> Iterator[tuple[str, str, Any]]:
-        """Yield (file and line for messages, text, value of `id_field`) of every line that is not blank."""
+        """Yield (file and line for messages, text, value of `id_field`) for every non-blank line."""
         for number, line in numbered_lines(self.path, self.errors):
             if not line.strip():
                 continue
             where = f"text {self.path}: line {number}"
-            values = decode_json(line, where, wanted := "a document is one JSON object on one line")
+            values = decode_json(line, where, wanted := "each line must be one JSON object")
             if not isinstance(values, dict):
                 raise InputError(f"{where} is not a JSON object; {wanted}")
             _demand_fields(values, self.text_field, id_field, f"{where} has no field")
             text = values[self.text_field]
             if not isinstance(text, str | None):
-                raise InputError(f"{where}: its field {self.text_field!r} is not text but {reprlib.repr(text)}")
+                raise InputError(f"{where}: its field {self.text_field!r} must be text, not {reprlib.repr(text)}")
             yield where, whole(text or "", f"{where}: a document", self.errors), values.get(id_field)
 
 
 @dataclass(frozen=True)
 class ParquetFile:
-    """A Parquet table; one column is the text of a document."""
+    """A Parquet table. One column is the text of a document."""
 
     path: str
     text_field: str
@@ -97,7 +97,7 @@ class ParquetFile:
         return chunk_documents(text for _, text, _ in self.rows())
 
     def rows(self, id_field: str | None = None) -> Iterator[tuple[str, str, Any]]:
-        """Yield (file and row for messages, text, value of `id_field`) of every row."""
+        """Yield (file and row for messages, text, value of `id_field`) for every row."""
         import pyarrow as pa
 
         number = 0
@@ -115,10 +115,10 @@ class ParquetFile:
 
 
 def _demand_fields(there: Collection[str], text_field: str, id_field: str | None, lack: str) -> None:
-    """Raise InputError where one of the fields that are read is not there."""
-    for name, setting in ((text_field, "the one with the text by `text_field`"), (id_field, "the ids by `id_field`")):
+    """Raise InputError if a field that is read is missing."""
+    for name, setting in ((text_field, "the text field with `text_field`"), (id_field, "the id field with `id_field`")):
         if name is not None and name not in there:
-            shown = ", ".join(map(reprlib.repr, itertools.islice(there, SHOWN_NAMES))) or "none at all"
+            shown = ", ".join(map(reprlib.repr, itertools.islice(there, SHOWN_NAMES))) or "nothing"
             more = f" and {len(there) - SHOWN_NAMES} more" if len(there) > SHOWN_NAMES else ""
             raise InputError(f"{lack} {name!r}, only {shown}{more}: name {setting}")
 
@@ -132,7 +132,7 @@ def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _open_parquet(path: str) -> Iterator[Any]:
-    """Open a table. One on the web or in gs:// is copied to this machine while the body works."""
+    """Open a table. A table on the web or in gs:// is copied to a temporary file for the time of the body."""
     import pyarrow.parquet as pq
 
     with in_one_line(path), contextlib.ExitStack() as stack:
@@ -145,23 +145,25 @@ def _open_parquet(path: str) -> Iterator[Any]:
 
 
 def numbered_lines(path: str, errors: Errors | None = None) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, line without its end) of a UTF-8 file, without a byte-order mark and carriage returns.
+    """Yield (line number from 1, line) of a UTF-8 file, without line ends, byte-order mark and carriage returns.
 
-    errors: None = strict, where no setting says so. Raises InputError, with file and line, on bytes that are not text.
+    errors: None = strict, and the message does not mention the setting. Raises InputError, with file and line, for
+    bytes that are not text.
     """
     for first, lines in _blocks_of_lines(path, errors):
         yield from enumerate(lines.split("\n")[:-1], first)
 
 
 def read_text(path: str) -> str:
-    """Return the text of a UTF-8 file, without a byte-order mark. Raises InputError, with file and line."""
+    """Return the text of a UTF-8 file, without a byte-order mark. Raises InputError, with file and line, for bytes that
+    are not text."""
     with open_text(path) as file:
         return _decode(file.read().removeprefix(codecs.BOM_UTF8), 1, path, None)
 
 
 @contextlib.contextmanager
 def open_text(path: str) -> Iterator[IO[bytes]]:
-    """Open a file, decompressing it by the end of its name. Raises InputError if it cannot be read to the end."""
+    """Open a file, and decompress it if its extension says so. Raises InputError if it cannot be read to the end."""
     opener = OPENERS.get(os.path.splitext(file_name(path))[1].lower(), contextlib.nullcontext)
     with in_one_line(path), _open_raw(path) as raw, opener(raw) as file:
         yield file
@@ -176,7 +178,7 @@ def _open_raw(path: str) -> Any:
 
 
 def _blocks_of_lines(path: str, errors: Errors | None) -> Iterator[tuple[int, str]]:
-    """Yield (number of the first line, whole lines), about CHUNK_BYTES at a time."""
+    """Yield (number of the first line, text of whole lines), about CHUNK_BYTES at a time."""
     number = 1
     with open_text(path) as file:
         rest = file.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
@@ -187,43 +189,43 @@ def _blocks_of_lines(path: str, errors: Errors | None) -> Iterator[tuple[int, st
                 number += lines.count(b"\n") + 1
             elif len(rest) > MAX_LINE_BYTES:
                 raise InputError(
-                    f"text {path}: line {number} is longer than {MAX_LINE_BYTES >> 20} MB; a line is a sentence or a "
-                    "paragraph: break it up, or name a file of text"
+                    f"text {path}: line {number} is longer than {MAX_LINE_BYTES >> 20} MB; a line should be a sentence "
+                    "or a paragraph: split it, or name a text file"
                 )
         if rest:
             yield number, _decode(rest + b"\n", number, path, errors)
 
 
 def _decode(lines: bytes, number: int, path: str, errors: Errors | None) -> str:
-    """Decode lines from UTF-8, and their ends to newlines. number: of the first, for messages."""
+    """Decode UTF-8 lines, with newlines as line ends. number: number of the first line, for messages."""
     try:
         text = lines.decode("utf-8", errors or "strict")
     except UnicodeDecodeError as error:
         number += lines.count(b"\n", 0, error.start)
         raise InputError(
-            f"text {path}: line {number} is not UTF-8 (0x{lines[error.start]:02x}); convert the file, as by iconv -f "
-            f"CP1252 -t UTF-8{OR_REPLACE if errors else ''}"
+            f"text {path}: line {number} is not UTF-8 (0x{lines[error.start]:02x}); convert the file, as with "
+            f"iconv -f CP1252 -t UTF-8{OR_REPLACE if errors else ''}"
         ) from None
     if "\0" in text:
         number += lines.count(b"\n", 0, lines.index(0))
         raise InputError(
-            f"text {path}: line {number} has a zero byte, so this is UTF-16 or binary, and not UTF-8 text; convert the "
-            "file, or name another"
+            f"text {path}: line {number} has a zero byte: the file is UTF-16 or binary, not UTF-8 text; convert it, "
+            "or name another file"
         )
     return text.replace("\r\n", "\n")
 
 
 def decode_document(document: bytes | None, where: str, errors: Errors) -> str:
-    """Decode a document from UTF-8. Raises InputError on other bytes if `errors` is strict."""
+    """Decode a UTF-8 document. Raises InputError for other bytes if `errors` is strict."""
     try:
         return (document or b"").decode("utf-8", errors)
     except UnicodeDecodeError as error:
         byte = f"0x{error.object[error.start]:02x}"
-        raise InputError(f"{where}: a document is not UTF-8 ({byte}); mend it{OR_REPLACE}") from None
+        raise InputError(f"{where}: a document is not UTF-8 ({byte}); fix it{OR_REPLACE}") from None
 
 
 def chunk_documents(documents: Iterable[str]) -> Iterator[str]:
-    """Turn documents into chunks of lines: drop the blank lines inside a document, and put one after it."""
+    """Turn documents into chunks of lines: drop the blank lines inside each document, and add one after it."""
     parts: list[str] = []
     size = 0
     for document in documents:
@@ -238,16 +240,18 @@ def chunk_documents(documents: Iterable[str]) -> Iterator[str]:
 
 
 def whole(text: str, where: str, errors: Errors | None = None) -> str:
-    r"""Return the text, or raise InputError or replace ("replace") where it has half a character.
+    r"""Return the text. If it has half a character, raise InputError, or replace it if `errors` is "replace".
 
-    JSON can escape a lone surrogate (\ud83d), which UTF-8 cannot encode. where: for the message. errors: as in
-    `numbered_lines`.
+    Half a character is a lone surrogate, which JSON can escape (\ud83d) but UTF-8 cannot encode. where: location for
+    the message. errors: as in `numbered_lines`.
     """
     try:
         text.encode()
     except UnicodeEncodeError as error:
         if errors != "replace":
             half = f"\\u{ord(text[error.start]):04x}"
-            raise InputError(f"{where} holds half a character, {half}; mend it{OR_REPLACE if errors else ''}") from None
+            raise InputError(
+                f"{where} contains half a character, {half}; fix it{OR_REPLACE if errors else ''}"
+            ) from None
         return text.encode(errors="replace").decode()
     return text

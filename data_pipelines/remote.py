@@ -1,5 +1,6 @@
-"""Find and open text behind URLs, https://, s3://, hf:// and whatever else fsspec knows, and find the Parquet files of
-datasets of the Hugging Face Hub, hf:NAME/CONFIG:SPLIT, whose code is never run. TensorFlow reads gs://, through epath.
+"""Find and open text behind URLs (https://, s3://, hf:// and other schemes of fsspec), and find the Parquet files of
+Hugging Face Hub datasets (hf:NAME/CONFIG:SPLIT). Code of a dataset is never run. gs:// is read by TensorFlow, through
+epath.
 """
 
 from __future__ import annotations
@@ -18,38 +19,38 @@ from urllib.parse import unquote, urlsplit
 from xlnet_jax.errors import RESTART, InputError, first_line
 
 HUB, HUB_FILES = "hf:", "hf://"
-SILENCE = 60  # seconds without a byte after which a connection to a web server counts as broken
-BLOCK_BYTES = 2**23  # fetched in one request, except from a web server
+SILENCE = 60  # seconds without a byte until a connection to a web server counts as broken
+BLOCK_BYTES = 2**23  # per request, except from web servers
 VERSIONS = ("ETag", "etag", "blob_id", "md5", "Content-MD5", "Last-Modified", "LastModified", "mtime")
 EXTRAS = {"http": "https", "https": "https", "s3": "s3", "s3a": "s3", "hf": "hub"}
 LOGIN = {
     "s3": ": set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; for a public bucket FSSPEC_S3_ANON=true",
     "hf": ": log in with `hf auth login`, or set HF_TOKEN; accept the terms of a gated dataset on its page",
 }
-# Exception classes by name, as their libraries may not be installed, and HTTP statuses.
+# Names of exception classes, whose libraries may not be installed, and HTTP statuses.
 REFUSED = {"PermissionError", "RepositoryNotFoundError", "NoCredentialsError", "ProfileNotFound", 401, 403}
 BUSY = {
     "ConnectionError", "TimeoutError", "gaierror", "IncompleteRead", "ClientConnectionError", "ClientPayloadError",
     "HTTPClientError", "TransportError", "UnavailableError", "DeadlineExceededError", 408, 425, 429, 500, 502, 503, 504,
 }  # fmt: skip
-CONVERTED = "refs/convert/parquet"  # branch with the Parquet files that the Hub makes of a dataset in another format
-DEFAULT, ALL = "default", "train"  # the configuration and the split of files that name none
+CONVERTED = "refs/convert/parquet"  # branch with the Parquet files that the Hub creates for datasets in other formats
+DEFAULT, ALL = "default", "train"  # configuration and split of files whose names give none
 WORDS = {"train": "train|training", "validation": "validation|valid|dev|val", "test": "test|testing|eval|evaluation"}
 
 
 class Unreachable(InputError):
-    """Failure of a network or a server that may pass: one line, and the exit code after which launchers continue."""
+    """Temporary failure of a network or server. After its exit code, launchers run the command again."""
 
     exit_code = RESTART
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file behind a URL, as it was when it was listed."""
+    """A file behind a URL, at the time it was listed."""
 
     url: str
-    size: int | None  # bytes; None = the server does not say
-    version: str | None  # ETag, hash or time of change: the same value means the same bytes; None = unknown
+    size: int | None  # bytes; None = unknown
+    version: str | None  # ETag, hash or modification time; the same value means the same bytes; None = unknown
 
 
 def is_remote(name: str) -> bool:
@@ -58,12 +59,12 @@ def is_remote(name: str) -> bool:
 
 
 def on_web(url: str) -> bool:
-    """Return True for https://… and http://…, behind which there are files and no folders."""
+    """Return True for https://… and http://…, which name files, never folders."""
     return url.lower().startswith(("https://", "http://"))
 
 
 def file_name(path: str) -> str:
-    """Return the last part of a path or URL, without the query of a web address: it says how the file is read."""
+    """Return the last part of a path or URL, without the query of a web address. Its extension gives the format."""
     if on_web(path):
         path = unquote(urlsplit(path).path)
     return path.rstrip("/").rpartition("/")[2]
@@ -71,8 +72,8 @@ def file_name(path: str) -> str:
 
 @contextlib.contextmanager
 def in_one_line(name: str) -> Iterator[None]:
-    """Turn whatever a library raises while a text is found or read into an InputError of one line; into Unreachable
-    where it may pass by itself."""
+    """Turn any exception of a library that finds or reads text into an InputError of one line, or into Unreachable if
+    the failure may be temporary."""
     try:
         yield
     except InputError:
@@ -89,14 +90,14 @@ def in_one_line(name: str) -> Iterator[None]:
         if "ImportError" in found and scheme in EXTRAS:
             message = f"reading it needs a package that is not installed: pip install 'xlnet_jax[{EXTRAS[scheme]}]'"
         elif found & REFUSED:
-            message = f"not there, or you may not read it ({why}){LOGIN.get(scheme, '')}"
+            message = f"it does not exist, or you have no permission to read it ({why}){LOGIN.get(scheme, '')}"
         elif found & BUSY and not is_unknown_host:
-            message = f"the network or the server fails ({why}); the same command goes on later"
+            message = f"the network or the server failed ({why}); run the same command again to continue"
             raise Unreachable(f"text {name}: {message}") from None
         elif found & {"FileNotFoundError", 404, 410}:
             message = f"no such file, commit or host ({why})"
         else:
-            message = f"it cannot be read, or is damaged ({why})"
+            message = f"it cannot be read or is damaged ({why})"
         raise InputError(f"text {name}: {message}") from None
 
 
@@ -109,15 +110,15 @@ def _http_status(error: Any) -> int | None:
 
 
 def find(name: str) -> list[RemoteFile]:
-    """Return the files that a URL stands for, sorted: a file, those below a folder at any depth, or those that match a
-    glob (`**` descends). A web address stands for one file. Files of the Hub are at the commit of this moment.
+    """Return the files of a URL, sorted: one file, the files in a folder at any depth, or the files that match a glob
+    (`**` matches any depth). A web address is one file. Files on the Hub are pinned to the current commit.
 
-    Raises InputError where there are none or a web page is there, and Unreachable where a network fails.
+    Raises InputError if there are none or if the URL is a web page, and Unreachable if the network fails.
     """
     with in_one_line(name):
         system, url = _filesystem(name), name
         where: Any = system.resolve_path(name) if name.startswith(HUB_FILES) else None
-        if hasattr(where, "repo_id"):  # no bucket, which has no commits
+        if hasattr(where, "repo_id"):  # a repository: buckets have no commits
             commit = system._api.repo_info(where.repo_id, repo_type=where.repo_type, revision=where.revision).sha
             url = f"{HUB_FILES}{where.root.partition('@')[0]}@{commit}/{where.path_in_repo}".rstrip("/")
         try:
@@ -128,17 +129,17 @@ def find(name: str) -> list[RemoteFile]:
                 raise
             found = system.glob(url, detail=True)
         if any(info.get("mimetype") == "text/html" for info in found.values()) and ".htm" not in file_name(name):
-            raise InputError(f"text {name}: a web page; give the address of the file itself, often called raw")
+            raise InputError(f"text {name}: this is a web page; give the address of the file itself, often called raw")
         files = []
         for path, info in sorted(found.items()):
-            if info["type"] == "file" and not path.endswith("/"):  # S3 keeps an empty object in place of a folder
+            if info["type"] == "file" and not path.endswith("/"):  # S3 represents a folder by an empty object
                 version = next((str(info[key]) for key in VERSIONS if info.get(key)), None)
                 files.append(RemoteFile(system.unstrip_protocol(path), info.get("size"), version))
         return files
 
 
 def open_file(url: str) -> Any:
-    """Open a file for reading: without `seek` on the web, where one response holds it."""
+    """Open a file for reading. Files on the web have no `seek`, as they are read from one response."""
     return _filesystem(url).open(url, "rb", block_size=0 if on_web(url) else BLOCK_BYTES)
 
 
@@ -151,15 +152,15 @@ def _filesystem(url: str) -> Any:
 
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
         options["client_kwargs"] = {"timeout": timeout, "trust_env": True}
-        options["headers"] = {"Accept-Encoding": "identity"}  # the name of a file says how it is compressed
+        options["headers"] = {"Accept-Encoding": "identity"}  # compression is given by the file name
     return fsspec.filesystem(url.partition("://")[0].lower(), **options)
 
 
 def find_dataset(name: str, split: str) -> list[RemoteFile]:
-    """Return the files of a split of a dataset, all at one commit, which their URLs hold.
+    """Return the files of a dataset's split. Their URLs contain the commit, the same for all.
 
-    name: hf:NAME, hf:NAME/CONFIG or hf:NAME@COMMIT/CONFIG, with :SPLIT or without. split: of a name that has none.
-    Raises InputError where there is no such dataset, configuration or split; Unreachable where the network fails.
+    name: hf:NAME, hf:NAME/CONFIG or hf:NAME@COMMIT/CONFIG, with or without :SPLIT. split: used if the name has none.
+    Raises InputError if there is no such dataset, configuration or split, and Unreachable if the network fails.
     """
     path, _, wanted = name.removeprefix(HUB).partition(":")
     repository, _, rest = path.partition("@")
@@ -172,7 +173,7 @@ def find_dataset(name: str, split: str) -> list[RemoteFile]:
         try:
             info = HfApi().dataset_info("/".join(parts[:2]), revision=revision or None, files_metadata=True)
             config = config or "/".join(parts[2:])
-        except errors.RepositoryNotFoundError:  # a dataset without an owner, and its configuration
+        except errors.RepositoryNotFoundError:  # the name is a dataset without an owner, and a configuration
             info = HfApi().dataset_info(parts[0], revision=revision or None, files_metadata=True)
             config = config or "/".join(parts[1:])
         configs = divide(info)
@@ -185,15 +186,15 @@ def find_dataset(name: str, split: str) -> list[RemoteFile]:
     if (wanted := wanted or split) not in splits:
         lack = f"split {wanted} in its configuration {config}" if splits else f"configuration {config}"
         there = ", ".join(list(splits or configs)[:20]) or "nothing in Parquet"
-        raise InputError(f"text {name}: there is no {lack}, only {there}; name one as {HUB}{info.id}/CONFIG:SPLIT")
+        raise InputError(f"text {name}: it has no {lack}, only {there}; use the form {HUB}{info.id}/CONFIG:SPLIT")
     files = {file.rfilename: file for file in info.siblings}
     root = f"{HUB_FILES}datasets/{info.id}@{info.sha}"
     return [RemoteFile(f"{root}/{path}", files[path].size, files[path].blob_id) for path in splits[wanted]]
 
 
 def divide(info: Any) -> dict[str, dict[str, list[str]]]:
-    """Return {configuration: {split: paths}} of a dataset, by the field `configs` of its card, or by the names of its
-    files. A configuration with other than Parquet is left out. info: its DatasetInfo."""
+    """Return {configuration: {split: paths}} of a dataset, from the `configs` field of its card or from its file names.
+    Configurations with other formats than Parquet are skipped. info: the dataset's DatasetInfo."""
     from fsspec.utils import glob_translate
 
     paths = sorted(file.rfilename for file in info.siblings)
@@ -215,8 +216,8 @@ def divide(info: Any) -> dict[str, dict[str, list[str]]]:
 
 
 def _name_of(path: str) -> tuple[str, str]:
-    """Return the configuration and the split of a file that only its name describes."""
-    if converted := re.fullmatch(r"([^/]+)/([^/]+)/\d{4,}\.parquet", path):  # as the Hub names those that it makes
+    """Return the configuration and the split of a file, from its name alone."""
+    if converted := re.fullmatch(r"([^/]+)/([^/]+)/\d{4,}\.parquet", path):  # the names of files that the Hub creates
         return converted[1], converted[2]
     named = (split for split, words in WORDS.items() if re.search(rf"(^|[-._ 0-9/])({words})([-._ 0-9/]|$)", path))
     return DEFAULT, next(named, ALL)

@@ -1,7 +1,7 @@
-"""Find the text that a run names, and read it by lines or text by text: files, globs, folders, datasets; on disk, in
-the cloud, on the web, on the Hub.
+"""Find text by name, and read it line by line or text by text: files, globs, folders and datasets, on disk, in the
+cloud, on the web and on the Hub.
 
-A name stands for *units*: files or slices of a dataset. `readers` or `tfds_text` reads each unit by itself.
+A name refers to *units*: files or slices of a dataset. `readers` or `tfds_text` reads each unit separately.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ Unit = TextFile | JsonLinesFile | ParquetFile | DatasetSlice
 
 @dataclass(frozen=True)
 class Source:
-    """The text that one name stands for."""
+    """The text behind one name."""
 
-    name: str  # short, fit for a file name
+    name: str  # short, usable as a file name
     given: str  # as the user wrote it
     units: tuple[Unit, ...]  # in reading order
-    remote: tuple[RemoteFile, ...] = ()  # what its server says of each unit, of a text behind a URL
+    remote: tuple[RemoteFile, ...] = ()  # for text behind a URL: the server's data about each unit
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextSourceSettings:
-    """Settings of every command that reads text: how named texts are read."""
+    """Settings of all commands that read text."""
 
     text_field: str = "text"
-    """field that holds the text in JSON, Parquet, TFDS and on the Hub"""
+    """name of the text field in JSON, Parquet, TFDS and Hub datasets"""
     tfds_data_dir: str | None = None
     """folder of prepared TFDS datasets; None = TFDS's default"""
     corpus_errors: Errors = "strict"
-    """bytes that are not UTF-8: stop and say where, or read U+FFFD"""
+    """bytes that are not UTF-8: stop with an error that names the line (strict), or read U+FFFD instead (replace)"""
 
     def find(self, names: Sequence[str], split: str = "train") -> list[Source]:
-        """Return the sources that files, globs, folders, URLs, tfds:NAME or hf:NAME stand for; `split`: of a dataset.
+        """Return the sources of files, globs, folders, URLs, tfds:NAME and hf:NAME. split: default split of a dataset.
 
-        Raises InputError where a name stands for nothing.
+        Raises InputError if nothing is found for a name.
         """
         return find(names, self.text_field, self.tfds_data_dir, split, self.corpus_errors)
 
@@ -80,25 +80,24 @@ def find(
     split: str = "train",
     errors: Errors = "strict",
 ) -> list[Source]:
-    """Find the sources that these names stand for: a file, a glob (`**` descends, on disk), a folder, `tfds:NAME`.
+    """Find the sources with these names: files, globs (`**` matches any depth, on disk only), folders, `tfds:NAME`.
 
-    The end of a file's name says how it is read: .jsonl, .ndjson and .json as an object a line, .parquet as a table,
-    anything else as text; .gz, .xz, .zst or .bz2 may follow. A folder stands for its .txt, JSON and Parquet files at
-    any depth or, if it has none, for all its files, without hidden ones. Links are followed, and each file is read
-    once. A folder that TFDS prepared stands for its dataset. Files and folders may lie on disk, in gs://, s3:// or
-    hf://, and files on the web (https://).
-    `hf:NAME/CONFIG:SPLIT` is a dataset of the Hugging Face Hub (`remote.find_dataset`).
+    A file's extension gives its format: .jsonl, .ndjson and .json are one object per line, .parquet is a table, and
+    everything else is text. .gz, .xz, .zst or .bz2 may follow. A folder means its .txt, JSON and Parquet files at any
+    depth or, if there are none, all its files except hidden ones. Links are followed, and each file is read once. A
+    folder prepared by TFDS means its dataset. Files and folders can be on disk, in gs://, s3:// or hf://, and files
+    also on the web (https://). `hf:NAME/CONFIG:SPLIT` is a dataset on the Hugging Face Hub (`remote.find_dataset`).
 
-    text_field: field with the text of a document in JSON, Parquet, TFDS and on the Hub. tfds_data_dir: folder of
-    prepared TFDS datasets; None = TFDS's default. split: split of datasets whose name has none, unlike
-    tfds:c4/en[validation] and hf:wikitext/wikitext-2-raw-v1:validation. errors: for bytes that are not UTF-8.
+    text_field: field with the text of a document in JSON, Parquet, TFDS and Hub datasets. tfds_data_dir: folder of
+    prepared TFDS datasets; None = TFDS's default. split: split of datasets named without one (with one:
+    tfds:c4/en[validation], hf:wikitext/wikitext-2-raw-v1:validation). errors: for bytes that are not UTF-8.
 
-    Raises InputError if a name stands for nothing, and Unreachable where a network fails.
+    Raises InputError if nothing is found for a name, and Unreachable if the network fails.
     """
     found = []
     for name in names:
         if not name:
-            raise InputError(f"a text has an empty name; {WANTED}")
+            raise InputError(f"the name of a text is empty; {WANTED}")
         listed: list[RemoteFile] = []
         paths: list[str] = []
         dataset = name.removeprefix(TFDS) if name.startswith(TFDS) else None
@@ -143,21 +142,21 @@ def describe(name: str) -> str:
 
 
 def demand_distinct(train: Sequence[Source], validation: Sequence[Source] = ()) -> None:
-    """Raise InputError where two sources share a file, whatever links lead to it, or a slice of a dataset."""
+    """Raise InputError if two sources share a file, even through links, or a slice of a dataset."""
     seen: dict[str, Source] = {}
     for source in (*train, *validation):
         for unit in source.units:
             other = seen.setdefault(_place(unit.path), source)
             if other is not source:
                 raise InputError(
-                    f"text {source.given}: {unit.path} is in text {other.given} too; leave it out of one of the two"
+                    f"text {source.given}: {unit.path} is also in text {other.given}; remove it from one of them"
                 )
 
 
 def read_lines(sources: Sequence[Source]) -> Iterator[str]:
-    """Yield the lines of the documents, stripped and not empty, and DOCUMENT_END once after each document.
+    """Yield the non-empty lines of the documents, stripped, and DOCUMENT_END after each document.
 
-    Raises InputError if the sources hold no text at all, and as `Errors` says.
+    Raises InputError if the sources have no text, and for invalid bytes as `Errors` says.
     """
     any_text = False
     for source in sources:
@@ -178,13 +177,13 @@ def read_lines(sources: Sequence[Source]) -> Iterator[str]:
 
 
 def survey(sources: Sequence[Source]) -> Survey:
-    """Return what decides the normalisation of a text: counts of `sample_lines`. Raises InputError on bytes that are
-    not text."""
+    """Return the counts of `sample_lines`, which decide the normalization of a text. Raises InputError for bytes that
+    are not text."""
     return Survey.of(sample_lines(sources))
 
 
 def sample_lines(sources: Sequence[Source]) -> Iterator[str]:
-    """Return SAMPLE_LINES lines, from the beginnings of up to SAMPLED_FILES files or slices all over the sources."""
+    """Return SAMPLE_LINES lines, from the beginnings of up to SAMPLED_FILES files or slices across the sources."""
     units = [unit for source in sources for unit in source.units]
     chosen = units[:: -(-len(units) // SAMPLED_FILES) or 1]
 
@@ -196,7 +195,7 @@ def sample_lines(sources: Sequence[Source]) -> Iterator[str]:
 
 
 def choose_normalization(sources: Sequence[Source]) -> Normalization:
-    """Return the normalisation that suits a text, and print it with its reason. Raises InputError as `survey`."""
+    """Choose the normalization for a text, and print it with the reason. Raises InputError as `survey` does."""
     found = survey(sources)
     print(f"chosen      normalization {found.normalization}, {found.reason}")
     return found.normalization
@@ -204,19 +203,19 @@ def choose_normalization(sources: Sequence[Source]) -> Normalization:
 
 def no_text(sources: Sequence[Source]) -> InputError:
     """Return the error for sources without text."""
-    return InputError(f"text {name_of(sources)}: there is no text in it, only blank lines or nothing at all")
+    return InputError(f"text {name_of(sources)}: no text in it: it is empty or has only blank lines")
 
 
 def name_of(sources: Sequence[Source]) -> str:
-    """Return the words for these sources in a message."""
+    """Return the name of these sources for a message."""
     return sources[0].given if len(sources) == 1 else f"{sources[0].given} and {len(sources) - 1} more"
 
 
-# ---- texts one by one, for commands that write one result a text ----------------------------------------------------
+# ---- texts one by one, for commands with one result per text --------------------------------------------------------
 
 
 class TextRecord(NamedTuple):
-    """One text, with its place and its id."""
+    """One text, with its location and id."""
 
     text: str
     where: str  # file and line or row, for messages
@@ -224,11 +223,11 @@ class TextRecord(NamedTuple):
 
 
 def read_texts(sources: Sequence[Source], unit: TextUnit, id_field: str | None = None) -> Iterator[TextRecord]:
-    """Yield the texts of these sources in order; one at a time is in memory.
+    """Yield the texts of these sources in order, with one at a time in memory.
 
-    unit: in text files, line = every line that is not blank is a text, document = the lines up to a blank one, joined
-    by spaces, are a text. An object of JSON Lines or a row of Parquet is always one text. id_field: the field with its
-    id, a string or a whole number.
+    unit: what counts as one text in a text file: line = each non-blank line, document = the lines up to a blank line,
+    joined by spaces. A JSON Lines object or a Parquet row is always one text. id_field: field with the text's id, a
+    string or an integer.
 
     Raises InputError, with file and line or row, if a text is empty or a field is missing.
     """
@@ -236,7 +235,7 @@ def read_texts(sources: Sequence[Source], unit: TextUnit, id_field: str | None =
         for part in source.units:
             for record in _texts(part, unit, id_field):
                 if not record.text:
-                    raise InputError(f"{record.where} is empty: leave it out")
+                    raise InputError(f"{record.where} is empty: remove it")
                 yield record
 
 
@@ -248,7 +247,7 @@ def _texts(part: Unit, unit: TextUnit, id_field: str | None) -> Iterator[TextRec
             yield TextRecord(text.strip(), where, value)
         return
     if id_field is not None:
-        raise InputError(f"`id_field` {id_field}: only JSON Lines and Parquet have fields, and the text is neither")
+        raise InputError(f"`id_field` {id_field}: works only with JSON Lines and Parquet")
     one_a_line = unit == "line" and isinstance(part, TextFile)
     lines = (line.strip() for chunk in part.chunks() for line in chunk.split("\n")[:-1])
     document: list[str] = []
@@ -264,7 +263,7 @@ def _texts(part: Unit, unit: TextUnit, id_field: str | None) -> Iterator[TextRec
 def first_pieces(lines: Iterator[str], tokenizer: Tokenizer, count: int) -> np.ndarray:
     """Return the first token ids of a text, at most `count`, with <eod> after each document: int32 [E].
 
-    lines: as `sources.read_lines` yields them.
+    lines: from `sources.read_lines`.
     """
     found = [np.zeros(0, np.int32)]
     while sum(map(len, found)) < count and (chunk := list(itertools.islice(lines, LINES_AT_ONCE))):
@@ -273,7 +272,7 @@ def first_pieces(lines: Iterator[str], tokenizer: Tokenizer, count: int) -> np.n
     return np.concatenate(found)[:count]
 
 
-# ---- what a name stands for -----------------------------------------------------------------------------------------
+# ---- what a name refers to ------------------------------------------------------------------------------------------
 
 
 def _reader(path: str, text_field: str, errors: Errors) -> Unit:
@@ -284,7 +283,7 @@ def _reader(path: str, text_field: str, errors: Errors) -> Unit:
 
 
 def kind_of(path: epath.PathLike) -> str:
-    """Return the extension of a file name, in lower case and without that of a compression: .txt, .jsonl, …"""
+    """Return the extension of a file name, in lower case, ignoring a compression suffix: .txt, .jsonl, …"""
     name = file_name(os.fspath(path)).lower()
     for end in COMPRESSED:
         name = name.removesuffix(end)
@@ -292,34 +291,34 @@ def kind_of(path: epath.PathLike) -> str:
 
 
 def _local_files(name: str) -> tuple[str | None, list[str]]:
-    """Return the folder of the one TFDS dataset inside a folder, at any depth, or None and the files that a file name,
-    a glob or a folder stands for, sorted. In a folder, links are followed, and hidden files are left out."""
+    """Return (folder of the TFDS dataset, []) if the name is a folder with one TFDS dataset at any depth, else (None,
+    sorted files) for a file name, a glob or a folder. In a folder, links are followed and hidden files skipped."""
     path = epath.Path(name).expanduser()
     if path.is_dir():
         folders = list(_walk(path))
         datasets = sorted(folder for folder, files in folders if DATASET_INFO in files)
         if len(datasets) > 1:
-            raise InputError(f"text {name}: it holds several TFDS datasets, such as {datasets[0]}; name one")
+            raise InputError(f"text {name}: it contains several TFDS datasets, such as {datasets[0]}; name one of them")
         if datasets:
             return str(datasets[0]), []
         there = [folder / file for folder, files in folders for file in files]
         texts = list(filter(_is_text, there))
         if texts and len(texts) < len(there):
             tell(
-                f"text {name}: {len(there) - len(texts):,} of its {len(there):,} files are left out, as their names "
-                "are not those of texts; a glob in quotes names others"
+                f"text {name}: skipped {len(there) - len(texts):,} of {len(there):,} files, whose extensions are not "
+                "those of text; to read them, name them with a glob in quotes"
             )
         found = _once(texts or there)
     else:
         found = [path] if path.exists() else match_glob(path)
     if not found:
-        raise InputError(f"text {name}: no such file or folder, or nothing in it; {WANTED}")
+        raise InputError(f"text {name}: no such file or folder, or it is empty; {WANTED}")
     return None, list(map(str, found))
 
 
 def _walk(top: epath.Path) -> Iterator[tuple[epath.Path, list[str]]]:
-    """Yield the folders at any depth, each once whatever links lead to it, and the names of their files: without hidden
-    ones and without corpora that `prepare` made. Raises OSError for a folder that cannot be read."""
+    """Yield the folders at any depth and the names of their files. Each folder comes once, even if several links lead
+    to it. Hidden files and prepared corpora are skipped. Raises OSError for a folder that cannot be read."""
 
     def refuse(error: OSError) -> None:
         raise error
@@ -337,7 +336,7 @@ def _walk(top: epath.Path) -> Iterator[tuple[epath.Path, list[str]]]:
 
 
 def _place(path: epath.PathLike) -> str:
-    """Return the one path of a file or folder on a disk, whatever links lead to it; a URL as it is."""
+    """Return the path of a local file or folder with all links resolved; a URL unchanged."""
     return str(path) if "://" in str(path) else os.path.realpath(path)
 
 
@@ -348,12 +347,12 @@ def _once(files: Sequence[epath.Path]) -> list[epath.Path]:
 
 
 def match_glob(pattern: epath.Path) -> list[epath.Path]:
-    """Return the files that a glob stands for, each by one path, sorted; `**` descends, on disk."""
+    """Return the files that match a glob, sorted, each once. `**` matches any depth, on disk only."""
     if not in_bucket(pattern):
         found = (file for file in glob.glob(str(pattern), recursive=True) if not os.path.isdir(file))
         return _once(list(map(epath.Path, found)))
     if "**" in pattern.parts:
-        raise InputError(f"text {pattern}: ** descends on disk only; name the folder, which stands for all its files")
+        raise InputError(f"text {pattern}: ** works only on disk; name the folder instead, to read all files in it")
     base = pattern
     while glob.has_magic(str(base)):
         base = base.parent
@@ -361,14 +360,12 @@ def match_glob(pattern: epath.Path) -> list[epath.Path]:
 
 
 def _remote_files(name: str) -> list[RemoteFile]:
-    """Return the files behind a URL, sorted, as `_local_files` does of a folder on disk."""
+    """Return the files behind a URL, sorted, like `_local_files` for a folder on disk."""
     found = [file for file in remote.find(name) if not file_name(file.url).startswith(".")]
     if {MANIFEST_FILE, DATASET_INFO} & {file_name(file.url) for file in found}:
-        raise InputError(
-            f"text {name}: a prepared corpus or a TFDS dataset, which are read on a disk or in gs://; copy it there"
-        )
+        raise InputError(f"text {name}: a prepared corpus or TFDS dataset must be on disk or in gs://; copy it there")
     if not found:
-        raise InputError(f"text {name}: no files are there; {WANTED}")
+        raise InputError(f"text {name}: no files found; {WANTED}")
     texts = [file for file in found if _is_text(file.url)]
     return found if glob.has_magic(name) else texts or found
 

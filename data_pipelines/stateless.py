@@ -1,8 +1,8 @@
 """Draw random numbers as a pure function of (seed, purpose, step, row), with no generator state to save or restore.
 
-Philox is a counter-based generator: its output at a counter does not depend on earlier output. A row owns the counters
-[row * counters_per_row, (row + 1) * counters_per_row), so a range of rows that is drawn alone equals the same rows of
-the global batch. Only `random_raw` is used: NumPy guarantees its bits across versions and machines.
+Philox is a counter-based generator: its output at a counter does not depend on earlier output. A row uses the counters
+[row * counters_per_row, (row + 1) * counters_per_row), so drawing a range of rows alone gives the same numbers as
+drawing the global batch. Only `random_raw` is used, as NumPy guarantees its bits across versions and machines.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ WORDS_PER_COUNTER = 4  # a Philox4x64 counter yields four 64-bit words
 
 
 class Purpose(IntEnum):
-    """Independent streams of random numbers. Add new ones at the end, so that the others keep their numbers."""
+    """Independent streams of random numbers. Never renumber them: add new ones at the end."""
 
     VISIT = 1
     CUTS = 2
@@ -33,7 +33,7 @@ class Purpose(IntEnum):
 
 
 def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.ndarray, width: int) -> np.ndarray:
-    """Draw float64 [len(rows), width], uniform in [0, 1). Consecutive rows are drawn in one call of the generator."""
+    """Draw float64 [len(rows), width], uniform in [0, 1). One call of the generator draws a run of consecutive rows."""
     rows = np.asarray(rows)
     counters_per_row = -(-width // WORDS_PER_COUNTER)
     key = np.array([seed % 2**64, purpose], np.uint64)
@@ -55,9 +55,9 @@ def choice(uniform: np.ndarray, size: np.ndarray | int) -> np.ndarray:
 def smallest_first(uniform: np.ndarray, count: int | None = None) -> np.ndarray:
     """Return the indices of each row's numbers in ascending order, or of its `count` smallest numbers in any order.
 
-    uniform: [B, n], in [-1, 1); numbers that agree in their first 62 - log2 n bits are ordered by index. Returns int64
-    [B, n] or [B, count]. Each index is packed into the low bits of its number before sorting: this is several times
-    quicker than argsort, and no tie is left to the sorting algorithm of the machine.
+    uniform: [B, n], in [-1, 1). Returns int64 [B, n] or [B, count]. Each index is packed into the low bits of its
+    number before sorting, which is several times faster than argsort. Numbers that agree in their first 62 - log2 n
+    bits are ordered by index, so ties do not depend on the machine's sorting algorithm.
     """
     bits = max(1, int(uniform.shape[1] - 1).bit_length())
     keys = np.floor(np.ldexp(uniform, min(53, 62 - bits))).astype(np.int64) << bits

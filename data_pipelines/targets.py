@@ -1,13 +1,13 @@
 """Targets of a window: drawn in spans, as whole words, or piece by piece.
 
-The reused and the new part of a window have a goal each. Without a goal, the expected share of targets is that of spans
-with their context: mask_beta / (mask_alpha + mask_beta) of the text.
+The reused part and the new part of a window each have a goal, their number of targets. Without a goal, a share of
+mask_beta / (mask_alpha + mask_beta) of the text is targets, in expectation.
 
 Spans are n-grams inside their context (paper, section 2.5; `_sample_mask` of data_utils.py). From left to right: draw a
-length n with weight 1/n, place the span at the first word start after a random share of its n * mask_alpha / mask_beta
-tokens of context, and continue after the rest of the context. Where the spans fall short of the goal, single random
-tokens top them up; without a goal the spans continue to the end of the text. A span counts pieces, as for the released
-models, or words; its context counts tokens in both cases.
+length n with weight 1/n, skip a random share of the span's n * mask_alpha / mask_beta tokens of context, place the span
+at the next word start, and skip the rest of the context. If the spans fall short of the goal, single random tokens are
+added. Without a goal, the spans continue to the end of the text. The length of a span counts pieces, as for the
+released models, or words. Its context always counts tokens.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ NEVER = np.nextafter(1.0, 0.0)  # largest possible draw
 
 
 def goals(data: DataConfig) -> tuple[int | None, int | None]:
-    """Return the number of targets of the reused and of the new part; None = no goal."""
+    """Return the number of targets of the reused part and of the new part; None = no goal."""
     if data.num_predict is None:
         return None, None
     if data.reuse_len == 0:
@@ -31,9 +31,11 @@ def goals(data: DataConfig) -> tuple[int | None, int | None]:
 def draw_targets(
     is_word_start: np.ndarray, candidates: np.ndarray, is_reversed: np.ndarray, draw: Draw, data: DataConfig
 ) -> np.ndarray:
-    """Return bool [B, L]: the targets of whole windows, drawn separately in the reused and in the new part.
-    is_word_start and candidates (tokens that may be targets): bool [B, L], in the rows' reading order; is_reversed:
-    bool [B]."""
+    """Return bool [B, L]: the targets of whole windows, drawn separately for the reused part and the new part.
+
+    is_word_start, candidates (tokens that may be targets): bool [B, L], in the rows' reading order. is_reversed: bool
+    [B].
+    """
     drawn = np.zeros_like(candidates)
     begins = word_begins(is_word_start, candidates, is_reversed)
     if data.targets == "words" and 0 < data.reuse_len < data.seq_len:
@@ -55,14 +57,12 @@ def draw_targets(
 
 
 def draws_needed(length: int, data: DataConfig) -> int:
-    """Return the number of uniforms that one row of `sample_spans` takes: two a span, and one a token for topping
-    up."""
+    """Return the number of uniforms that `sample_spans` uses per row: two per span and, with a goal, one per token."""
     return 2 * max_spans(length, data) + (0 if data.num_predict is None else length)
 
 
 def max_spans(length: int, data: DataConfig) -> int:
-    """Return the largest number of spans in a row: a span of one token with its context is the shortest step
-    forward."""
+    """Return the maximum number of spans in a row. The shortest span is one token with its context."""
     return length // (1 + data.mask_alpha // data.mask_beta) + 1
 
 
@@ -74,12 +74,12 @@ def sample_spans(
     is_reversed: np.ndarray,
     data: DataConfig,
 ) -> np.ndarray:
-    """Return exactly `goal` targets in each row, or as many as it has candidates: bool [B, L], in reading order. goal
-    None: the targets of the spans alone.
+    """Return exactly `goal` targets in each row, or all candidates if there are fewer: bool [B, L], in reading order.
+    goal None: only the targets in spans.
 
-    is_word_start, candidates: bool [B, L], in the row's reading order; a span goes on after tokens that are no
-    candidates. uniform: [B, draws_needed(L)]. is_reversed: bool [B]; such rows are sampled in the order of the text,
-    where words start.
+    is_word_start, candidates: bool [B, L], in the row's reading order; a span continues after tokens that are not
+    candidates. uniform: [B, draws_needed(L)]. is_reversed: bool [B]; these rows are sampled in the order of the text,
+    since word starts refer to that order.
     """
     batch, length = is_word_start.shape
     flip = is_reversed[:, None]
@@ -99,13 +99,13 @@ def sample_spans(
 def place_spans(
     starts: np.ndarray, goal: int | None, uniform: np.ndarray, data: DataConfig
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (begin, end), int64 [B, max_spans]: the spans of each row from left to right; begin = end in unused slots.
+    """Return (begin, end), int64 [B, max_spans]: each row's spans from left to right; begin = end in unused slots.
 
     starts: bool [B, L], True where a word begins. uniform: as in `sample_spans`.
     """
     batch, length = starts.shape
     spans = max_spans(length, data)
-    # next_start[b, i] = first word start at or after i; `length` if there is none.
+    # next_start[b, i]: first word start at or after i, or `length`.
     positions = np.where(starts, np.arange(length), length)
     next_start = np.full((batch, length + 1), length)
     next_start[:, :-1] = np.minimum.accumulate(positions[:, ::-1], axis=1)[:, ::-1]
@@ -114,7 +114,7 @@ def place_spans(
     thresholds = np.cumsum(weights / weights.sum())[:-1]
     lengths = np.searchsorted(thresholds, uniform[:, :spans], side="right") + 1
     place = _place_pieces if data.span_unit == "piece" else _place_words
-    # Without a goal the spans never have as many tokens as the text.
+    # Without a goal, spans always have fewer tokens than the text, so `length` is no limit.
     return place(next_start, lengths, length if goal is None else goal, uniform[:, spans : 2 * spans], data)
 
 
@@ -123,18 +123,18 @@ def _place_pieces(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (begin, end) of spans that count pieces. lengths, uniform: [B, max_spans].
 
-    A long window has hundreds of spans, and each begins after the one before it: the loop over them holds three
-    operations. Lengths, contexts and shares of them are known before it.
+    A long window has hundreds of spans, and each begins after the one before it. To keep the loop over spans short,
+    lengths and contexts are computed before it.
     """
     batch, length = len(next_start), next_start.shape[1] - 1
     total = np.minimum(np.cumsum(lengths, axis=1), goal)
-    count = int((total < goal).sum(1).max()) + 1  # spans until every row has its goal
+    count = int((total < goal).sum(1).max()) + 1  # spans needed for every row to reach its goal
     units = np.diff(total[:, :count], axis=1, prepend=0).T
     context = units * data.mask_alpha // data.mask_beta
     before = choice(uniform[:, :count].T, context)
     advance = units + context - before
 
-    # One table of all rows, wide enough for the context of a span that would begin at the end of the text.
+    # One table for all rows, wide enough for the context of a span that begins at the end of the text.
     width = length + 1 + int(2 * context.max(initial=0) + units.max(initial=0))
     row_begin = np.arange(batch) * width
     table = np.pad(next_start, ((0, 0), (0, width - length - 1)), constant_values=length) + row_begin[:, None]
@@ -167,8 +167,8 @@ def _place_words(
         before = choice(uniform[:, i], context)
         begin = next_start[row, np.minimum(cursor + before, length)]
         end = _after_words(begin, units, next_start, data.span_max)
-        # A span that would touch the end of the text, or words longer than the rest of the goal, are not placed and end
-        # the search, as in the original.
+        # As in the original, a span that would touch the end of the text or exceed the goal is not placed, and ends the
+        # search.
         active &= (left > 0) & (end < length) & (end - begin <= left)
         if not active.any():
             break
@@ -179,8 +179,7 @@ def _place_words(
 
 
 def _after_words(begin: np.ndarray, words: np.ndarray, next_start: np.ndarray, span_max: int) -> np.ndarray:
-    """Return the end of `words` words that begin at `begin`, a word start; the length of the text where it has
-    fewer."""
+    """Return the end of `words` words from the word start `begin`, or the length of the text if it has fewer words."""
     row, length = np.arange(len(begin)), next_start.shape[1] - 1
     end = begin
     for word in range(span_max):
@@ -189,8 +188,8 @@ def _after_words(begin: np.ndarray, words: np.ndarray, next_start: np.ndarray, s
 
 
 def top_up(is_target: np.ndarray, candidates: np.ndarray, goal: int, uniform: np.ndarray) -> None:
-    """Add missing targets in place, up to `goal` in each row: the other candidates with the smallest draws. All arrays
-    [B, L]."""
+    """Add the candidates with the smallest draws to `is_target`, in place, until each row has `goal` targets. All
+    arrays: [B, L]."""
     short = np.flatnonzero(is_target.sum(1) < goal)
     if short.size == 0:
         return
@@ -201,8 +200,8 @@ def top_up(is_target: np.ndarray, candidates: np.ndarray, goal: int, uniform: np
 
 
 def sample_pieces(candidates: np.ndarray, goal: int | None, uniform: np.ndarray, data: DataConfig) -> np.ndarray:
-    """Return bool [B, L]: `goal` candidates of each row, or all where it has fewer, each set of them as likely as any
-    other. goal None: each candidate by itself with the same chance. uniform: [B, L]."""
+    """Return bool [B, L]: a random set of `goal` candidates in each row, or all candidates if there are fewer. goal
+    None: each candidate independently, with the same probability. uniform: [B, L]."""
     if goal is None:
         return candidates & (uniform < _share(data))
     is_target = np.zeros_like(candidates)
@@ -213,11 +212,12 @@ def sample_pieces(candidates: np.ndarray, goal: int | None, uniform: np.ndarray,
 def sample_words(
     begins: np.ndarray, candidates: np.ndarray, goal: int | None, uniform: np.ndarray, data: DataConfig
 ) -> np.ndarray:
-    """Return bool [B, L]: whole words in random order until the goal is reached. A word longer than the rest of the
-    goal is passed over, so that a row may stay below its goal. goal None: each word by itself with the same chance.
+    """Return bool [B, L]: whole words, taken in random order until the goal is reached. Words longer than the rest of
+    the goal are skipped, so a row may stay below its goal. goal None: each word independently, with the same
+    probability.
 
-    begins: bool [B, L], as `word_begins` gives it, with all or none of a word's tokens candidates. uniform: [B, L]; a
-    word takes the draw of its first token. (create_masked_lm_predictions of BERT's create_pretraining_data.py.)
+    begins: bool [B, L], from `word_begins`; either all or none of a word's tokens are candidates. uniform: [B, L]; a
+    word uses the draw of its first token. (create_masked_lm_predictions of BERT's create_pretraining_data.py.)
     """
     batch, length = begins.shape
     begins = begins.copy()
@@ -242,8 +242,8 @@ def sample_words(
 
 
 def word_begins(is_word_start: np.ndarray, candidates: np.ndarray, is_reversed: np.ndarray) -> np.ndarray:
-    """Return bool [B, L]: True where a word begins in the row's reading order; a reversed row begins a word with its
-    last piece. A token that is no candidate is a word by itself, and separates the words around it."""
+    """Return bool [B, L]: True where a word begins in the row's reading order. In a reversed row, a word begins with
+    its last piece. A token that is not a candidate is a word by itself, and separates the words around it."""
     begins = np.ones_like(is_word_start)
     of_text = np.where(is_reversed[:, None], is_word_start[:, :-1], is_word_start[:, 1:])
     begins[:, 1:] = of_text | ~candidates[:, 1:] | ~candidates[:, :-1]
@@ -251,8 +251,8 @@ def word_begins(is_word_start: np.ndarray, candidates: np.ndarray, is_reversed: 
 
 
 def _of_both_parts(begins: np.ndarray, reuse_len: int) -> np.ndarray:
-    """Return bool [B, L]: the word that the end of the reused part cuts in two, which could become a target by
-    halves."""
+    """Return bool [B, L]: the word that the end of the reused part cuts in two, so only half of it could be a
+    target."""
     word = np.cumsum(begins, axis=1)
     return (word == word[:, [reuse_len]]) & ~begins[:, [reuse_len]]
 

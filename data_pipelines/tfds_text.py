@@ -1,4 +1,4 @@
-"""Read text of TensorFlow Datasets that were prepared on disk or in the cloud, and run no code that they name."""
+"""Read text from prepared TensorFlow Datasets, on disk or in the cloud, without running any code that they name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class DatasetSlice:
-    """A slice of a prepared dataset, with one document an example."""
+    """A slice of a prepared dataset, with one document per example."""
 
     folder: str
     split: str  # in TFDS's notation, 'train[0:10000]'
@@ -49,7 +49,7 @@ def open_dataset(
 ) -> tuple[DatasetSlice, ...]:
     """Return the slices of a dataset.
 
-    name: TFDS's name (c4/en, c4/en:3.0.1) or a folder; a split in brackets at its end replaces `split`. data_dir: as
+    name: TFDS name (c4/en, c4/en:3.0.1) or folder; a split in brackets at the end replaces `split`. data_dir: as
     tfds_data_dir of `sources.find`. Raises InputError if the dataset is not prepared, or lacks the split or the field.
     """
     dataset, bracket, wanted = name.partition("[")
@@ -59,8 +59,8 @@ def open_dataset(
     examples = _count_examples(builder, dataset, split)
     if text_field not in info.features or not isinstance(info.features[text_field], _tfds().features.Text):
         raise InputError(
-            f"tfds:{dataset} has no text in a field {text_field!r}, its fields are {', '.join(info.features)}: name "
-            "the one with the text by `text_field`"
+            f"tfds:{dataset} has no text field {text_field!r}, only {', '.join(info.features)}: name the text field "
+            "with `text_field`"
         )
     folder = str(builder.data_path)
     if split not in info.splits:  # 'train[:10%]': TFDS cannot slice a slice
@@ -72,10 +72,10 @@ def open_dataset(
 
 
 def dataset_rows(name: str, data_dir: str | None, class_names: bool) -> Iterator[dict[str, Any]]:
-    """Yield the examples of a split, NAME[SPLIT], as {field: text, number or class}; other fields are left out.
+    """Yield the examples of a split, NAME[SPLIT], as {field: text, number or class}, without other fields.
 
-    class_names: give classes by name instead of by number; an unknown class (-1) is None. Raises InputError if the
-    dataset is not prepared, lacks the split, or cannot be read.
+    class_names: yield class names instead of numbers; an unknown class (-1) is None. Raises InputError if the dataset
+    is not prepared, lacks the split, or cannot be read.
     """
     tfds = _tfds()
     dataset, _, split = name.removesuffix("]").partition("[")
@@ -95,19 +95,19 @@ def dataset_rows(name: str, data_dir: str | None, class_names: bool) -> Iterator
 
 
 def _count_examples(builder: Any, dataset: str, split: str) -> int:
-    """Return the number of examples of a split. Raises InputError where its files are outside the folder of the
-    dataset, or hold fewer bytes than it has examples."""
+    """Return the number of examples of a split. Raises InputError if its files are outside the dataset's folder, or
+    have fewer bytes than examples."""
     folder, splits = builder.data_path, builder.info.splits
     with naming_damage(f"text {folder}", AGAIN):
         try:
             found = splits[split]
         except (KeyError, ValueError):
-            there = ", ".join(splits) or "none at all"
+            there = ", ".join(splits) or "nothing"
             raise InputError(
-                f"tfds:{dataset} has no split {split}, only {there}: name one as tfds:{dataset}[SPLIT]"
+                f"tfds:{dataset} has no split {split}, only {there}: choose one with tfds:{dataset}[SPLIT]"
             ) from None
         if not found.num_examples:
-            raise InputError(f"tfds:{dataset}: its {split} holds no documents; name another split")
+            raise InputError(f"tfds:{dataset}: its split {split} is empty; name another split")
         for file in found.file_instructions:
             inside(folder, os.path.relpath(file.filename, folder), str(folder / DATASET_INFO))
         if not in_bucket(folder):
@@ -116,7 +116,7 @@ def _count_examples(builder: Any, dataset: str, split: str) -> int:
 
 
 def _examples(builder: Any, split: str, fields: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of these fields, example by example."""
+    """Yield the values of these fields for each example."""
     tf, tfds = tensorflow(), _tfds()
     decoders = tfds.decode.PartialDecoding(dict.fromkeys(fields, True))
     try:
@@ -129,24 +129,24 @@ def _examples(builder: Any, split: str, fields: Sequence[str]) -> Iterator[tuple
             for batch in dataset.batch(BATCH).as_numpy_iterator():
                 yield from zip(*(batch[field] for field in fields), strict=True)
     except (tf.errors.OpError, RuntimeError, OSError, ValueError, TypeError, KeyError) as error:
-        # Leave out the name of the TensorFlow operation that begins the message.
+        # Drop the name of the TensorFlow operation at the start of the message.
         why = first_line(error).rpartition("}} ")[2]
-        raise InputError(f"text {builder.data_path}: its {split} cannot be read ({why}); {AGAIN}") from None
+        raise InputError(f"text {builder.data_path}: its split {split} cannot be read ({why}); {AGAIN}") from None
 
 
 def _builder(dataset: str, data_dir: str | None) -> Any:
     tfds = _tfds()
     place = epath.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
     for folder in (epath.Path(dataset).expanduser(), place / dataset.replace(":", "/")):
-        # A name without a version stands for the newest version that is prepared.
+        # A name without a version means the newest prepared version.
         versions = sorted(folder.glob(f"*/{DATASET_INFO}"), key=lambda p: _version(p.parent.name))
         for info in (folder / DATASET_INFO, *reversed(versions)):
             if info.exists():
                 return _open_folder(info.parent)
-    hint = "TFDS does not know it; tfds.list_builders() names those it knows"
+    hint = "TFDS has no such dataset; tfds.list_builders() lists all"
     if dataset.partition("/")[0].partition(":")[0] in tfds.list_builders(with_community_datasets=False):
         command = shlex.join(["tfds", "build", dataset, "--data_dir", str(place)])
-        hint = f"prepare it with `{command}`, or name the folder where it is by `tfds_data_dir`"
+        hint = f"prepare it with `{command}`, or name its folder with `tfds_data_dir`"
     raise InputError(f"tfds:{dataset} is not prepared in {place}: {hint}")
 
 
@@ -163,7 +163,7 @@ def _version(name: str) -> list[int]:
 
 @cache
 def _tfds() -> Any:
-    tensorflow()  # first, or TFDS imports TensorFlow with all its messages
+    tensorflow()  # first: if TFDS imported TensorFlow, all its messages would be printed
     import tensorflow_datasets as tfds
 
     connector = tfds.features.FeatureConnector
@@ -171,7 +171,7 @@ def _tfds() -> Any:
 
     def import_own_class(name: str) -> Any:
         if not str(name).startswith("tensorflow_datasets.core.features."):
-            raise ValueError(f"it names the class {str(name)[:100]!r}, and code in a dataset does not run here")
+            raise ValueError(f"it names the class {str(name)[:100]!r}, but code in datasets is never run")
         return import_class(name)
 
     connector.cls_from_name = staticmethod(import_own_class)

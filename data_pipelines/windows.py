@@ -1,10 +1,9 @@
 """Cut windows from blocks: reused part + A + <sep> + B + <sep> + <cls> (paper, section 2.5; `_split_a_and_b` of
 data_utils.py).
 
-Window k of a visit begins k * advance tokens into the block. A begins after the reused part and ends at a cut point. B
-is the text after A or, half of the time, text from another block; with data.pair_loss order (ALBERT, section 3.1) B is
-always the text after A, and half of the time the two are swapped. A + B always has the same length, so every window is
-full.
+Window k of a visit begins k * advance tokens into the block. A begins after the reused part and ends at a cut. B is the
+text after A or, half of the time, text from another block. With data.pair_loss order (ALBERT, section 3.1), B is always
+the text after A, and half of the time the two are swapped. A + B always has the same length, so every window is full.
 """
 
 from dataclasses import replace
@@ -16,7 +15,7 @@ from data_pipelines.tokenizer import CLS, SEP
 from xlnet_jax.dims import CLS_SEGMENT, WINDOW_SPECIALS, Batch
 from xlnet_jax.settings.config import DataConfig
 
-DRAWS = 3  # uniforms that `cut_windows` uses for each row
+DRAWS = 3  # uniforms that `cut_windows` uses per row
 
 
 def text_len(data: DataConfig) -> int:
@@ -25,26 +24,26 @@ def text_len(data: DataConfig) -> int:
 
 
 def advance(data: DataConfig) -> int:
-    """Return the number of tokens between the beginnings of two windows: reuse_len, or text_len if it is 0."""
+    """Return the number of tokens from the start of a window to the start of the next: reuse_len, or text_len if 0."""
     return data.reuse_len or text_len(data)
 
 
 def steps_per_block(block_len: int, data: DataConfig) -> int:
-    """Return the number of windows in a block of `block_len` tokens; the tokens after the last window go unread.
+    """Return the number of windows in a block of `block_len` tokens. Tokens after the last window are not read.
 
-    Each window needs one token after its text: there its last sentence may end, or it is the last target of clm.
+    Each window needs one token after its text, to know if its last sentence ends there, or as the last target of clm.
     """
     return (block_len - 1 - data.reuse_len - text_len(data)) // advance(data) + 1
 
 
 def block_len(data: DataConfig) -> int:
-    """Return the block length, in tokens, that `data.windows_per_block` windows read to the end."""
+    """Return the number of tokens in a block of exactly `data.windows_per_block` windows."""
     return (data.windows_per_block - 1) * advance(data) + data.reuse_len + text_len(data) + 1
 
 
 def resized(data: DataConfig, seq_len: int) -> DataConfig:
-    """Return the settings for windows of `seq_len` tokens, with reuse_len, num_predict and perm_size scaled alike. A
-    perm_size that is smaller than the window's parts stays where it divides the new ones."""
+    """Return the settings for windows of `seq_len` tokens, with reuse_len, num_predict and perm_size scaled in
+    proportion. A perm_size below the lengths of the window's parts is kept if it divides the new lengths."""
 
     def share(length: int) -> int:
         return max(length * seq_len // data.seq_len, 1) if length else 0
@@ -63,11 +62,10 @@ def resized(data: DataConfig, seq_len: int) -> DataConfig:
 
 
 def cut_text(tokens: np.ndarray, begin: int, data: DataConfig) -> Batch:
-    """Cut windows of the reused part and the text after it, and end them with <sep> and <cls> if data.window is
-    sentences. Returns arrays as `cut_windows` does.
+    """Cut windows of the reused part and the text after it, with <sep> and <cls> at the end if data.window is
+    sentences. Returns the same arrays as `cut_windows`, with is_next False everywhere.
 
-    tokens: int [B, S], in each row's reading order. begin: index of the reused part's first token. `is_next` of the
-    result is False everywhere.
+    tokens: int [B, S], in each row's reading order. begin: index of the reused part's first token.
     """
     batch = len(tokens)
     input_ids = np.empty((batch, data.seq_len), np.int32)
@@ -86,10 +84,10 @@ def cut_text(tokens: np.ndarray, begin: int, data: DataConfig) -> Batch:
 
 
 def cut_windows(visit: Batch, begin: int, uniform: np.ndarray, data: DataConfig) -> Batch:
-    """Cut windows of the reused part, A and B, without targets and orders. Returns
+    """Cut windows of the reused part, A and B, without targets and orders.
 
-    input_ids, segment_ids: int32 [B, L]. is_next: bool [B], part B continues part A, and comes after it. next_ids:
-    int32 [B], token of the block after the text of the window; 0 where the window has a B.
+    Returns input_ids, segment_ids: int32 [B, L]; is_next: bool [B], True if B is the text right after A; next_ids:
+    int32 [B], the token after the text of the window, 0 for windows with a B.
 
     visit: tokens, cuts, partner_tokens and partner_cuts of `BatchSource.read_visit`. begin: index of the reused part's
     first token. uniform: [B, DRAWS], in [0, 1).
@@ -101,7 +99,7 @@ def cut_windows(visit: Batch, begin: int, uniform: np.ndarray, data: DataConfig)
     split = _split_in_any_order if data.pair_loss == "order" else _split
     a_len, first_begin, b_begin, is_next = split(visit["cuts"], visit["partner_cuts"], a_begin, total, uniform)
 
-    # Index p of A + B: A's token while p < a_len, else B's, from this block or from the partner block.
+    # Position p of A + B is a token of A if p < a_len, else of B, from this block or the partner block.
     place = np.arange(total)
     in_a = place < a_len[:, None]
     source = place + np.where(in_a, first_begin[:, None], (b_begin - a_len)[:, None])
@@ -127,12 +125,12 @@ def cut_windows(visit: Batch, begin: int, uniform: np.ndarray, data: DataConfig)
 
 
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""(a_len, a_begin, b_begin, is_next), each [B]. The length of B is the length of the text minus a_len."""
+"""(a_len, a_begin, b_begin, is_next), each [B]. B has the length of the text minus a_len."""
 
 
 def _split(cuts: np.ndarray, partner_cuts: np.ndarray, begin: int, total: int, uniform: np.ndarray) -> Split:
     batch, size = cuts.shape
-    # The first sentence end at or after `total`: there A and a continuing B end before they are trimmed.
+    # The first sentence end at or after `total`. Before trimming, A and a B that continues it end there.
     end = _next_cut(np.flatnonzero(cuts), size, np.full(batch, begin + total), limit=size) - begin
     cut, count = _cut_inside(cuts, begin, total, uniform[:, 1])
     a_len = np.where(count > 0, cut, end)
@@ -141,13 +139,13 @@ def _split(cuts: np.ndarray, partner_cuts: np.ndarray, begin: int, total: int, u
     random_begin, random_len = _random_b(partner_cuts, np.maximum(1, total - a_len), uniform[:, 2])
     b_begin = np.where(is_next, begin + a_len, random_begin)
     b_len = np.where(is_next, end - a_len, random_len)
-    # The original trims the longer part, token by token, and B on a tie: this is a_len in closed form.
+    # The original trims the longer part token by token, and B on a tie. This is a_len in closed form.
     a_len = np.minimum(a_len, np.maximum(total - b_len, (total + 1) // 2))
     return a_len, np.full(batch, begin), b_begin, is_next
 
 
 def _split_in_any_order(cuts: np.ndarray, _: np.ndarray, begin: int, total: int, uniform: np.ndarray) -> Split:
-    """Cut the text in two, at a sentence end if it has one, and swap the halves where is_next is False."""
+    """Split the text in two, at a sentence end if there is one, and swap the halves if is_next is False."""
     cut, count = _cut_inside(cuts, begin, total, uniform[:, 1])
     cut = np.where(count > 0, cut, 1 + choice(uniform[:, 1], total - 1))
     is_next = uniform[:, 0] >= 0.5
@@ -156,7 +154,7 @@ def _split_in_any_order(cuts: np.ndarray, _: np.ndarray, begin: int, total: int,
 
 
 def _cut_inside(cuts: np.ndarray, begin: int, total: int, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (length up to a random cut inside the text, number of cuts inside it), each [B]. uniform: [B]."""
+    """Return (length up to a random cut inside the text, number of cuts in the text), each [B]. uniform: [B]."""
     inside = cuts[:, begin + 1 : begin + total]
     count = inside.sum(1)
     picked = choice(uniform, count)
@@ -164,7 +162,7 @@ def _cut_inside(cuts: np.ndarray, begin: int, total: int, uniform: np.ndarray) -
 
 
 def _random_b(cuts: np.ndarray, length: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (begin, length) of a random stretch of at least `length` tokens, widened to whole sentences."""
+    """Return (begin, length) of a random stretch of at least `length` tokens, extended to whole sentences."""
     size = cuts.shape[1]
     flat = np.flatnonzero(cuts)
     begin = choice(uniform, size - length)
@@ -174,7 +172,8 @@ def _random_b(cuts: np.ndarray, length: np.ndarray, uniform: np.ndarray) -> tupl
 
 
 def _next_cut(flat_cuts: np.ndarray, size: int, at: np.ndarray, limit: int) -> np.ndarray:
-    """Return the first cut at or after `at` in each row, or `limit`. flat_cuts: ascending, over all rows end to end."""
+    """Return the first cut at or after `at` in each row, or `limit`. flat_cuts: ascending indices into the
+    concatenated rows."""
     row_begin = np.arange(len(at)) * size
     found = np.searchsorted(flat_cuts, row_begin + at)
     return np.minimum(np.append(flat_cuts, np.iinfo(np.int64).max)[found] - row_begin, limit)
@@ -188,19 +187,20 @@ def _previous_cut(flat_cuts: np.ndarray, size: int, at: np.ndarray) -> np.ndarra
 
 
 def first_tokens(begins: np.ndarray) -> np.ndarray:
-    """Return int32 [B, S]: index of the first token of each token's document, in blocks in reading order.
+    """Return int32 [B, S]: index of the first token of each token's document, for blocks in reading order.
 
-    begins: bool [B, S], True where a document begins; the first token of a block counts as one.
+    begins: bool [B, S], True where a document begins. The first token of a block always begins a document.
     """
     index = np.arange(begins.shape[1], dtype=np.int32)
     return np.maximum.accumulate(np.where(begins, index, 0), axis=1, dtype=np.int32)
 
 
 def documents_of(first: np.ndarray, begin: int, data: DataConfig) -> Batch:
-    """Return the documents of windows that begin at an index of their blocks. first: as `first_tokens` gives it.
+    """Return where the documents of a window start. begin: index of the window in its block. first: from
+    `first_tokens`.
 
-    document_start: int32 [B, L], position of the first token of each token's document; below 0 where it is before the
-    window. next_document_start: int32 [B], for the token after the text of the window.
+    Returns document_start: int32 [B, L], position of the first token of each token's document, below 0 if it is before
+    the window; next_document_start: int32 [B], the same for the token after the text of the window.
     """
     text = data.reuse_len + text_len(data)
     start = first[:, begin : begin + text + 1] - begin
@@ -210,8 +210,8 @@ def documents_of(first: np.ndarray, begin: int, data: DataConfig) -> Batch:
 
 
 def lowest_of_document(document_start: np.ndarray, rank: np.ndarray) -> np.ndarray:
-    """Return bool [B, L]: True where no token of the document, in the window, has a lower rank. document_start, rank:
-    int32 [B, L]."""
+    """Return bool [B, L]: True for tokens of the lowest rank among the tokens of their document in the window.
+    document_start, rank: int32 [B, L]."""
     begins = document_start == np.arange(rank.shape[1])
     begins[:, 0] = True
     flat = np.flatnonzero(begins)

@@ -1,4 +1,4 @@
-"""Batches of causal language modelling: every position predicts the next token (Transformer-XL, Dai et al. 2019,
+"""Batches of causal language modeling: every position predicts the next token (Transformer-XL, Dai et al. 2019,
 section 3)."""
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Batches of masked language modelling: the input hides most targets (Devlin et al. 2019, section 3.1,
+"""Batches of masked language modeling: the input hides most targets (Devlin et al. 2019, section 3.1,
 appendix A.1)."""
 
 import numpy as np

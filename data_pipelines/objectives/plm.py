@@ -1,4 +1,4 @@
-"""Batches of permutation language modelling: targets, and an order in which they are predicted (Yang et al. 2019,
+"""Batches of permutation language modeling: targets, and an order in which they are predicted (Yang et al. 2019,
 sections 2.2 and 2.3)."""
 
 import numpy as np

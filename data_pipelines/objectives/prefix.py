@@ -1,4 +1,4 @@
-"""Batches of prefix language modelling: the first tokens of a window see each other, and each token after them is
+"""Batches of prefix language modeling: the first tokens of a window see each other, and each token after them is
 predicted from all before it (UniLM's sequence-to-sequence masks, Dong et al. 2019, section 2.3; T5's prefix LM, Raffel
 et al. 2020, section 3.2.1)."""
 

@@ -1,6 +1,6 @@
-"""Prepare a corpus (`data_pipelines.corpus` describes it), from Python and by `python -m data_pipelines.prepare`.
+"""Prepare a corpus (see `data_pipelines.corpus`), from Python or with `python -m data_pipelines.prepare`.
 
-Two passes, on one machine or many, turn text into a corpus: encode its parts, then choose the held-out text and cut the
+There are two passes, on one machine or many: encode the parts of the text, then choose the held-out text and write the
 shards.
 """
 
@@ -31,7 +31,7 @@ from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.settings.fields import at_least, between, check_bounds, setting, with_plain_paths
 from xlnet_jax.storage.files import demand_place, drop_leftovers, resumable_folder
 
-# Keys of Manifest.made_from, and the words of the error for a corpus that differs in them.
+# Keys of Manifest.made_from, and the words of the error if an existing corpus differs in them.
 MADE_FROM = {
     "train": "its training text differs",
     "validation": "its validation text differs",
@@ -45,41 +45,41 @@ REMEDY = "give more text, or lower `data.windows_per_block` or `data.seq_len` (p
 
 @dataclass(frozen=True)
 class PrepareSettings(TextSourceSettings):
-    """Text to prepare, and the folder to write."""
+    """Text to prepare, and the output folder."""
 
     out: str
-    """folder to write, on disk or in the cloud (gs://)"""
+    """output folder, on disk or in the cloud (gs://)"""
     tokenizer: str
-    """folder of a tokenizer (python -m data_pipelines.tokenizer train), a SentencePiece .model file, which gets the
-    normalisation that suits the text, or a model of the Hugging Face Hub by name, as xlnet-base-cased"""
+    """tokenizer folder (from python -m data_pipelines.tokenizer train), SentencePiece .model file (the normalization is
+    chosen from the text), or the name of a model on the Hugging Face Hub, such as xlnet-base-cased"""
     source: tuple[str, ...] = ()
     """files, globs, folders, URLs, tfds:NAME or hf:NAME"""
     weights: tuple[float, ...] = ()
-    """share of the training rows that reads each source; they sum to 1; none = by the sizes of the sources"""
+    """share of the training rows for each source; shares must sum to 1; none = in proportion to the sources' sizes"""
     validation: tuple[str, ...] = ()
-    """held-out text, named as --source names text; none = some documents of each source"""
+    """held-out text, in the same forms as --source; none = hold out some documents of each source"""
     validation_fraction: float = setting(0.05, between(0, 1, "()"))
-    """share of the documents that is held out; where a source is one document, its last blocks"""
+    """share of the documents to hold out; if a source is one document, its last blocks are held out"""
     block_len: int = setting(windows.block_len(DataConfig()), at_least(8))
-    """tokens in a block, the unit of shuffling and of memory; the default holds 16 windows of 512 with a
-    reuse_len of 256"""
+    """tokens in a block; blocks are shuffled, and memory carries over inside a block; the default holds 16 windows of
+    512 tokens with a reuse-len of 256"""
     runner: str = "local"
-    """local = the cores of this machine; Direct, Dataflow, Spark, Flink, … = this runner of Apache Beam"""
+    """local = all cores of this machine; Direct, Dataflow, Spark, Flink, … = the Apache Beam runner of that name"""
     beam_options: tuple[str, ...] = ()
-    """options of Beam's runner, without dashes: project=mine region=europe-west4"""
+    """options of the Beam runner, without dashes: project=mine region=europe-west4"""
 
     def check(self) -> None:
-        """Raise InputError for what cannot work, before anything is read."""
+        """Raise InputError for settings that cannot work, before any text is read."""
         if not self.source:
             raise InputError("`source` names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME")
         if self.weights and len(self.weights) != len(self.source):
-            raise InputError(f"`weights` has {len(self.weights)} numbers, and `source` names {len(self.source)} texts")
+            raise InputError(f"`weights` has {len(self.weights)} numbers, but `source` names {len(self.source)} texts")
         if self.weights and not (min(self.weights) > 0 and abs(sum(self.weights) - 1) <= 1e-6):  # nan is refused too
             shares = ", ".join(map(str, self.weights))
             raise InputError(f"`weights` {shares}: they must be above 0 and sum to 1, not {sum(self.weights):g}")
         check_bounds(self)
         if self.beam_options and self.runner == "local":
-            raise InputError("`beam_options` are for a runner of Beam: name it with `runner`")
+            raise InputError("`beam_options` needs a Beam runner: choose one with `runner`")
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ class CheckSettings:
     """Corpus to check."""
 
     check: str
-    """folder that this command wrote, on disk or in the cloud (gs://)"""
+    """prepared corpus, on disk or in the cloud (gs://)"""
 
 
 def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] = lambda files: None) -> Corpus:
-    """Prepare a corpus, or find the one that the same settings made before.
+    """Prepare a corpus, or open it if the same settings have already made it.
 
-    on_written: called with the number of files written so far, by the local runner. Raises InputError for settings or
+    on_written: called by the local runner with the number of files written so far. Raises InputError for settings or
     text that cannot work.
     """
     settings = with_plain_paths(settings)
@@ -121,14 +121,14 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
 def parse_preparation(argv: Sequence[str], prog: str, description: str) -> PrepareSettings | CheckSettings:
     """Return the settings of `prepare`, or of `prepare --check`. Raises InputError; prints and exits on --help."""
     if any(word.partition("=")[0] == "--check" for word in argv):
-        about = "python -m data_pipelines.prepare: compare every shard of a corpus with the checksums of its manifest."
+        about = "python -m data_pipelines.prepare: compare every shard of a corpus with its checksum."
         return parser.parse(CheckSettings, argv, prog, about)
     return parser.parse(PrepareSettings, argv, prog, description)
 
 
 def print_corpus(settings: PrepareSettings | CheckSettings) -> None:
-    """Prepare a corpus and describe it, or compare every shard of one with its checksum. Raises InputError for the
-    first shard that differs."""
+    """Prepare a corpus and print a summary, or compare every shard of a corpus with its checksum. Raises InputError for
+    the first shard that differs."""
     if isinstance(settings, CheckSettings):
         corpus = Corpus(settings.check)
         corpus.check()
@@ -174,15 +174,16 @@ def prepare(
     weights: Sequence[float] = (),
     runner: Runner | None = None,
 ) -> Corpus:
-    """Write the corpus folder `out`, complete or not at all; open it if it was made from the same text and settings.
+    """Write the corpus folder `out`, or open it if it was already made from the same text and settings. The folder
+    appears only when it is complete.
 
     train: text of the training split; empty = both splits hold the validation text, to measure a model on all of it.
     validation: text of the validation split; None = hold out about `validation_fraction` of the documents of `train`,
-    by their content (`holdout`). block_len: tokens in a block. weights: share of
-    the rows that read each source of `train`; empty = by size. runner: None = the cores of this machine.
+    by their content (`holdout`). block_len: tokens in a block. weights: share of the rows that read each source of
+    `train`; empty = in proportion to size. runner: None = the cores of this machine.
 
     Raises InputError if text is missing, too short, not text or given twice, or if `out` was made from something else,
-    and OSError if `out` cannot be written. The next call reuses the parts that were encoded by then.
+    and OSError if `out` cannot be written. After an error, the next call reuses the parts that are already encoded.
     """
     given: dict[SplitName, Sequence[Source]] = {"train": train, "validation": validation or ()}
     sources.demand_distinct(train, given["validation"])
@@ -209,7 +210,7 @@ def prepare(
         tokenizer.demand_known(sources.sample_lines([to_encode]), f"text {to_encode.given}")
     runner = runner or LocalRunner()
     with resumable_folder(out) as (folder, work):
-        # Validation first: mistakes in the shorter text are found sooner.
+        # Validation first, to find errors in the shorter text sooner.
         encoded = encode_text([*given["validation"], *given["train"]], tokenizer, work, runner)
         held_out, learned = encoded[: len(given["validation"])], encoded[len(given["validation"]) :]
         if learned:
@@ -232,10 +233,10 @@ def prepare(
 
 
 def _fingerprints(split: SplitName, text: Sequence[Source], made: Manifest) -> list[str]:
-    """Return the fingerprint of each source: from the manifest of a corpus, if its record of the files shows that it
-    was made of this source, else by reading the text.
+    """Return the fingerprint of each source: from the manifest of a corpus if its record of the files matches the
+    source, else by reading the text.
 
-    A dataset of the Hub that is named without a commit is the one at the commit of the record.
+    A Hub dataset named without a commit matches the commit of the record.
     """
     there = list(zip(made.origins.get(split) or (), made.made_from.get(split) or (), strict=False))
     return [
@@ -245,7 +246,7 @@ def _fingerprints(split: SplitName, text: Sequence[Source], made: Manifest) -> l
 
 
 def _origin(source: Source) -> dict[str, Any] | None:
-    """Return where the text of a source came from; None for text on disk."""
+    """Return where the text of a source came from, or None for text on disk."""
     if not source.remote:
         return None
     commit = re.match(r"hf://[^@]+@([^/]+)/", source.remote[0].url)
@@ -266,36 +267,34 @@ def _is_same(origin: dict[str, Any] | None, recorded: dict[str, Any] | None) -> 
 
 
 def _refuse_copies(train: Sequence[EncodedSource], validation: Sequence[EncodedSource]) -> None:
-    """Raise InputError where two sources hold the same text, or the training text holds all of a validation text.
+    """Raise InputError if two sources have the same text, or the training text contains all of a validation text.
 
-    Print how many documents of a validation text the training text holds.
+    Print how many documents of each validation text are also in the training text.
     """
     seen: dict[str, EncodedSource] = {}
     for source in (*train, *validation):
         other = seen.setdefault(source.fingerprint, source)
         if other is not source and source.tokens:
-            raise InputError(
-                f"text {source.given.given} is the same text as {other.given.given}; leave one of the two out"
-            )
+            raise InputError(f"text {source.given.given} is the same text as {other.given.given}; remove one of them")
     for source in validation:
         documents = source.documents.hashes
         if copies := int(np.isin(documents, np.concatenate([other.hashes for other in train])).sum()):
             name = f"validation text {source.given.given}"
             if copies == len(documents):
-                raise InputError(f"{name}: the training text holds all of its documents; give text that it lacks")
-            tell(f"{name}: the training text holds {copies:,} of its {len(documents):,} documents")
+                raise InputError(f"{name}: the training text contains all of its documents; give other text")
+            tell(f"{name}: the training text contains {copies:,} of its {len(documents):,} documents")
 
 
 def _demand_blocks(source: EncodedSource, name: str, blocks: int, block_len: int) -> None:
     if not source.tokens:
         raise sources.no_text([source.given])
     if source.tokens < blocks * block_len:
-        needed = f"a block of {block_len}" if blocks == 1 else f"a block of {block_len}, and another to hold out"
-        raise InputError(f"{name} {source.given.given} has {source.tokens} tokens, and needs {needed}: {REMEDY}")
+        needed = f"one block of {block_len}" if blocks == 1 else f"one block of {block_len} and another to hold out"
+        raise InputError(f"{name} {source.given.given} has {source.tokens} tokens, but needs {needed}: {REMEDY}")
 
 
 def _hold_out(train: Sequence[EncodedSource], fraction: float, block_len: int) -> dict[SplitName, list[Content]]:
-    """Divide each source between the splits."""
+    """Divide the text of each source between the splits."""
     contents: dict[SplitName, list[Content]] = {"train": [], "validation": []}
     rules = choose([source.documents for source in train], fraction, block_len)
     for source, rule in zip(train, rules, strict=True):

@@ -1,8 +1,8 @@
 """Cut text into parts, the unit of work, and encode them: the first pass of preparation.
 
-Parts depend on the text alone, never on the machine: any process encodes any part, and encoded parts survive a stop.
-Units are grouped, so that many small files make few parts. A part ends where a document ends, if one ends in it. Each
-part becomes a file (`FIELDS`), and the parts of a group are listed in a file beside them.
+Parts depend only on the text, not on the machine, so any process can encode any part, and encoded parts can be reused
+after a stop. Units are grouped, so that many small files make few parts. If a document ends in a part, the part ends
+there. Each part becomes a file (`FIELDS`), and each group gets a file that lists its parts.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from xlnet_jax.storage.files import complete_file
 from xlnet_jax.storage.reading import read_arrays, read_json
 
 PART_CHARS = 2**22
-LINE_CHARS = 32  # added to the size of each line: encoding millions of short lines takes much memory
+LINE_CHARS = 32  # added to the size of each line, as encoding millions of short lines takes much memory
 GROUP_BYTES = 2**26
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
-READERS = 32  # parts that are open at once, for their documents
+READERS = 32  # parts read at once, to join their documents
 VERSION = 1
-"""Version of the files of parts: an interrupted run of another version is begun anew"""
+"""Version of the part files. An interrupted run of another version starts over"""
 FIELDS: dict[str, tuple[type[np.generic], int]] = {
     "tokens": (np.int32, 1),  # documents in order, <eod> after each
     "starts": (np.uint8, 1),  # `Start` of each token
-    "document_tokens": (np.int64, 1),  # length of each document in the part; 0 = empty after normalisation
-    "document_hashes": (np.uint64, 1),  # of each, the sum of `holdout.line_hashes` of its lines with tokens
+    "document_tokens": (np.int64, 1),  # length of each document within the part; 0 = empty after normalization
+    "document_hashes": (np.uint64, 1),  # per document, the sum of `holdout.line_hashes` of its lines with tokens
     "line_starts": (np.int64, 1),  # index of the first token of each line with text
-    "continues": (np.bool_, 0),  # the first document began in the part before
+    "continues": (np.bool_, 0),  # the first document began in an earlier part
 }
-"""Arrays of an encoded part: type of number and rank"""
+"""Arrays of an encoded part: dtype and rank"""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Consecutive units of a source, read by one process."""
+    """Consecutive units of a source, which one process reads."""
 
-    source: int  # its number
+    source: int  # number of the source
     index: int  # number among the groups of all sources
     units: tuple[Unit, ...]
 
@@ -62,17 +62,17 @@ class Part:
     """A stretch of a group: whole lines, with blank lines between documents."""
 
     text: str
-    continues: bool  # the first line belongs to the last document of the part before
+    continues: bool  # the first line belongs to the last document of the previous part
     ends: bool  # the last document ends with this part
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 in hex: parts with the same value have the same tokens."""
+        """SHA-256 in hex. Parts with the same value have the same tokens."""
         return hashlib.sha256(bytes([self.continues, self.ends]) + self.text.encode()).hexdigest()
 
 
 def groups_of(sources: Sequence[Source]) -> list[Group]:
-    """Group the units of all sources, in order. A missing file raises when it is read, not here."""
+    """Group the units of all sources, in order. A missing file raises an error only when it is read."""
     groups: list[Group] = []
     for number, source in enumerate(sources):
         units: list[Unit] = []
@@ -96,7 +96,7 @@ def _num_bytes(unit: Unit) -> int:
 
 
 def cut_parts(group: Group) -> Iterator[Part]:
-    """Yield the text of a group, about PART_CHARS characters at a time. Raises the InputErrors of the readers."""
+    """Yield the text of a group in parts of about PART_CHARS characters. Raises the InputErrors of the readers."""
     pending: list[str] = []
     size = 0
     continues = False
@@ -131,7 +131,7 @@ def _chunks(group: Group) -> Iterator[str]:
 
 
 def _last_document_end(text: str) -> int:
-    """Return the index after the last blank line that has text before it, or 0 if there is no such line."""
+    """Return the index after the last blank line that follows text, or 0 if there is none."""
     end = text.rfind("\n\n") + 2
     if end < 2 or text[:end].isspace():
         end = max((m.end() for m in BLANK_LINE.finditer(text)), default=0)
@@ -139,7 +139,7 @@ def _last_document_end(text: str) -> int:
 
 
 def fingerprint(source: Source) -> str:
-    """Return the SHA-256, in hex, of the text of a source, whatever its files are called."""
+    """Return the SHA-256, in hex, of the text of a source. File names do not count."""
     return _fingerprint_of(part.sha256 for group in groups_of([source]) for part in cut_parts(group))
 
 
@@ -153,12 +153,12 @@ def _fingerprint_of(parts: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class EncodedSource:
-    """Encoded parts of a source, and its documents. The ends of parts cut some documents into several pieces."""
+    """Encoded parts of a source, and its documents. A document that spans several parts consists of several pieces."""
 
     given: Source
     fingerprint: str  # as `fingerprint`
     files: tuple[str, ...]  # of the parts, in order
-    pieces: np.ndarray  # int64 [pieces, 3]: part of each piece, and the indices of its first token and after its last
+    pieces: np.ndarray  # int64 [pieces, 3]: part, first token, and end (after the last token) of each piece
     document: np.ndarray  # int64 [pieces], index of the document of each piece
     hashes: np.ndarray  # uint64 [documents], of whole documents
 
@@ -173,7 +173,7 @@ class EncodedSource:
 
     @property
     def documents(self) -> Documents:
-        """The whole documents in order, without empty ones."""
+        """The whole documents, in order, without empty ones."""
         tokens = np.zeros(len(self.hashes), np.int64)
         np.add.at(tokens, self.document, self.piece_tokens)
         return Documents(self.hashes[tokens > 0], tokens[tokens > 0])
@@ -182,7 +182,7 @@ class EncodedSource:
 def encode_text(
     text: Sequence[Source], tokenizer: Tokenizer, folder: epath.Path, runner: Runner
 ) -> list[EncodedSource]:
-    """Encode the parts of each source that `folder` does not hold yet."""
+    """Encode the parts of each source that are not yet in `folder`, and return all sources encoded."""
     parts, lists = folder / f"encoded-{VERSION}-{tokenizer.sha256[:16]}", folder / "lists"
     for made in (parts, lists):
         made.mkdir(parents=True, exist_ok=True)
@@ -211,18 +211,19 @@ def _encode_part(parts: epath.Path, tokenizer: Tokenizer, part: Part) -> None:
 
 
 def save(part: Mapping[str, Any], file: epath.Path) -> None:
-    """Write an encoded part, whole or not at all. Two processes may save the same part, if a text holds it twice."""
+    """Write an encoded part, complete or not at all. Two processes may save the same part if it occurs twice in a
+    text."""
     with complete_file(file, writer=uuid.uuid4().hex) as partial, partial.open("wb") as opened:
         np.savez(opened, **part)
 
 
 def load(file: str, *names: str) -> list[np.ndarray]:
-    """Read these arrays of a saved part, and no others. Raises InputError where the file is damaged."""
+    """Read only these arrays of a saved part. Raises InputError if the file is damaged."""
     return list(read_arrays(epath.Path(file), {name: FIELDS[name] for name in names}).values())
 
 
 def join_parts(source: Source, files: Sequence[str]) -> EncodedSource:
-    """Return a source from its encoded parts, in order, each of which is read once and named by its SHA-256."""
+    """Return a source from its encoded parts, in order. The files are named by the SHA-256 of their parts."""
     with ThreadPoolExecutor(READERS) as pool:
         found = list(pool.map(lambda file: load(file, "document_tokens", "document_hashes", "continues"), files))
     pieces, begins, piece_hashes = [np.zeros((0, 3), np.int64)], [np.zeros(0, bool)], [np.zeros(0, np.uint64)]
@@ -239,14 +240,14 @@ def join_parts(source: Source, files: Sequence[str]) -> EncodedSource:
 
 
 def encode(part: Part, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
-    """Encode a part; return its `FIELDS`. Lines and documents that are empty after normalisation leave no token."""
+    """Encode a part and return its `FIELDS`. Lines and documents that are empty after normalization give no tokens."""
     lines = _lines(part)
     ids, lengths = tokenizer.encode_flat(lines, threads=1)
     is_end = np.array([not line for line in lines], bool)
     document = np.cumsum(is_end) - is_end  # document number of each line
     documents = int(is_end.sum()) + (not part.ends)
 
-    # Put <eod> after every line, so that its sentence starts do not depend on the next line. Most are dropped below.
+    # Add <eod> after every line, so that its sentence starts do not depend on the next line. Most are removed below.
     line_end = np.cumsum(lengths + 1) - 1
     keep = np.ones(line_end[-1] + 1, bool) if len(lines) else np.zeros(0, bool)
     keep[line_end] = False
@@ -255,7 +256,7 @@ def encode(part: Part, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     starts = tokenizer.tables.sentence_starts(tokens) * np.uint8(Start.SENTENCE)
 
     has_text = lengths > 0
-    before = 0 if part.continues else -1  # the document that began in the part before, or none
+    before = 0 if part.continues else -1  # the document that began in an earlier part, or none
     begins_document = np.diff(document[has_text], prepend=before) != 0
     starts[(line_end - lengths)[has_text]] = np.where(begins_document, Start.DOCUMENT, Start.SENTENCE)
     is_line = np.zeros(len(keep), bool)
@@ -275,7 +276,7 @@ def encode(part: Part, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
 
 
 def _lines(part: Part) -> list[str]:
-    """Return the stripped lines, with one empty line after each document that ends in the part."""
+    """Return the stripped lines of a part, with one empty line after each document that ends in it."""
     lines = [line.strip() for line in part.text.split("\n")]
     kept = [line for line, before in zip(lines, [part.continues and "x", *lines], strict=False) if line or before]
     if part.ends and (kept or part.continues) and (not kept or kept[-1]):

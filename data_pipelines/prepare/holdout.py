@@ -1,7 +1,7 @@
-"""Choose the held-out documents of a text by their content: equal documents are on the same side, wherever they are.
+"""Choose the held-out documents of a text by their content, so that equal documents are always on the same side.
 
-A document has a hash, the sum of the hashes of its lines, so it does not depend on where parts cut it. Lines that
-differ only in case, accents, spaces or punctuation have the same hash: normalisation may make their tokens equal.
+The hash of a document is the sum of the hashes of its lines, so it does not depend on where parts cut it. Lines that
+differ only in case, accents, spaces or punctuation have the same hash, as normalization may make their tokens equal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NO_ASCII_LETTER = bytes(code for code in range(128) if not chr(code).isalnum())
 
 
 def line_hashes(lines: Sequence[str]) -> np.ndarray:
-    """Return a hash of the letters and digits of each line, uint64 [lines]; of a line without any, of the line."""
+    """Return a hash of the letters and digits of each line, uint64 [lines]; of the whole line if it has none."""
     digests = (hashlib.blake2b(_letters(line) or line.encode(), digest_size=8).digest() for line in lines)
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
@@ -32,14 +32,14 @@ def _letters(line: str) -> bytes:
 
 @dataclass(frozen=True)
 class ByDocument:
-    """Hold out the documents whose hash is in the lowest share of all hashes (0 = none, 1 = all), but for the
-    exceptions: {hash: held out}."""
+    """Hold out the documents whose hash is in the lowest `share` of all hashes (0 = none, 1 = all). exceptions: {hash:
+    True if held out}."""
 
     share: float
     exceptions: Mapping[int, bool] = field(default_factory=dict)
 
     def holds_out(self, hashes: np.ndarray) -> np.ndarray:
-        """Return which documents are held out, bool [documents]. hashes: uint64 [documents]."""
+        """Return True for held-out documents, bool [documents]. hashes: uint64 [documents]."""
         chosen = (hashes >> np.uint64(11)) * 2.0**-53 < self.share
         for side in (True, False):
             found = [hash_ for hash_, is_held_out in self.exceptions.items() if is_held_out is side]
@@ -49,7 +49,7 @@ class ByDocument:
 
 @dataclass(frozen=True)
 class Documents:
-    """Whole documents of a source, in order, without empty ones."""
+    """The non-empty documents of a source, whole and in order."""
 
     hashes: np.ndarray  # uint64 [documents]
     tokens: np.ndarray  # int64 [documents]
@@ -60,12 +60,12 @@ class Documents:
 
 
 def choose(texts: Sequence[Documents], fraction: float, block_len: int) -> list[ByDocument | int]:
-    """Choose the rule for each source of a text; each has at least two blocks.
+    """Choose the hold-out rule for each source of a text. Each source must have at least two blocks.
 
-    Hold out about `fraction` of the documents. A source that gives less than a block that way also gives the documents
-    with the next hashes; one that gives much more than its share keeps the documents that are too long. One rule serves
-    all sources, so that equal documents are on the same side. Where no whole documents fit, the last blocks of a source
-    are held out: the rule is the number of tokens before them.
+    About `fraction` of the documents are held out. If that is less than a block of a source, the documents with the
+    next hashes are held out too. If it is far more than the source's share, documents that are too long stay in
+    training. One rule serves all sources, so that equal documents are on the same side. If no whole documents fit, the
+    last blocks of a source are held out. Its rule is then the number of tokens before them.
     """
     rule = ByDocument(fraction)
     for text in texts:
@@ -85,16 +85,17 @@ def _is_fair(text: Documents, rule: ByDocument, block_len: int) -> bool:
 
 
 def _most(total: int, fraction: float, block_len: int) -> int:
-    """Return the largest number of tokens to hold out: half of what is not the asked share stays, and a block."""
+    """Return the maximum number of tokens to hold out: at least a block, and half of what exceeds the share, must
+    stay."""
     return min(total - block_len, round(total * (1 + fraction) / 2))
 
 
 def _adapt(rule: ByDocument, text: Documents, block_len: int) -> ByDocument:
-    """Return the rule with exceptions that suit this text: the fewest documents, by ascending hash."""
+    """Return the rule with exceptions for this text: as few documents as possible, by ascending hash."""
     exceptions = dict(rule.exceptions)
     room, held_out = _most(text.total, rule.share, block_len), 0
     hashes, index = np.unique(text.hashes, return_inverse=True)
-    sizes = np.zeros(len(hashes), np.int64)  # of all documents that are equal
+    sizes = np.zeros(len(hashes), np.int64)  # summed over equal documents
     np.add.at(sizes, index, text.tokens)
     for hash_, tokens, is_chosen in zip(hashes.tolist(), sizes.tolist(), rule.holds_out(hashes).tolist(), strict=True):
         if held_out >= block_len and not is_chosen:

@@ -1,4 +1,5 @@
-"""Run preparation on the cores of this machine, or as an Apache Beam pipeline on Dataflow, Spark or Flink."""
+"""Run preparation on the cores of this machine, or as an Apache Beam pipeline, for example on Dataflow, Spark or
+Flink."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ from xlnet_jax.errors import InputError
 
 
 def itself(seed: Any) -> Iterator[Any]:
-    """Yield the seed, where each is an item."""
+    """Yield the seed itself, for seeds that are items."""
     yield seed
 
 
 @dataclass(frozen=True)
 class LocalRunner:
-    """The cores of this machine: this process expands the seeds, and one process a core works on the items. This
-    process also does the work if there is only one item. Results are left in files."""
+    """The cores of this machine. This process expands the seeds, and one process per core works on the items. A single
+    item is done by this process. Results are left in files."""
 
     processes: int | None = None  # None = one for each core that this process may use
     on_progress: Callable[[int], None] = lambda done: None  # called with the number of finished items
@@ -33,7 +34,7 @@ class LocalRunner:
     def run(
         self, seeds: Sequence[Any], work: Callable[[Any], None], expand: Callable[[Any], Iterable[Any]] = itself
     ) -> None:
-        """Call work(item) for each item of expand(seed) of each seed, in any order. Raises the first exception of a
+        """Call work(item) for every item of expand(seed), for every seed, in any order. Raises the first exception of a
         call."""
         rest = (item for seed in seeds for item in expand(seed))
         first = list(islice(rest, 2))
@@ -47,26 +48,24 @@ class LocalRunner:
 
 @dataclass(frozen=True)
 class BeamRunner:
-    """A runner of Apache Beam, with one pipeline for each call of `run`. Workers share the folder of the corpus: on
-    several machines it must be in the cloud, or on a disk that all of them mount."""
+    """An Apache Beam runner, with one pipeline per call of `run`. Workers share the corpus folder, so with several
+    machines it must be in the cloud or on a shared disk."""
 
-    runner: str  # 'Direct', 'Dataflow', 'Spark', 'Flink', or any other name that Beam knows
-    options: tuple[str, ...] = ()  # in the form of Beam's own command line
+    runner: str  # 'Direct', 'Dataflow', 'Spark', 'Flink', or any other runner of Beam
+    options: tuple[str, ...] = ()  # as on Beam's own command line
 
     def run(
         self, seeds: Sequence[Any], work: Callable[[Any], None], expand: Callable[[Any], Iterable[Any]] = itself
     ) -> None:
-        """Work as `LocalRunner.run` does, on an item perhaps more than once."""
+        """Do the same as `LocalRunner.run`, but possibly call work(item) more than once per item."""
         try:
             import apache_beam as beam
             from apache_beam.options.pipeline_options import PipelineOptions
         except ImportError:
-            raise InputError(
-                "`runner` needs Apache Beam: pip install 'xlnet_jax[beam]', or leave `runner` out"
-            ) from None
+            raise InputError("`runner` needs Apache Beam: pip install 'xlnet_jax[beam]', or omit `runner`") from None
         name = self.runner if self.runner.endswith("Runner") else f"{self.runner}Runner"
         options = PipelineOptions([f"--runner={name}", *self.options])
-        if name == "DirectRunner":  # its workers log an exception that this call raises anyway
+        if name == "DirectRunner":  # its workers log exceptions that this call raises anyway
             logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
         try:
             with beam.Pipeline(options=options) as pipeline:
@@ -92,8 +91,8 @@ def _cores() -> int:
 
 
 def _work_in_pool(items: Iterator[Any], work: Callable[[Any], None], processes: int) -> Iterator[None]:
-    """Work on the items in a pool of processes; yield once for each finished item."""
-    # Fork from a clean process: a fork of this one could inherit a lock that a thread of jax or TensorFlow holds.
+    """Work on the items in a pool of processes. Yield once per finished item."""
+    # Fork from a clean process: a fork of this one could inherit a lock held by a thread of jax or TensorFlow.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["data_pipelines.prepare"])  # import it once, not in each process
     pool = ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(work,))
@@ -101,20 +100,20 @@ def _work_in_pool(items: Iterator[Any], work: Callable[[Any], None], processes: 
     try:
         for item in items:
             running.add(pool.submit(_work, item))
-            if len(running) > 2 * processes:  # bounds the memory of waiting items
+            if len(running) > 2 * processes:  # limits the memory of waiting items
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
         yield from (future.result() for future in as_completed(running))
     except BaseException as error:
         if isinstance(error, InputError):
-            wait(running)  # keep the results of calls that are still running
+            wait(running)  # keep the results of running calls
         for process in list((pool._processes or {}).values()):
             process.terminate()
         pool.shutdown(cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
             raise InputError(
-                "a worker process ended at once: out of memory, or started by a script without `if __name__ == "
-                "'__main__':`; encoded parts are kept, and the same call goes on from there"
+                "a worker process died: out of memory, or started by a script without `if __name__ == "
+                "'__main__':`; encoded parts are kept, and the same call continues"
             ) from None
         raise
     pool.shutdown()
@@ -131,7 +130,7 @@ def _begin(work: Callable[[Any], None]) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when its parent was killed; it would wait for work for ever."""
+    """End this worker when its parent is gone, or it would wait for work forever."""
     if parent := multiprocessing.parent_process():
         parent.join()
         os._exit(1)

@@ -1,5 +1,5 @@
-"""Write a corpus folder, the second pass of preparation: plan the shards from the sizes of documents, cut each from the
-encoded parts, and write the files beside them.
+"""Write a corpus folder, the second pass of preparation: plan the shards from the sizes of documents, write each from
+the encoded parts, and write the other files.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from xlnet_jax.storage.files import complete_file, disk_errors_as_os_error
 from xlnet_jax.storage.reading import read_json
 
 MIN_SHARD_BYTES, MAX_SHARD_BYTES, SHARDS = 2**23, 2**27, 64  # before compression
-WRITER_OPTIONS = "group_size:1,zstd:1"  # one block a group, so that random access reads one block
+WRITER_OPTIONS = "group_size:1,zstd:1"  # one block per group, so that random access reads one block
 
 Content = tuple[EncodedSource, np.ndarray]
-"""Text that a source gives to a split: its stretches of tokens, as `stretches_of` returns them"""
+"""Text of a source in a split: its stretches of tokens, from `stretches_of`"""
 
 
 def stretches_of(source: EncodedSource, kept: np.ndarray | bool = True) -> np.ndarray:
-    """Return the stretches of tokens in the kept pieces of a source: int64 [stretches, 3], the part of each, and the
-    indices of its first token and after its last. kept: bool [pieces]; True = all."""
+    """Return the stretches of tokens in the kept pieces of a source, int64 [stretches, 3]: part, first token, and end
+    (after the last token). kept: bool [pieces]; True = all."""
     pieces = source.pieces[kept & (source.piece_tokens > 0)]
     goes_on = (pieces[1:, 0] == pieces[:-1, 0]) & (pieces[1:, 1] == pieces[:-1, 2])
     begins, ends = pieces[np.append(True, ~goes_on)], pieces[np.append(~goes_on, True)]
@@ -41,7 +41,7 @@ def stretches_of(source: EncodedSource, kept: np.ndarray | bool = True) -> np.nd
 
 
 def cut(stretches: np.ndarray, sizes: Iterable[int]) -> list[np.ndarray]:
-    """Cut stretches of tokens into consecutive groups of these numbers of tokens."""
+    """Cut stretches of tokens into consecutive groups of these sizes, in tokens."""
     ends = np.cumsum(count_tokens(stretches))
     begins = ends - count_tokens(stretches)
     found = []
@@ -61,11 +61,11 @@ def count_tokens(stretches: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ShardJob:
-    """Contents of one shard: the first `blocks` blocks of its stretches. Tokens after them are counted, not written."""
+    """Contents of one shard: the first `blocks` blocks of its stretches. Later tokens are counted but not written."""
 
     folder: str
     name: str
-    parts: Mapping[int, str]  # files of the parts that the stretches name
+    parts: Mapping[int, str]  # files of the parts in `stretches`, by number
     stretches: np.ndarray
     blocks: int
     vocab_size: int
@@ -74,14 +74,14 @@ class ShardJob:
 
     @property
     def report(self) -> epath.Path:
-        """The file that the worker leaves for `write_corpus`: the shard, and what it counted in all of its tokens."""
+        """File that the worker writes for `write_corpus`: the shard, and the counts over all its tokens."""
         return epath.Path(self.folder) / f"{self.name}.json"
 
 
 def plan_shards(
     folder: epath.Path, split: SplitName, contents: Sequence[Content], record: Record, template: bytes, vocab_size: int
 ) -> list[ShardJob]:
-    """Plan the shards of a split. The last one of a source also reads the tokens that are dropped."""
+    """Plan the shards of a split. The last shard of a source also counts the dropped tokens."""
     tokens = [int(count_tokens(stretches).sum()) for _, stretches in contents]
     split_bytes = sum(tokens) // record.block_len * record.num_bytes
     per_shard = blocks_per_shard(split_bytes, record.num_bytes)
@@ -101,16 +101,16 @@ def plan_shards(
 
 
 def blocks_per_shard(split_bytes: int, record_bytes: int) -> int:
-    """Return the number of blocks in a shard, so that a split has about SHARDS shards of a sensible size."""
+    """Return the number of blocks per shard, for about SHARDS shards of a sensible size in a split."""
     return max(1, int(np.clip(split_bytes // SHARDS, MIN_SHARD_BYTES, MAX_SHARD_BYTES)) // record_bytes)
 
 
 def write_shard(job: ShardJob) -> None:
-    """Write the shard and its report. One part at a time is in memory."""
+    """Write the shard and its report, with one part at a time in memory."""
     block_len, left = job.record.block_len, job.blocks
     counts = np.zeros(job.vocab_size, np.int64)
     documents = lines = 0
-    tokens, starts = np.zeros(0, np.int32), np.zeros(0, np.uint8)  # less than a block
+    tokens, starts = np.zeros(0, np.int32), np.zeros(0, np.uint8)  # not yet a full block
     with complete_file(epath.Path(job.folder) / job.name) as here:
         with disk_errors_as_os_error(here):
             writer = ArrayRecordWriter(str(here), WRITER_OPTIONS)
@@ -152,11 +152,12 @@ def write_corpus(
     origins: Mapping[str, Any],
     runner: Runner,
 ) -> None:
-    """Write the corpus of these contents into `folder`.
+    """Write a corpus with these contents into `folder`.
 
-    weights: share of the rows that read each source; empty = by size. made_from, origins: as in `Manifest`.
+    weights: share of the rows that read each source; empty = in proportion to size. made_from, origins: as in
+    `Manifest`.
     """
-    for path in folder.iterdir():  # of an interrupted run
+    for path in folder.iterdir():  # left by an interrupted run
         path.rmtree() if path.is_dir() else path.unlink()
     template, record = serialized_record(block_len, tokenizer.vocab_size)
     jobs = {
@@ -184,7 +185,9 @@ def write_corpus(
         for job in of_split:
             job.report.unlink()
     tokenizer.save(folder / TOKENIZER_FOLDER)
-    array = io.BytesIO()  # into an open file NumPy writes by a copy of its descriptor, and ignores errors of its close
+    array = (
+        io.BytesIO()
+    )  # NumPy writes to an open file through a copy of its descriptor, and ignores errors of its close
     np.save(array, counts)
     (folder / COUNTS_FILE).write_bytes(array.getvalue())
     write_tfds_metadata(folder, record, splits)
@@ -202,7 +205,7 @@ def write_corpus(
 
 
 def serialized_record(block_len: int, vocab_size: int) -> tuple[bytes, Record]:
-    """Return a record in the form that TFDS reads, as a template, and the layout of its bytes."""
+    """Return a template record in the form that TFDS reads, and the layout of its bytes."""
     from tensorflow_datasets.proto import tf_example_pb2
 
     token_dtype: Literal["<u2", "<u4"] = "<u2" if vocab_size <= 2**16 else "<u4"
@@ -210,7 +213,7 @@ def serialized_record(block_len: int, vocab_size: int) -> tuple[bytes, Record]:
     starts = np.full(block_len, 2, np.uint8)
     in_any_order = _features(block_len, token_dtype).serialize_example({"tokens": tokens, "starts": starts})
     serialized = tf_example_pb2.Example.FromString(in_any_order).SerializeToString(deterministic=True)
-    # Search from the end: a length before the bytes can look like one of them, nothing after them does.
+    # Search from the end: a length field before the bytes can look like them, but nothing after them does.
     tokens_at, starts_at = serialized.rfind(tokens.tobytes()), serialized.rfind(starts.tobytes())
     return serialized, Record(block_len, token_dtype, tokens_at, starts_at, len(serialized))
 
@@ -233,7 +236,7 @@ def write_tfds_metadata(folder: epath.Path, record: Record, splits: Mapping[Spli
             for name, split in splits.items()
         ],
         filename_template=template,
-        check_data=False,  # the check reads the data with tf.data, which cannot read this format
+        check_data=False,  # the check uses tf.data, which cannot read this format
         description="Blocks of consecutive tokens for pretraining; manifest.json describes the text.",
     )
 

@@ -1,7 +1,7 @@
-"""XLNet's SentencePiece tokenizer: normalise text, train a vocabulary, encode, find words and sentences.
+"""XLNet's SentencePiece tokenizer: normalize text, train a vocabulary, encode, find where words and sentences begin.
 
-A tokenizer on disk is a folder: spiece.model, and tokenizer_settings.json with the settings that SentencePiece does not
-store. A model without settings is read with those of the original's English models. BERT's and RoBERTa's tokenizers are
+A tokenizer on disk is a folder with spiece.model and tokenizer_settings.json, which has the settings that SentencePiece
+does not store. A model without settings gets those of the original English models. BERT's and RoBERTa's tokenizers are
 a tokenizer.json instead.
 """
 

@@ -1,4 +1,4 @@
-"""Train a tokenizer, describe one, or encode text with it: settings, and what the command prints."""
+"""Settings and output of the tokenizer commands: train, show and encode."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NAME: dict[TokenLevel, str] = {
 }
 OPTIONS = {
     "lower": "lowercase",
-    "keep_accents": "no NFKD, accents stay",
+    "keep_accents": "no NFKD, accents kept",
     "split_digit_commas": "commas are split from the digits before them",
     "remove_space": "white space collapsed",
 }
@@ -54,18 +54,18 @@ class Train(TextSourceSettings):
     source: tuple[str, ...]
     """files, globs, folders, URLs, tfds:NAME or hf:NAME"""
     out: str
-    """folder to write, on disk or in the cloud (gs://)"""
+    """output folder, on disk or in the cloud (gs://)"""
     vocab_size: int = setting(32_000, at_least(1))
-    """pieces in the vocabulary, special ones included; for words and characters the largest number of them; bytes are
-    256 and the special ones"""
+    """number of pieces, including special pieces; for words and characters, the maximum; ignored for bytes, which are
+    always 256 plus the special pieces"""
     token_level: TokenLevel = "piece"
-    """what text is cut into: pieces of words, words between spaces, characters, or bytes"""
+    """kind of token: pieces of words, words between spaces, characters, or bytes"""
     normalization: Normalization | Literal["auto"] = "auto"
-    """how text is normalised first; auto = english for English with few accents, none for Thai and Lao, else nfkc"""
+    """text normalization; auto = english for English text with few accents, none for Thai and Lao, else nfkc"""
     lower: bool = False
     """lowercase all text, as in the original's uncased models"""
     sample_megabytes: int = setting(SAMPLE_BYTES // MEGABYTE, at_least(1))
-    """a larger text is sampled uniformly by lines; training takes up to 30 times this memory"""
+    """train on a uniform sample of the lines if the text is larger; training needs up to 30 times this memory"""
 
 
 @dataclass(frozen=True)
@@ -73,29 +73,29 @@ class Show:
     """Describe a tokenizer: its vocabulary, rules and hash."""
 
     tokenizer: TokenizerPath
-    """its folder, a SentencePiece .model file, or a model of the Hugging Face Hub by name"""
+    """tokenizer folder, SentencePiece .model file, or name of a model on the Hugging Face Hub"""
 
 
 @dataclass(frozen=True)
 class Encode:
-    """Print the pieces and ids of each line of text, and the text that they decode to, separated by tabs.
+    """Print the pieces, the ids and the decoded text of each line, separated by tabs.
 
-    A piece that begins a word has | in front of it.
+    | marks a piece that begins a word.
     """
 
     tokenizer: TokenizerPath
-    """its folder, a SentencePiece .model file, or a model of the Hugging Face Hub by name"""
+    """tokenizer folder, SentencePiece .model file, or name of a model on the Hugging Face Hub"""
     text: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")] = None
-    """one line; None = --file, or standard input"""
+    """one line of text; None = read --file, or standard input"""
     file: str | None = None
-    """a file, a glob in quotes, a folder, a URL, tfds:NAME or hf:NAME, in place of TEXT; blank lines are left out"""
+    """file, quoted glob, folder, URL, tfds:NAME or hf:NAME to read instead of TEXT; blank lines are skipped"""
 
 
 TokenizerSettings = Train | Show | Encode
 
 
 def print_tokenizer(settings: TokenizerSettings) -> None:
-    """Train a tokenizer, describe one, or encode text, and print what comes out. Raises InputError."""
+    """Run the train, show or encode command, and print its result. Raises InputError."""
     with printing_until_unread():
         if isinstance(settings, Encode):
             for line in encode(settings):
@@ -108,11 +108,11 @@ def print_tokenizer(settings: TokenizerSettings) -> None:
 
 
 def train_tokenizer(settings: Train) -> dict[str, str]:
-    """Train a tokenizer and write its folder; return what was read and made. Raises InputError."""
+    """Train a tokenizer, write its folder, and return the lines to print. Raises InputError."""
     settings = with_plain_paths(settings)
     out = epath.Path(settings.out)
     if out.exists():
-        raise InputError(f"`out` {out} exists: name a folder that does not")
+        raise InputError(f"`out` {out} already exists: name a new folder")
     demand_place(out)
     if not settings.source:
         raise InputError("`source` names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME")
@@ -141,7 +141,7 @@ def train_tokenizer(settings: Train) -> dict[str, str]:
 
 
 def describe_tokenizer(settings: Show) -> dict[str, str]:
-    """Return the properties of a tokenizer. Raises InputError where there is none."""
+    """Return the properties of a tokenizer, to print. Raises InputError if there is none."""
     tokenizer = Tokenizer.load(settings.tokenizer)
     starts = tokenizer.is_word_start
     shown = np.linspace(len(SPECIAL_PIECES), tokenizer.vocab_size - 1, SHOWN_PIECES).astype(int)
@@ -157,9 +157,9 @@ def describe_tokenizer(settings: Show) -> dict[str, str]:
 
 
 def encode(settings: Encode) -> Iterator[str]:
-    """Yield a line for each line of text: its pieces, its ids and the text that they decode to. Raises InputError."""
+    """Yield one line per line of text: its pieces, its ids and the decoded text. Raises InputError."""
     if settings.text is not None and settings.file is not None:
-        raise InputError("there is a text and `file`: give one of them")
+        raise InputError("give either TEXT or `file`, not both")
     tokenizer = Tokenizer.load(settings.tokenizer)
     lines = _lines(settings)
     while batch := list(itertools.islice(lines, ENCODED_AT_ONCE)):

@@ -1,8 +1,9 @@
-"""Use tokenizers of Hugging Face, such as BERT's and RoBERTa's, in place of a SentencePiece model.
+"""Use Hugging Face tokenizers, such as BERT's and RoBERTa's, instead of a SentencePiece model.
 
-Ids are renumbered: the special pieces come first, as in all vocabularies here, and the others follow in their order. A
-special piece that the Hugging Face vocabulary lacks (such as <eod>) takes one of its unused pieces, or no piece (NEW).
-`theirs` maps ids here to rows of the Hugging Face embedding. A piece that begins a word begins with ▁.
+Ids are renumbered: as in all vocabularies here, the special pieces come first, and the others follow in their original
+order. A special piece that is missing in the Hugging Face vocabulary (such as <eod>) takes one of its unused pieces or,
+if there are none left, no piece (NEW). `theirs` maps ids here to rows of the Hugging Face embedding. Pieces that begin
+a word start with ▁.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from xlnet_jax.errors import InputError, first_line
 from xlnet_jax.storage.reading import demand_regular, parse_json, read_document, read_json
 
 TOKENIZER_JSON, WORDPIECES, TOKENIZER_CONFIG = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
-SETTINGS = Settings("none", split_digit_commas=False)  # these tokenizers normalise text themselves
+SETTINGS = Settings("none", split_digit_commas=False)  # these tokenizers normalize text themselves
 NEW = -1  # in `theirs`: the Hugging Face vocabulary lacks this piece
 
 _NAMES = {
@@ -35,15 +36,15 @@ _NAMES = {
     MASK: ("[MASK]", "<mask>"),
 }
 _WHAT = {UNK: "unk_token", CLS: "cls_token", SEP: "sep_token", PAD: "pad_token", MASK: "mask_token"}
-_MISSING = (EOD, EOP, BOS, EOS)  # first those that occur in texts, as unused pieces may not suffice
+_MISSING = (EOD, EOP, BOS, EOS)  # those that occur in texts first, as there may be too few unused pieces
 _UNUSED = re.compile(r"\[unused\d+\]|madeupword\d+")
-_SPARSEST = 2**20  # ids that a small vocabulary may leave free
+_SPARSEST = 2**20  # number of unused ids that a small vocabulary may have
 _TRIAL = ("The sea was calm at last, and 12,345 nobody knew.", "aa  ünï ﬁ ① 가 中\u0301\t\n", "", " ", "a" * 200)
-"""Texts of many kinds, which a tokenizer must encode before it is used: some settings make the library fail later"""
+"""Texts of many kinds. A tokenizer must encode them before it is used, as some settings make the library fail late"""
 
 
 def model_in(folder: epath.Path) -> bytes | None:
-    """Return the tokenizer of a folder in the form of a tokenizer.json, or None if the folder has none.
+    """Return the tokenizer of a folder as the content of a tokenizer.json, or None if the folder has none.
 
     Reads tokenizer.json, or builds it from BERT's vocab.txt. Raises InputError if the tokenizers library is missing.
     """
@@ -60,20 +61,20 @@ def model_in(folder: epath.Path) -> bytes | None:
 
 
 def is_foreign(model: bytes) -> bool:
-    """Return whether these bytes are a tokenizer.json and not a SentencePiece model."""
+    """Return True for the bytes of a tokenizer.json, False for a SentencePiece model."""
     return model[:1] == b"{"
 
 
 class ForeignPieces:
-    """The methods of a SentencePieceProcessor that `Tokenizer` calls, on top of the tokenizers library."""
+    """The methods of SentencePieceProcessor that `Tokenizer` calls, implemented with the tokenizers library."""
 
     def __init__(self, model: bytes, origin: str) -> None:
         """Read a tokenizer.json. Raises InputError, naming `origin`, if it is damaged or lacks a special piece."""
         self._origin = origin
         self._kind = parse_json(model, f"tokenizer {origin}")
-        for switched_on in ("truncation", "padding"):  # set for one use of the tokenizer; here texts are read whole
+        for switched_on in ("truncation", "padding"):  # made for another use; here texts are read whole
             self._kind[switched_on] = None
-        if isinstance(of_model := self._kind.get("model"), dict) and "dropout" in of_model:  # draws pieces at random
+        if isinstance(of_model := self._kind.get("model"), dict) and "dropout" in of_model:  # random segmentations
             of_model["dropout"] = None
         library = _library(origin)
         with _naming_faults(origin), _no_stderr():
@@ -84,15 +85,15 @@ class ForeignPieces:
         names = [name for name, _ in sorted(vocabulary.items(), key=lambda item: item[1])]
         ids = [vocabulary[name] for name in names]
         self.theirs = np.array(_dealt(names, ids, origin))
-        """Row of the Hugging Face embedding for each id here, or NEW: int64 [V]."""
+        """Row of the Hugging Face embedding for each id, or NEW: int64 [V]."""
         self.their_size = max(ids) + 1
         if self.their_size > _SPARSEST + 2 * len(ids):
-            raise InputError(f"tokenizer {origin}: it has {len(ids):,} pieces, and one of them the id {max(ids):,}")
+            raise InputError(f"tokenizer {origin}: it has {len(ids):,} pieces, but one has the id {max(ids):,}")
         self._ours = np.full(self.their_size, UNK, np.int32)
         self._ours[self.theirs[self.theirs != NEW]] = np.flatnonzero(self.theirs != NEW)
         name_of = dict(zip(ids, names, strict=True))
         self.special_names = {what: name_of[self.theirs[i]] for i, what in _WHAT.items()}
-        """Their names of the special pieces, as tokenizer_config.json has them."""
+        """Hugging Face names of the special pieces, as in tokenizer_config.json."""
         self._pieces = [*SPECIAL_PIECES, *(self._text(name_of[i]) for i in self.theirs[len(SPECIAL_PIECES) :].tolist())]
 
     @cached_property
@@ -101,7 +102,7 @@ class ForeignPieces:
 
     @property
     def is_lowercase(self) -> bool | None:
-        """True if BERT's normalisation lowercases text; None = it has another normalisation."""
+        """True if BERT's normalization lowercases text; None = another normalization."""
         kind = self._kind.get("normalizer") or {}
         return bool(kind.get("lowercase")) if kind.get("type") == "BertNormalizer" else None
 
@@ -117,7 +118,7 @@ class ForeignPieces:
     def encode(self, text: str | Sequence[str], num_threads: int = 1, out_type: Any = int) -> Any:
         """Encode texts with the arguments of SentencePiece's `encode`.
 
-        out_type: int = lists of ids, "numpy" = arrays of ids, str = pieces, with the characters of unknown ones.
+        out_type: int = lists of ids, "numpy" = arrays of ids, str = pieces, with the original text of unknown pieces.
         """
         if isinstance(text, str):
             return self.encode([text], num_threads, out_type)[0]
@@ -149,7 +150,7 @@ class ForeignPieces:
 
 @contextlib.contextmanager
 def _naming_faults(origin: str) -> Iterator[None]:
-    """Turn whatever the library raises into one InputError, panics of Rust included, which are no Exceptions."""
+    """Turn any exception of the library into an InputError. Panics of Rust are included, which are not Exceptions."""
     try:
         yield
     except BaseException as error:
@@ -160,7 +161,7 @@ def _naming_faults(origin: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_stderr() -> Iterator[None]:
-    """Drop what Rust itself writes about a panic, in dozens of lines."""
+    """Hide the dozens of lines that Rust writes about a panic."""
     kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
     try:
@@ -194,5 +195,5 @@ def _library(origin: str) -> Any:
     try:
         import tokenizers
     except ImportError:
-        raise InputError(f"tokenizer {origin} needs Hugging Face's library: pip install 'xlnet_jax[hf]'") from None
+        raise InputError(f"tokenizer {origin} needs the tokenizers library: pip install 'xlnet_jax[hf]'") from None
     return tokenizers

@@ -1,4 +1,4 @@
-"""Encode text to ids and decode it, with a SentencePiece model or a tokenizer of Hugging Face and its settings."""
+"""Encode text to ids and decode ids, with a SentencePiece model and its settings, or with a Hugging Face tokenizer."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from xlnet_jax.storage.reading import read_document, read_json
 
 MODEL_FILE, SETTINGS_FILE = "spiece.model", "tokenizer_settings.json"
 FOLDER_FILES = (MODEL_FILE, SETTINGS_FILE, TOKENIZER_JSON, WORDPIECES, TOKENIZER_CONFIG)
-"""All files of a folder that `Tokenizer.load` may read."""
+"""All files that `Tokenizer.load` may read in a folder"""
 UNITS = {"word": re.compile(f"{SPACE}[^{SPACE}]*"), "character": re.compile(".", re.DOTALL)}
 LONG_LINE = 2**16  # characters; longer lines are encoded in parts
 PART = re.compile(rf"(.{{1,{LONG_LINE}}}|[^ ]+)(?: |\Z)", re.DOTALL)
-"""A part of a long line, between spaces: as many characters as fit, or one longer word"""
+"""A part of a long line, between spaces: as much as fits, or one longer word"""
 
 
 KNOWN_SAMPLE, MOST_UNKNOWN = 200_000, 0.5
@@ -54,10 +54,10 @@ KNOWN_SAMPLE, MOST_UNKNOWN = 200_000, 0.5
 
 
 class Tokenizer:
-    """A vocabulary with XLNet's special pieces as ids 0 to 8, and its settings. Threads may share it."""
+    """A vocabulary whose ids 0 to 8 are XLNet's special pieces, and its settings. Threads may share it."""
 
     def __init__(self, model: bytes, settings: Settings, origin: str = "the tokenizer"):
-        """Read the content of a .model file or of a tokenizer.json.
+        """Read the content of a .model file or a tokenizer.json.
 
         Raises InputError, naming `origin`, if it is damaged or its ids 0 to 8 are not XLNet's special pieces.
         """
@@ -68,8 +68,8 @@ class Tokenizer:
             found = self.pieces[i] if i < self.vocab_size else "missing"
             if found != expected:
                 raise InputError(
-                    f"tokenizer {origin}: id {i} is {found}, and XLNet needs {expected} there; leave `tokenizer` out "
-                    "of a training run, or make one that fits: python -m data_pipelines.tokenizer train"
+                    f"tokenizer {origin}: id {i} is {found}, but XLNet needs {expected}; omit `tokenizer` in training, "
+                    "or train one: python -m data_pipelines.tokenizer train"
                 )
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes, Settings]]:
@@ -77,13 +77,17 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: epath.PathLike, otherwise: Callable[[], Settings] = Settings) -> Tokenizer:
-        """Read a tokenizer folder, or a .model file and the settings beside it: our tokenizer_settings.json, or the
-        tokenizer_config.json of Hugging Face; or a tokenizer of Hugging Face without a .model file, such as BERT's,
-        from its tokenizer.json or vocab.txt. A str that is not a path on this machine may name a model
-        that comes with the package, or one of the Hugging Face Hub, whose tokenizer is fetched (storage/hub.py).
+        """Read a tokenizer. path can be
 
-        otherwise: makes the settings of a .model file without settings; by default those of the original's English
-        models. Raises InputError if files are missing, damaged, or not XLNet's kind of vocabulary.
+        - a tokenizer folder, or a .model file with its settings beside it: our tokenizer_settings.json, or the
+          tokenizer_config.json of Hugging Face;
+        - a Hugging Face tokenizer without a .model file, such as BERT's: its tokenizer.json or its folder, with a
+          tokenizer.json or vocab.txt;
+        - a str that is not a local path: the name of a model that comes with the package, or of a model on the Hugging
+          Face Hub, whose tokenizer is downloaded (storage/hub.py).
+
+        otherwise: makes the settings of a .model file that has none; by default those of the original English models.
+        Raises InputError if files are missing or damaged, or if the special pieces are not XLNet's.
         """
         path = epath.Path(_folder_of_model(path)).expanduser()
         if path.is_dir() and not (path / MODEL_FILE).exists() and (foreign := model_in(path)):
@@ -108,12 +112,12 @@ class Tokenizer:
         lower: bool = False,
         sample_bytes: int = SAMPLE_BYTES,
     ) -> Tokenizer:
-        """Train a tokenizer on these lines, without empty ones. Equal lines give equal bytes.
+        """Train a tokenizer on the non-empty lines. Equal lines give equal bytes.
 
-        vocab_size: number of pieces; of words and characters, the maximum; ignored for bytes. normalization: auto =
-        none for bytes, else guessed from lines all over the text. sample_bytes: a larger text is replaced by a uniform
-        sample of its lines of this size. Raises InputError, with a size that works, if the text cannot have so large or
-        so small a vocabulary; errors of `lines` pass through.
+        vocab_size: number of pieces; for words and characters, the maximum; ignored for bytes. normalization: auto =
+        none for bytes, else guessed from lines across the text. sample_bytes: if the text is larger, train on a uniform
+        sample of its lines of this size. Raises InputError, with a size that works, if the vocabulary size is too large
+        or too small for the text. Errors of `lines` pass through.
         """
         text = [] if token_level == "byte" else sample(lines, sample_bytes)[0]
         if normalization == "auto":
@@ -124,7 +128,7 @@ class Tokenizer:
         return cls(train_model(normalized, vocab_size, settings.normalization, token_level), settings)
 
     def save(self, folder: epath.PathLike) -> None:
-        """Write a new folder with the model and the settings, complete or not at all."""
+        """Write a new folder with the model and the settings. The folder appears only when it is complete."""
         with complete_folder(folder) as partial:
             if self.foreign:
                 (partial / TOKENIZER_JSON).write_bytes(self.model)
@@ -134,7 +138,7 @@ class Tokenizer:
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the model and the settings, in hex: tokenizers with the same value encode alike."""
+        """SHA-256 of the model and the settings, in hex. Tokenizers with the same value encode the same way."""
         return hashlib.sha256(self.model + json.dumps(self.settings.identity()).encode()).hexdigest()
 
     @property
@@ -148,11 +152,11 @@ class Tokenizer:
         try:
             return [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
         except UnicodeDecodeError as error:
-            raise InputError(f"tokenizer {self._origin}: a piece of it is not UTF-8 ({error})") from None
+            raise InputError(f"tokenizer {self._origin}: one of its pieces is not UTF-8 ({error})") from None
 
     @cached_property
     def tables(self) -> PieceTables:
-        """Tables of the pieces that begin words and sentences, and of their lengths."""
+        """Tables of where words and sentences begin, and of the lengths of pieces."""
         level, first = self.settings.token_level, len(SPECIAL_PIECES)
         byte_values = [None] * first + list(range(256)) if level == "byte" else None
         return PieceTables.of(
@@ -161,22 +165,22 @@ class Tokenizer:
 
     @property
     def _is_lowercase(self) -> bool:
-        """True if encoded text has no capitals, as with BERT's uncased vocabulary."""
+        """True if the pieces have no capital letters, as in BERT's uncased vocabulary."""
         is_uncased = self.foreign is not None and not any(map(str.isupper, "".join(self.pieces)))
         return self.settings.lower or is_uncased
 
     @property
     def is_word_start(self) -> np.ndarray:
-        """Pieces that begin a word, bool [V]; see `PieceTables`."""
+        """True for pieces that begin a word, bool [V]; see `PieceTables`."""
         return self.tables.is_word_start
 
     def encode_flat(self, lines: str | Iterable[str], threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Normalise and encode lines. Returns the ids of all lines end to end, int32 [E], and the number of ids of each
-        line, int64 [lines].
+        """Normalize and encode lines. Returns the concatenated ids of all lines, int32 [E], and the number of ids in
+        each line, int64 [lines].
 
-        threads: threads of SentencePiece; None = one a core.
+        threads: SentencePiece threads; None = one per core.
         """
-        lines = list_of_texts(lines, "lines")  # a Series of pandas counts by its labels
+        lines = list_of_texts(lines, "lines")  # a pandas Series is indexed by its labels
         parts, part_counts = self._in_parts(self.settings.normalize(lines))
         encoded = self._processor.encode(parts, num_threads=threads or os.cpu_count() or 1, out_type="numpy")
         if self.settings.token_level in UNITS:
@@ -192,12 +196,13 @@ class Tokenizer:
         return ids, lengths
 
     def encode_lines(self, lines: str | Iterable[str], threads: int | None = None) -> list[np.ndarray]:
-        """Return the ids of each line, int32 [E] each. Like `encode_flat`, but one array a line."""
+        """Return the ids of each line, int32 [E] each. Like `encode_flat`, but with one array per line."""
         ids, lengths = self.encode_flat(lines, threads)
         return np.split(ids, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
     def encode_pieces(self, lines: str | Iterable[str]) -> list[list[str]]:
-        """Return the text of each id of `encode_lines`, with ▁ for a space, and unknown characters for <unk>."""
+        """Return the text of each id of `encode_lines`, with ▁ for a space, and the unknown characters instead of
+        <unk>."""
         lines = list_of_texts(lines, "lines")
         pieces = [[self.pieces[i] for i in ids.tolist()] for ids in self.encode_lines(lines)]
         for line, of_line in zip(lines, pieces, strict=True):
@@ -246,12 +251,12 @@ class Tokenizer:
         return text.removeprefix(" ") if self.settings.token_level == "byte" else text
 
     def _each_unknown(self, part: str, ids: np.ndarray) -> np.ndarray:
-        """Return the ids with one <unk> for each unknown word or character; SentencePiece merges neighbours."""
+        """Return the ids with one <unk> per unknown word or character. SentencePiece merges adjacent ones."""
         texts = self._processor.encode(part, out_type=str)
         return np.repeat(ids, [len(self._unknown_units(text)) or 1 for text in texts])
 
     def _unknown_units(self, text: str) -> list[str]:
-        """Return the unknown words or characters in one item of a segmentation; an empty list if it is known."""
+        """Return the unknown words or characters in one item of a segmentation, or an empty list if it is known."""
         if self._processor.piece_to_id(text) != UNK:
             return []
         unit = UNITS.get(self.settings.token_level)
@@ -260,9 +265,8 @@ class Tokenizer:
     def _in_parts(self, lines: list[str]) -> tuple[list[str], np.ndarray]:
         """Cut long lines at spaces. Returns the parts, and the number of parts of each line.
 
-        SentencePiece needs 20 bytes of memory a character to segment a line. Cutting changes ids only where two
-        segmentations of a word agree in likelihood to three digits: the single-precision sums of a long line cannot
-        tell them apart.
+        SentencePiece needs 20 bytes of memory per character of a line. Cutting changes ids only if two segmentations of
+        a word agree in likelihood to three digits: the single-precision sums over a long line do not resolve more.
         """
         if max(map(len, lines), default=0) <= LONG_LINE or not self.words_are_independent:
             return lines, np.ones(len(lines), np.int64)
@@ -271,7 +275,7 @@ class Tokenizer:
 
     @cached_property
     def words_are_independent(self) -> bool:
-        """True if each word is encoded by itself: if no piece of the vocabulary spans a space."""
+        """True if each word is encoded independently, because no piece of the vocabulary contains a space."""
         if self.settings.token_level != "piece":
             return True
         words = [self._processor.encode(text, out_type=str) for text in ("a b", "a", "b")]
@@ -279,12 +283,12 @@ class Tokenizer:
 
     @cached_property
     def ends_in_digit_comma(self) -> np.ndarray:
-        """Pieces such as '1,', which `Settings.split_digit_commas` splits again: bool [V]."""
+        """True for pieces such as '1,', which `Settings.split_digit_commas` splits again: bool [V]."""
         return np.array([len(p) > 1 and p[-1] == "," and p[-2].isdigit() for p in self.pieces])
 
     @cached_property
     def _digits(self) -> dict[int, list[int]]:
-        """Ids of the text before the comma, for each piece that ends in a digit and a comma."""
+        """For each piece that ends in a digit and a comma, the ids of the text before the comma."""
         found = {}
         for i in np.flatnonzero(self.ends_in_digit_comma):
             piece = self.pieces[i]
@@ -311,7 +315,7 @@ def _sentencepiece(model: bytes, origin: str) -> sentencepiece.SentencePieceProc
     try:
         processor.LoadFromSerializedProto(model)
     except RuntimeError:
-        raise InputError(f"tokenizer {origin}: not a SentencePiece model, or a damaged one") from None
+        raise InputError(f"tokenizer {origin}: it is not a SentencePiece model, or is damaged") from None
     return processor
 
 
@@ -323,8 +327,8 @@ def _settings_beside(model: epath.Path) -> Settings | None:
 
 
 def _folder_of_model(name: epath.PathLike) -> epath.PathLike:
-    """Return the folder of a model that comes with the package or is on the Hub, whose tokenizer is fetched; any other
-    path as it is."""
+    """Return the folder of a model that comes with the package or is on the Hub, and download its tokenizer. Return any
+    other path unchanged."""
     if hub.is_bundled(name):
         return hub.bundled_folder(str(name))
     if not hub.is_remote(name):

@@ -1,4 +1,4 @@
-"""Normalise text before SentencePiece encodes it (preprocess_text of the original's prepro_utils.py)."""
+"""Normalize text before SentencePiece encodes it (preprocess_text of the original's prepro_utils.py)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Literal
 
 Normalization = Literal["english", "nfkc", "none"]
 
-# benchmarks/normalization.py prints the shares of texts in many languages that these limits divide.
-STRETCH = 30  # words that are judged together
-FUNCTION_WORDS = 0.08  # minimum share of English function words in a stretch of English
-ENGLISH = 0.85  # minimum share of an English text, in letters, that is in stretches of English
+# Limits between English and other text: benchmarks/normalization.py prints the shares for texts of many languages.
+STRETCH = 30  # words per stretch; a stretch is English or not
+FUNCTION_WORDS = 0.08  # minimum share of frequent English words in an English stretch
+ENGLISH = 0.85  # minimum share of the letters of an English text in English stretches
 ACCENTS = 0.0005  # maximum share of letters with accents in an English text
-FEW_ACCENTS = 3  # so many may be in any English text, however short
+FEW_ACCENTS = 3  # allowed in any English text, however short
 OTHER_SCRIPTS = 0.0001  # maximum share of letters of other scripts in an English text
-SHOWN = 5  # letters that a description lists
+SHOWN = 5  # letters that the printed reason lists
 
 WORD = re.compile(r"[^\W\d_]+")
-# Frequent English words that are rare in other languages, unlike in, is, was, for, on.
+# Frequent English words that are rare in other languages (unlike in, is, was, for, on).
 ENGLISH_WORDS = frozenset(
     "the of and to that with this it his but not are from have they which you all she there would their been has when "
     "who will by be".split()
@@ -36,10 +36,10 @@ def normalize(
     keep_accents: bool = False,
     remove_space: bool = True,
 ) -> str:
-    """Return the text with white space collapsed (`remove_space`), normalised by `kind`, then lowercased (`lower`).
+    """Return the text with white space collapsed (`remove_space`), normalized by `kind`, then lowercased (`lower`).
 
-    kind: english = straight double quotes and, unless `keep_accents`, NFKD without accents; nfkc = NFKC; none = nothing
-    more.
+    kind: english = straight double quotes and, unless `keep_accents`, NFKD without accents; nfkc = NFKC; none = no
+    change.
     """
     if remove_space:
         text = " ".join(text.split())
@@ -53,23 +53,23 @@ def normalize(
 
 
 def guess_normalization(lines: Iterable[str]) -> Normalization:
-    """Return english if the text is English with few accents and hardly a letter of another script, none if most
-    letters are Thai or Lao, else nfkc.
+    """Return english for English text with few accents and almost no other scripts, none if most letters are Thai or
+    Lao, else nfkc.
 
-    Dropping marks ruins most other languages. NFKC splits the vowels ำ and ຳ, and no decoding joins them again.
+    Dropping accents ruins most other languages. NFKC splits the vowels ำ and ຳ, and decoding does not join them again.
     """
     return Survey.of(lines).normalization
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Counts of a text that decide its normalisation."""
+    """Counts that decide the normalization of a text."""
 
     lines: int
     words: int
     letters: int
     english: int
-    """letters in stretches of STRETCH words of which FUNCTION_WORDS are frequent English words"""
+    """letters in stretches of STRETCH words with at least a share of FUNCTION_WORDS frequent English words"""
     beyond_ascii: Counter[str]
     """letters and combining marks that are not ASCII"""
 
@@ -96,19 +96,19 @@ class Survey:
 
     @property
     def accents(self) -> int:
-        """Number of Latin letters with accents that English rules drop and NFKC keeps."""
+        """Number of Latin letters with accents that english normalization drops and NFKC keeps."""
         return sum(
             n for c, n in self.beyond_ascii.items() if _is_latin(c) and normalize(c, "english") != normalize(c, "nfkc")
         )
 
     @property
     def other_scripts(self) -> int:
-        """Number of letters of other scripts than Latin."""
+        """Number of letters in scripts other than Latin."""
         return sum(n for c, n in self.beyond_ascii.items() if not _is_latin(c))
 
     @property
     def normalization(self) -> Normalization:
-        """Normalisation that suits the text."""
+        """Normalization to choose for the text."""
         if not self._not_english():
             return "english"
         thai = sum(n for c, n in self.beyond_ascii.items() if "\u0e00" <= c <= "\u0eff")
@@ -116,7 +116,7 @@ class Survey:
 
     @property
     def reason(self) -> str:
-        """Why this normalisation was chosen, and how many letters it changes."""
+        """Why this normalization was chosen, and how many letters it changes."""
         kind = self.normalization
         reasons = {
             "english": "the text is English",
@@ -130,8 +130,8 @@ class Survey:
         return f"as {reasons[kind]}; it changes {number} of {self.letters:,} letters{which} in {self.lines:,} lines"
 
     def _not_english(self) -> str:
-        """Return what shows that the text is not English, "" if nothing does."""
-        if not self.letters or (self.words < STRETCH and not self.beyond_ascii):  # too little to tell or to lose
+        """Return why the text does not count as English, or "" if it does."""
+        if not self.letters or (self.words < STRETCH and not self.beyond_ascii):  # too short to judge, nothing to lose
             return ""
         if self.english < ENGLISH * self.letters:
             return f"{1 - self.english / self.letters:.0%} of it is not English"
@@ -148,4 +148,4 @@ def _is_letter(character: str) -> bool:
 
 def _is_latin(character: str) -> bool:
     named = unicodedata.name(character, "").startswith(("LATIN ", "COMBINING ", "MODIFIER LETTER "))
-    return named or character < "\u0100"  # as the signs º and µ
+    return named or character < "\u0100"  # such as º and µ

@@ -1,6 +1,6 @@
-"""Special pieces, and where words and sentences begin, from tables with one entry for each piece of a vocabulary.
+"""Special pieces, and where words and sentences begin, from tables with one entry per piece of a vocabulary.
 
-The tables are computed once a vocabulary; a text is then indexed as a whole array.
+The tables are computed once per vocabulary. A text is then looked up as a whole array.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from enum import IntEnum
 import numpy as np
 
 SPECIAL_PIECES = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
-"""Pieces with the ids 0 to 8 in every vocabulary"""
+"""Pieces of the ids 0 to 8 in every vocabulary"""
 UNK, BOS, EOS, CLS, SEP, PAD, MASK, EOD, EOP = range(len(SPECIAL_PIECES))
-SPACE = "\u2581"  # SentencePiece's ▁, a space before the piece
+SPACE = "\u2581"  # SentencePiece's ▁: a space before the piece
 
 WORD_START_PUNCTUATION = frozenset('!"#$%&"()*+,-./:;?@[\\]^_`{|}~')  # _is_start_piece of data_utils.py
 STOPS = frozenset(".!?…")
-WIDE_STOPS = frozenset("。．！？｡")  # no space follows them
+WIDE_STOPS = frozenset("。．！？｡")  # not followed by a space
 CLOSERS = frozenset("\"'”’»)]）］」』】〉》｣")
-# Scripts without spaces between words: prefixes of the Unicode names of their letters.
+# Scripts without spaces between words, as prefixes of the Unicode names of their letters.
 UNSPACED_SCRIPTS = ("CJK ", "HIRAGANA ", "KATAKANA ", "HALFWIDTH KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ")
 # Letters that continue a syllable: small kana, and vowels of Thai and Lao that are written after a consonant.
 CONTINUING = re.compile(
@@ -30,7 +30,7 @@ CONTINUING = re.compile(
     r"(SARA A|SARA AA|SARA AM|A|AA|AM|LAKKHANGYAO)$"
 )
 
-# Characters that stand for bytes beyond ASCII.
+# Characters used in place of bytes beyond ASCII.
 CONTINUATION, PUNCTUATION, IDEOGRAPH, LETTER = "\u0301", "\u2014", "\u4e00", "\u00c9"
 
 
@@ -43,7 +43,7 @@ class Ending(IntEnum):
 
 
 class First(IntEnum):
-    """First character in a piece that decides whether a sentence begins there."""
+    """What the first decisive character of a piece says about whether a sentence begins there."""
 
     NOTHING = 0  # quotes, dashes, ▁: the next piece decides
     NO_START = 1  # a lowercase letter, a stop, the end of a document
@@ -55,20 +55,20 @@ class First(IntEnum):
 class PieceTables:
     """Tables with one entry for each id of a vocabulary.
 
-    `is_word_start` holds, as in the original, for pieces that begin with ▁ or '<' and for single ASCII punctuation
-    marks. Chinese, Japanese, Thai, Lao, Khmer and Burmese have no spaces between words and so hardly a ▁: there each
-    piece that begins with a letter begins a word, except letters that continue a syllable (ゃ, っ, ะ, า), and so does
-    each wide punctuation mark.
+    As in the original, `is_word_start` is True for pieces that begin with ▁ or '<' and for single ASCII punctuation
+    marks. Chinese, Japanese, Thai, Lao, Khmer and Burmese have no spaces between words, so they have few ▁. There, each
+    piece that begins with a letter begins a word, except for letters that continue a syllable (ゃ, っ, ะ, า), and so
+    does each wide punctuation mark.
 
-    A byte of ASCII is treated as its character, a space as ▁. Of another character only the first byte is known: it
-    begins a word in the range of Chinese and Japanese, and counts as a capital letter in other scripts.
+    A byte of ASCII is treated as its character, with a space as ▁. Of other characters, only the first byte counts: in
+    the range of Chinese and Japanese it begins a word, and in other scripts it is treated as a capital letter.
     """
 
     is_word_start: np.ndarray  # bool [V]
-    has_space: np.ndarray  # bool [V], begins with ▁ or is an unknown word; a text has as many words
-    characters: np.ndarray  # int64 [V], length of the piece's text; ▁ is a space, an unknown piece counts 1
+    has_space: np.ndarray  # bool [V], begins with ▁ or is an unknown word; their count is the number of words
+    characters: np.ndarray  # int64 [V], length of the piece's text, with ▁ as a space; 1 for an unknown piece
     bytes: np.ndarray  # int64 [V], length in UTF-8
-    is_closer: np.ndarray  # bool [V], closing quotes and brackets only: they belong to the sentence before
+    is_closer: np.ndarray  # bool [V], only closing quotes and brackets, which belong to the previous sentence
     ending: np.ndarray  # int8 [V], Ending
     first: np.ndarray  # int8 [V], First
 
@@ -83,8 +83,8 @@ class PieceTables:
     ) -> PieceTables:
         """Compute the tables of a vocabulary.
 
-        byte_values: byte that each piece stands for; None = it stands for its text. unknown_is_word: <unk> counts as a
-        word. has_case: no sentence begins with a lowercase letter.
+        byte_values: the byte of each piece; None = the piece is its text. unknown_is_word: <unk> counts as a word.
+        has_case: the text has capitals, so no sentence begins with a lowercase letter.
         """
         values = byte_values or [None] * len(pieces)
         texts = [piece if byte is None else _text_of_byte(byte) for piece, byte in zip(pieces, values, strict=True)]
@@ -105,9 +105,9 @@ class PieceTables:
     def sentence_starts(self, ids: np.ndarray) -> np.ndarray:
         """Return where sentences begin inside a text: ids, int [E] -> bool [E].
 
-        A sentence begins after a stop and its closing quotes or brackets, unless the next word, without opening quotes,
-        begins with a lowercase letter and text has capitals. A new word must begin there (▁), except after a wide stop
-        and before scripts without spaces. Abbreviations before a name (Mr. Bennet) count as sentence ends.
+        A sentence begins after a stop and its closing quotes or brackets, unless the next word, after any opening
+        quotes, begins with a lowercase letter and the text has capitals. A new word (▁) must begin there, except after
+        a wide stop and before scripts without spaces. Abbreviations before a name (Mr. Bennet) count as sentence ends.
         """
         stop = np.flatnonzero(self.ending[ids] != Ending.OPEN)
         begin = _next(np.flatnonzero(~self.is_closer[ids]), stop + 1)
@@ -122,13 +122,15 @@ class PieceTables:
 
 
 def _next(places: np.ndarray, begin: np.ndarray) -> np.ndarray:
-    """Return the first of `places` at or after each of `begin`, both ascending; none for those after all."""
+    """Return the first of `places` at or after each of `begin`, both ascending. Those past the last place are
+    dropped."""
     found = np.searchsorted(places, begin)
     return places[found[found < len(places)]]
 
 
 def _text_of_byte(byte: int) -> str:
-    """Return a character of ASCII, or for a byte beyond ASCII a character of the kind that it begins or continues."""
+    """Return the character of an ASCII byte; for other bytes, a character of the kind that the byte begins or
+    continues."""
     if byte < 0x80:
         return chr(byte).replace(" ", SPACE)
     if byte < 0xC0:

@@ -14,7 +14,7 @@ from xlnet_jax.storage.reading import naming_damage, with_version, without_versi
 
 TokenLevel = Literal["piece", "word", "character", "byte"]
 
-SAMPLE_LINES = 10_000  # lines from which the normalisation is guessed
+SAMPLE_LINES = 10_000  # number of lines used to guess the normalization
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Settings:
 
     normalization: Normalization = "english"
     split_digit_commas: bool = True
-    """split pieces such as '1,' again, into the digits and the comma (prepro_utils.py, encode_pieces)"""
+    """split pieces such as '1,' into the digits and the comma (prepro_utils.py, encode_pieces)"""
     lower: bool = False
-    """lowercase text, the original's `uncased`"""
+    """lowercase text (`uncased` in the original)"""
     keep_accents: bool = False
-    """with normalization english only: make quotes straight, but keep accents"""
+    """only with normalization english: make quotes straight, but keep accents"""
     remove_space: bool = True
-    """strip white space at the ends of a line, and collapse it to single spaces inside"""
+    """strip white space at both ends of a line, and collapse it to single spaces inside"""
     token_level: TokenLevel = "piece"
     """unit of the vocabulary: a piece of a word, a word between spaces, a character, or a byte of UTF-8"""
 
@@ -37,8 +37,8 @@ class Settings:
     def suited_to(
         cls, normalization: Normalization, lower: bool = False, token_level: TokenLevel = "piece"
     ) -> Settings:
-        """Return settings for a text. The digit rule is on for English pieces only; of bytes that are not normalised,
-        white space stays."""
+        """Return settings for a text. The digit rule is on only for English pieces. Bytes without normalization keep
+        their white space."""
         return cls(
             normalization,
             split_digit_commas=normalization == "english" and token_level == "piece",
@@ -48,7 +48,7 @@ class Settings:
         )
 
     def normalize(self, lines: Sequence[str]) -> list[str]:
-        """Normalise lines for SentencePiece."""
+        """Normalize lines for SentencePiece."""
         options = {"lower": self.lower, "keep_accents": self.keep_accents, "remove_space": self.remove_space}
         return [normalize(line, self.normalization, **options) for line in lines]
 
@@ -57,8 +57,8 @@ class Settings:
         return with_version("tokenizer", dataclasses.asdict(self))
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that enter the hash of a tokenizer: options only where they differ from their defaults,
-        so that a new option does not change the hash of other tokenizers."""
+        """Return the settings in the hash of a tokenizer. Options at their defaults are omitted, so a new option does
+        not change the hashes of existing tokenizers."""
         options = {f.name: f.default for f in dataclasses.fields(self)[2:]}
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in options or v != options[k]}
 
@@ -67,8 +67,8 @@ OURS = "xlnet_jax"  # key in the tokenizer_config.json that we write
 
 
 def settings_of_hugging_face(theirs: dict[str, Any], where: str) -> Settings:
-    """Return the settings of a SentencePiece model in a folder of Hugging Face, by its tokenizer_config.json. Raises
-    InputError as `read_settings`."""
+    """Return the settings of a SentencePiece model in a Hugging Face folder, from its tokenizer_config.json. Raises
+    InputError as `read_settings` does."""
     if OURS in theirs:
         return read_settings(theirs[OURS], where)
     return Settings(
@@ -79,8 +79,8 @@ def settings_of_hugging_face(theirs: dict[str, Any], where: str) -> Settings:
 
 
 def read_settings(content: Any, where: str) -> Settings:
-    """Read settings from the JSON object of `Settings.to_json`. Raises InputError, naming `where`, if it holds anything
-    else."""
+    """Read settings from the JSON object of `Settings.to_json`. Raises InputError, naming `where`, for any other
+    content."""
     where, remedy = f"tokenizer settings {where}", "delete it for the defaults"
     values = without_version("tokenizer", content, where, remedy)
     with naming_damage(where, remedy):

@@ -1,5 +1,7 @@
-"""Train SentencePiece models: pieces by the recipe of the released XLNet models, words, characters, and bytes. Their
-text is a uniform sample of lines, bounded in bytes, as SentencePiece keeps it in memory."""
+"""Train SentencePiece models: pieces (with the recipe of the released XLNet models), words, characters and bytes.
+
+SentencePiece keeps its text in memory, so it gets a uniform sample of lines, limited in bytes.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ from data_pipelines.tokenizer.pieces import SPECIAL_PIECES
 from data_pipelines.tokenizer.settings import TokenLevel
 from xlnet_jax.errors import InputError
 
-# SentencePiece 0.2.3 needs 16 to 30 bytes of memory for each byte of text, and about a second for each megabyte on two
-# cores (benchmarks/tokenizer.py): 3 GB and two minutes for this default.
+# SentencePiece 0.2.3 needs 16 to 30 bytes of memory per byte of text, and about a second per megabyte on two cores
+# (benchmarks/tokenizer.py): 3 GB and two minutes for this default.
 SAMPLE_BYTES = 128 * 10**6
 CHUNK = 4096  # random numbers drawn at once
 CONTROL = [piece for piece in SPECIAL_PIECES if piece not in ("<unk>", "<s>", "</s>", "<eop>")]
@@ -32,7 +34,7 @@ RECIPES: dict[TokenLevel, dict[str, Any]] = {
         "control_symbols": CONTROL,
         "user_defined_symbols": ["<eop>", ".", "(", ")", '"', "-", "–", "£", "€"],
     },
-    # SentencePiece's word model finds no symbols inside words.
+    # SentencePiece's word model does not find symbols inside words.
     "word": {"model_type": "word", "control_symbols": [*CONTROL, "<eop>"], "hard_vocab_limit": False},
     "character": {
         "model_type": "char",
@@ -42,17 +44,17 @@ RECIPES: dict[TokenLevel, dict[str, Any]] = {
     },
 }
 _LARGEST = 2**24
-"""Largest vocabulary asked of SentencePiece, which begins with a million pieces; it never ends where 1.1 times the size
-overflows"""
+"""Largest vocabulary to request from SentencePiece, which starts from a million pieces. It never ends if 1.1 times the
+size overflows"""
 
 
 def sample(lines: Iterable[str], max_bytes: int) -> tuple[list[str], int]:
-    """Return the lines of a text that are not empty, or if they have more than `max_bytes` in UTF-8 a uniform sample of
-    them, in the text's order; and their number in the whole text.
+    """Return (non-empty lines of a text, their number in the whole text). If the lines have more than `max_bytes` in
+    UTF-8, return a uniform sample of them, in text order.
 
-    Each line draws a number from its position in the text, and the lines with the lowest numbers are kept; so the
-    sample is the same on every machine, and memory holds the sample alone. Raises InputError if the line with the
-    lowest number is longer than `max_bytes`; errors of `lines` pass through.
+    Each line gets a random number that depends on its position, and the lines with the lowest numbers are kept. So the
+    sample is the same on every machine, and memory holds only the sample. Raises InputError if the line with the lowest
+    number is longer than `max_bytes`. Errors of `lines` pass through.
     """
     kept: list[tuple[float, int, int, str]] = []  # heap, highest number first: (negated number, place, bytes, line)
     threshold, size, place = 1.0, 0, -1
@@ -68,7 +70,7 @@ def sample(lines: Iterable[str], max_bytes: int) -> tuple[list[str], int]:
             size -= num_bytes
     if place >= 0 and not kept:
         raise InputError(
-            f"a sample of {max_bytes:,} bytes has no room for a line of this text; make it larger, or the lines shorter"
+            f"a line of this text does not fit a sample of {max_bytes:,} bytes; use a larger sample or shorter lines"
         )
     kept.sort(key=lambda entry: entry[1])
     return [line for *_, line in kept], place + 1
@@ -82,18 +84,18 @@ def _uniforms() -> Iterator[float]:
 def train_model(
     text: Iterable[str], vocab_size: int, normalization: Normalization, token_level: TokenLevel = "piece"
 ) -> bytes:
-    """Train a model on normalised lines, and return the content of its .model file. Equal lines give equal bytes on any
+    """Train a model on normalized lines, and return the content of its .model file. Equal lines give equal bytes on any
     machine.
 
-    vocab_size: number of pieces; of words and characters, the maximum, the rest being <unk>; ignored for bytes. Raises
-    InputError, with a size that works, if the text cannot have so large or so small a vocabulary.
+    vocab_size: number of pieces; for words and characters, the maximum, and the others become <unk>; ignored for bytes.
+    Raises InputError, with a size that works, if the vocabulary size is too large or too small for the text.
     """
     if token_level == "byte":
         return byte_model()
     if vocab_size <= len(SPECIAL_PIECES) - (token_level == "piece"):
         raise InputError(
-            f"`vocab_size` {vocab_size} is too small: {len(SPECIAL_PIECES)} pieces are special symbols, and text needs "
-            "some of its own"
+            f"`vocab_size` {vocab_size} is too small: {len(SPECIAL_PIECES)} pieces are special symbols, and the text "
+            "needs more"
         )
     model = io.BytesIO()
     try:
@@ -103,7 +105,7 @@ def train_model(
             vocab_size=min(vocab_size, _LARGEST),
             normalization_rule_name="identity" if normalization == "none" else "nmt_nfkc",
             max_sentence_length=2**30,  # bytes; the default skips paragraphs above 4192
-            num_threads=8,  # fixed, as the order of floating-point sums, and so the model, depends on it
+            num_threads=8,  # fixed, because the order of floating-point sums, and so the model, depends on it
             minloglevel=2,
             shuffle_input_sentence=True,
             input_sentence_size=10_000_000,
@@ -126,8 +128,8 @@ class VocabularyTooLarge(InputError):
 
 
 def byte_model() -> bytes:
-    """Return a character model that has special symbols and bytes but no characters, so that SentencePiece falls back
-    to bytes. White space stays; each line gets a space in front, as in the other models."""
+    """Return a character model with special symbols and bytes but no characters, so SentencePiece falls back to bytes.
+    White space is kept. As in the other models, each line gets a leading space."""
     from sentencepiece import sentencepiece_model_pb2
 
     proto: Any = sentencepiece_model_pb2  # typed Any: protobuf creates its messages at import
@@ -149,7 +151,7 @@ def byte_model() -> bytes:
 
 
 def _vocabulary_error(vocab_size: int, message: str) -> InputError:
-    """Return an InputError: a clear one for SentencePiece's messages about vocabulary sizes, else with the message."""
+    """Return an InputError that explains SentencePiece's message about the vocabulary size, or else quotes it."""
     if largest := re.search(r"value <= (\d+)", message):
         return VocabularyTooLarge(vocab_size, int(largest[1]))
     if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
@@ -158,5 +160,5 @@ def _vocabulary_error(vocab_size: int, message: str) -> InputError:
             f"{smallest[1]}"
         )
     if "sentences_.empty" in message:
-        return InputError("there is no text to train a tokenizer on: normalisation removes all of it")
+        return InputError("no text is left to train a tokenizer on: normalization removes all of it")
     return InputError(f"SentencePiece cannot make a vocabulary of {vocab_size} from this text: {message[:200]}")

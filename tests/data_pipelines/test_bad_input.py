@@ -47,18 +47,18 @@ def test_compressed_text_that_is_damaged_anywhere_is_named(refused, place, text,
     broken[len(broken) // 4 : len(broken) // 4 + 8] = b"\xff" * 8
     for content in (whole[:-9], text.encode(), bytes(broken), streams[0] + b"x" + streams[1][1:]):
         file.write_bytes(content)
-        assert f"a.txt.{end}: it cannot be read, or is damaged (" in refused("--source", file.name)
+        assert f"a.txt.{end}: it cannot be read or is damaged (" in refused("--source", file.name)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "there is no text in it, only blank lines or nothing at all"),
-        (b"\n \r\n\t\n" * 1000, "there is no text in it"),
+        (b"", "no text in it: it is empty or has only blank lines"),
+        (b"\n \r\n\t\n" * 1000, "no text in it"),
         (b"good\ncaf\xe9", r"line 2 is not UTF-8 \(0xe9\); convert .*, or read it with --corpus-e"),
-        ("two bytes".encode("utf-16-le"), "line 1 has a zero byte, so this is UTF-16 or binary, and not UTF-8 text"),
-        (b"a " * 2**24, "line 1 is longer than 16 MB; a line is a sentence or a paragraph: break it up"),
-        ("\u0301\u0302\n".encode(), "there is no text in it"),
+        ("two bytes".encode("utf-16-le"), "line 1 has a zero byte: the file is UTF-16 or binary, not UTF-8 text"),
+        (b"a " * 2**24, "line 1 is longer than 16 MB; a line should be a sentence or a paragraph: split it"),
+        ("\u0301\u0302\n".encode(), "no text in it"),
     ],
     ids=["empty", "blank", "latin-1", "utf-16", "huge line", "nothing after normalisation"],
 )
@@ -70,12 +70,12 @@ def test_text_that_is_none_is_named(refused, place, content, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("3", "line 3 is not a JSON object; a document is one JSON object on one line"),
+        ("3", "line 3 is not a JSON object; each line must be one JSON object"),
         ('{"text": "a"', "line 3 is not JSON"),
-        ('{"body": "a"}', "line 3 has no field 'text', only 'body': name the one with the text by --text-field"),
-        ('{"text": {"a": 1}}', "line 3: its field 'text' is not text but {'a': 1}"),
+        ('{"body": "a"}', "line 3 has no field 'text', only 'body': name the text field with --text-field"),
+        ('{"text": {"a": 1}}', "line 3: its field 'text' must be text, not {'a': 1}"),
         ('{"text": ' + "[" * 10**5, "line 3 is not JSON"),
-        ('{"text": "a\\ud800"}', "line 3: a document holds half a character, \\ud800; mend it, or read it with"),
+        ('{"text": "a\\ud800"}', "line 3: a document contains half a character, \\ud800; fix it, or read it with"),
     ],
 )
 def test_a_json_line_that_is_no_document_is_named(refused, place, text, line, message):
@@ -90,18 +90,18 @@ def test_a_table_that_is_damaged_or_holds_no_text_is_named(refused, run, place, 
         return (place / "bad.parquet").read_bytes()
 
     write(body=["a"])
-    assert "it has no column 'text', only 'body': name the one with the text" in refused("--source", "bad.parquet")
+    assert "it has no column 'text', only 'body': name the text field" in refused("--source", "bad.parquet")
     write(text=pa.array([], pa.string()))
-    assert "bad.parquet: there is no text in it" in refused("--source", "bad.parquet")
+    assert "bad.parquet: no text in it" in refused("--source", "bad.parquet")
     write(text=pa.array([b"caf\xe9", text.encode(), None], pa.binary()))
-    assert "bad.parquet: row 1: a document is not UTF-8 (0xe9); mend it, or read it with" in refused(
+    assert "bad.parquet: row 1: a document is not UTF-8 (0xe9); fix it, or read it with" in refused(
         "--source", "bad.parquet"
     )
     assert run("--source", "bad.parquet", "--corpus-errors", "replace", out="read") == (0, "")
     numbers, whole = write(text=[1]), write(text=[text] * 3)
     for content in (numbers, b"", whole[:-20] + b"x" * 12 + whole[-8:], whole[: len(whole) // 2]):
         (place / "bad.parquet").write_bytes(content)
-        assert "bad.parquet: it cannot be read, or is damaged (" in refused("--source", "bad.parquet")
+        assert "bad.parquet: it cannot be read or is damaged (" in refused("--source", "bad.parquet")
 
 
 def test_a_folder_that_cannot_be_read_is_not_passed_over(refused, place, monkeypatch):
@@ -115,7 +115,7 @@ def test_a_folder_that_cannot_be_read_is_not_passed_over(refused, place, monkeyp
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", guarded)
-    assert "text texts: not there, or you may not read it" in refused("--source", "texts")
+    assert "text texts: it does not exist, or you have no permission to read it" in refused("--source", "texts")
 
 
 def test_a_corpus_inside_a_folder_of_texts_is_no_text(run, place):
@@ -140,14 +140,14 @@ def test_a_place_that_cannot_be_made_is_found_before_the_text_is_read(refused, p
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("--source good.txt --weights 0.5 0.5", "--weights has 2 numbers, and --source names 1 texts"),
+        ("--source good.txt --weights 0.5 0.5", "--weights has 2 numbers, but --source names 1 texts"),
         ("--source good.txt good.txt --weights 0.5 0.6", "they must be above 0 and sum to 1, not 1.1"),
         ("--source good.txt good.txt --weights nan nan", "they must be above 0 and sum to 1, not nan"),
         ("--source good.txt good.txt --weights -0.5 1.5", "they must be above 0 and sum to 1"),
         ("--source good.txt --validation-fraction 1", "--validation-fraction 1.0 must be in (0, 1)"),
         ("--source good.txt --block-len 0", "--block-len 0 must be at least 8"),
         ("--source good.txt --tokenizer none", "tokenizer none: no such file"),
-        ("--source good.txt --validation none", "text none: no such file or folder, or nothing in it; give a text"),
+        ("--source good.txt --validation none", "text none: no such file or folder, or it is empty; give a text"),
         ("", "--source names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME"),
     ],
 )
@@ -167,10 +167,10 @@ def dataset(place, text):
 def test_a_dataset_that_is_not_there_is_named_with_how_to_prepare_it(refused, dataset):
     for words, message in (
         ("tfds:c4/en", "tfds:c4/en is not prepared in data: prepare it with `tfds build c4/en --data_dir data`"),
-        ("tfds:wikipedai", "tfds:wikipedai is not prepared in data: TFDS does not know it"),
-        ("tfds:news[test]", "tfds:news has no split test, only train: name one as tfds:news[SPLIT]"),
-        ("tfds:news[train[0:0]]", "tfds:news: its train[0:0] holds no documents; name another split"),
-        ("tfds:news --text-field body", "tfds:news has no text in a field 'body', its fields are text: name the one"),
+        ("tfds:wikipedai", "tfds:wikipedai is not prepared in data: TFDS has no such dataset"),
+        ("tfds:news[test]", "tfds:news has no split test, only train: choose one with tfds:news[SPLIT]"),
+        ("tfds:news[train[0:0]]", "tfds:news: its split train[0:0] is empty; name another split"),
+        ("tfds:news --text-field body", "tfds:news has no text field 'body', only text: name the text field"),
     ):
         assert message in refused("--tfds-data-dir", "data", "--source", *words.split())
 
@@ -180,7 +180,7 @@ def test_a_dataset_that_is_damaged_is_named(refused, dataset):
     for name, content in damages.items():
         whole = (dataset / name).read_bytes()
         (dataset / name).write_text(content)
-        message = r"its train\[0:\d+\] cannot be read \([^{}]*\); " if content == "short" else r"is damaged: .*"
+        message = r"its split train\[0:\d+\] cannot be read \([^{}]*\); " if content == "short" else r"is damaged: .*"
         found = refused("--source", "data")
         assert re.search(rf"data/news/1\.0\.0:? {message}prepare the dataset again", found)
         (dataset / name).write_bytes(whole)

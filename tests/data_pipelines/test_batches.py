@@ -188,7 +188,7 @@ def test_rows_read_the_sources_in_the_shares_of_the_corpus_or_of_the_settings(so
 def test_shares_for_another_number_of_sources_are_refused_by_their_names(source):
     data = dataclasses.replace(DATA, weights=(0.7, 0.2, 0.1))
     with pytest.raises(
-        InputError, match=r"data.weights 0.7, 0.2, 0.1: 3 for the 2 sources of corpus .*: source0, source1"
+        InputError, match=r"`data.weights` 0.7, 0.2, 0.1: 3 for the 2 sources of corpus .*: source0, source1"
     ):
         dataclasses.replace(source, data=data, corpus=source_blocks(source.corpus, 30, 10))
 

@@ -104,7 +104,7 @@ def test_tfds_opens_the_folder(tmp_path, text, vocab_size, dtype):
 
 
 def test_a_folder_that_is_no_corpus_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"not a prepared corpus, it has no manifest\.json"):
+    with pytest.raises(InputError, match=r"not a prepared corpus: it has no manifest\.json"):
         Corpus(tmp_path)
 
 
@@ -137,7 +137,7 @@ def test_missing_and_truncated_shards_are_named(copied):
     shard = next(copied.glob("corpus-train.array_record-00002-of-*"))
     content = shard.read_bytes()
     shard.write_bytes(content[:-100])
-    with pytest.raises(InputError, match=f"{shard.name} is damaged, {len(content) - 100} bytes instead of"):
+    with pytest.raises(InputError, match=f"{shard.name} is damaged: {len(content) - 100} bytes instead of"):
         Corpus(copied)
     shard.unlink()
     with pytest.raises(InputError, match=f"{shard.name} is missing"):
@@ -158,7 +158,8 @@ def test_a_shard_in_the_place_of_another_of_its_size_is_found_by_check(corpus, c
     shutil.copy(folder / first, folder / second)
     assert (folder / second).stat().st_size == (corpus.folder / second).stat().length
     with pytest.raises(
-        InputError, match=rf"the shard {second} was altered, its sha256 is \w{{64}} and not \w{{64}}; delete the folder"
+        InputError,
+        match=rf"the shard {second} was changed: its sha256 is \w{{64}} instead of \w{{64}}; delete the folder",
     ):
         Corpus(folder).check()
 
@@ -170,12 +171,14 @@ def test_a_flipped_bit_of_a_shard_is_found_when_its_blocks_are_read(corpus, copi
     shard.write_bytes(content)
     damaged = Corpus(copied)
     damaged.read("train", np.arange(8))
-    with pytest.raises(InputError, match=f"the shard {shard.name} was altered, its sha256 is"):
+    with pytest.raises(InputError, match=f"the shard {shard.name} was changed: its sha256 is"):
         damaged.read("train", np.arange(8, 16))
 
 
 def test_tokens_outside_the_vocabulary_that_the_manifest_names_are_refused(copied):
     manifest = json.loads((copied / "manifest.json").read_text())
     (copied / "manifest.json").write_text(json.dumps(manifest | {"vocab_size": 100}))
-    with pytest.raises(InputError, match=r"the train split cannot be read \(it holds the token \d+, of 100 pieces\)"):
+    with pytest.raises(
+        InputError, match=r"the train split cannot be read \(it has the token \d+, but only 100 pieces\)"
+    ):
         Corpus(copied).read("train", np.arange(51))

@@ -75,7 +75,7 @@ def test_a_dataset_is_read_by_its_name(hub, name, texts):
 
 def test_a_private_dataset_is_read_with_a_token(hub, monkeypatch):
     hub.private["me/story"] = "hf_mine"
-    with pytest.raises(InputError, match=r"not there, or you may not read it .* set HF_TOKEN"):
+    with pytest.raises(InputError, match=r"it does not exist, or you have no permission to read it .* set HF_TOKEN"):
         texts_of("hf:me/story")
     monkeypatch.setenv("HF_TOKEN", "hf_mine")
     assert texts_of("hf:me/story") == STORY
@@ -98,10 +98,10 @@ def test_every_file_is_at_one_commit(hub):
     [
         (
             "hf:me/none",
-            r"not there, or you may not read it \(HTTP 401\): log in with `hf auth login`, or set HF_TOKEN",
+            r"you have no permission to read it \(HTTP 401\): log in with `hf auth login`, or set HF_TOKEN",
         ),
-        ("hf:wikitext", "no configuration default, only old, new-v1; name one as hf:Salesforce/wikitext/CONFIG"),
-        ("hf:me/story:none", "no split none in its configuration default, only test, train; name one as hf:me/story/"),
+        ("hf:wikitext", "no configuration default, only old, new-v1; use the form hf:Salesforce/wikitext/CONFIG"),
+        ("hf:me/story:none", "no split none in its configuration default, only test, train; use the form hf:me/story/"),
         ("hf:me/zip", "no configuration default, only nothing in Parquet"),
         ("hf:me/story@none", r"no such file, commit or host \(HTTP 404\)"),
         ("hf://datasets/me/story/none.txt", "no such file, commit or host"),

@@ -203,7 +203,7 @@ def test_a_window_is_found_that_fits_the_blocks_and_a_length_alone_takes_the_oth
     [
         (["--row", "12"], "--row 12 must be from 0 to 11, or give a larger --data.batch-size"),
         (["--preset", "huge"], "--preset huge must be one of demo, small, base, long, large, large_v1"),
-        (["--data.seq-len", "512"], "blocks of 158 tokens cannot hold a window: data.seq-len 512"),
+        (["--data.seq-len", "512"], "blocks of 158 tokens cannot hold a window: --data.seq-len 512"),
         (["--out", "missing/window.png"], "missing/window.png: there is no folder missing; create it"),
         (["--out", "window.jpg"], "--out window.jpg must end in .png: the picture is a PNG"),
     ],

@@ -82,7 +82,9 @@ def test_a_broken_download_may_be_tried_again(web):
     web.files["/a.txt"] = TEXT
     found = sources.find([f"{web.url}/a.txt"])
     web.cuts = [10_000]
-    with pytest.raises(Unreachable, match=r"the network or the server fails .*; the same command goes on later") as e:
+    with pytest.raises(
+        Unreachable, match=r"the network or the server failed .*; run the same command again to continue"
+    ) as e:
         list(sources.read_lines(found))
     assert exit_code(e.value) == RESTART
     assert list(sources.read_lines(found)) == READ
@@ -101,10 +103,10 @@ def test_of_a_large_table_in_s3_only_the_text_is_fetched(s3, monkeypatch):
     ("path", "message", "code"),
     [
         ("/none.txt", r"none\.txt: no such file, commit or host \(HTTP 404\)", 2),
-        ("/secret.txt", r"not there, or you may not read it \(HTTP 403\)", 2),
-        ("/busy.txt", r"the network or the server fails \(HTTP 503\); the same command goes on", RESTART),
-        ("/page", r"a web page; give the address of the file itself", 2),
-        ("http://127.0.0.1:9/a.txt", "the network or the server fails", RESTART),
+        ("/secret.txt", r"it does not exist, or you have no permission to read it \(HTTP 403\)", 2),
+        ("/busy.txt", r"the network or the server failed \(HTTP 503\); run the same command again", RESTART),
+        ("/page", r"this is a web page; give the address of the file itself", 2),
+        ("http://127.0.0.1:9/a.txt", "the network or the server failed", RESTART),
         ("http://no-such-host.invalid/a.txt", "no such file, commit or host", 2),
     ],
 )
@@ -169,10 +171,13 @@ def test_files_folders_and_globs_are_found_in_s3(s3, name, keys):
     ("name", "message"),
     [
         ("s3://bucket/none.txt", "s3://bucket/none.txt: no such file"),
-        ("s3://bucket/*.md", "no files are there"),
+        ("s3://bucket/*.md", "no files found"),
         ("s3://none/a.txt", "s3://none/a.txt: no such file"),
-        ("s3://bucket/closed.txt", r"not there, or you may not read it \(HTTP 403\): set AWS_PROFILE, or"),
-        ("s3://bucket/corpus", "a prepared corpus or a TFDS dataset, which are read on a disk or in gs://"),
+        (
+            "s3://bucket/closed.txt",
+            r"it does not exist, or you have no permission to read it \(HTTP 403\): set AWS_PROFILE, or",
+        ),
+        ("s3://bucket/corpus", "a prepared corpus or TFDS dataset must be on disk or in gs://"),
     ],
 )
 def test_what_s3_does_not_give_is_told_in_one_line(s3, name, message):
@@ -188,7 +193,7 @@ def test_no_credentials_are_told_in_one_line(s3, monkeypatch):
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/none")
-    with pytest.raises(InputError, match=r"may not read it .*: set AWS_PROFILE, or .* FSSPEC_S3_ANON=true"):
+    with pytest.raises(InputError, match=r"permission to read it .*: set AWS_PROFILE, or .* FSSPEC_S3_ANON=true"):
         sources.find(["s3://bucket/a.txt"])
 
 

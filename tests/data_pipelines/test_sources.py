@@ -48,7 +48,7 @@ def test_a_folder_stands_for_its_texts_and_a_glob_for_the_files_that_match(text,
     (tmp_path / "n3.txt").mkdir()
     found = files_of(tmp_path / name)
     if name == "":
-        told = rf"note: text {tmp_path}: 3 of its 8 files are left out, .*\n"
+        told = rf"note: text {tmp_path}: skipped 3 of 8 files, .*\n"
         assert re.fullmatch(told, capsys.readouterr().err)
     assert found == [str(tmp_path / file) for file in wanted]
 
@@ -74,7 +74,7 @@ def test_links_are_followed_and_each_file_is_read_once(text, tmp_path):
 
 @pytest.mark.parametrize("name", ["nowhere.txt", "*.txt", ""])
 def test_a_source_that_is_not_there_is_named(tmp_path, name):
-    with pytest.raises(InputError, match=rf"{re.escape(name)}: no such file or folder, or nothing in it"):
+    with pytest.raises(InputError, match=rf"{re.escape(name)}: no such file or folder, or it is empty"):
         files_of(tmp_path / name)
 
 

@@ -47,7 +47,7 @@ def test_code_that_a_dataset_names_is_not_imported(tmp_path, monkeypatch, featur
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     write(tmp_path, features)
-    with pytest.raises(InputError, match="code in a dataset does not run here"):
+    with pytest.raises(InputError, match="code in datasets is never run"):
         slices_of(tmp_path)
     assert not (tmp_path / "ran").exists()
     assert "dataset.evil" not in sys.modules

@@ -83,7 +83,7 @@ def test_a_model_without_xlnets_special_pieces_is_refused(novels, tmp_path):
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(novels[:100]), model_writer=file, vocab_size=200, minloglevel=2
         )
-    with pytest.raises(InputError, match="and XLNet needs <cls> there; leave `tokenizer` out") as error:
+    with pytest.raises(InputError, match="but XLNet needs <cls>; omit `tokenizer`") as error:
         Tokenizer.load(tmp_path / "other.model")
     assert f"tokenizer {tmp_path / 'other.model'}: id 3 is " in str(error.value)
 
@@ -92,8 +92,8 @@ def test_a_model_without_xlnets_special_pieces_is_refused(novels, tmp_path):
 def test_a_damaged_model_is_refused(english, tmp_path, damage):
     begin = english.model.rindex("▁".encode())
     content, message = {
-        "cut": (english.model[: len(english.model) // 2], "not a SentencePiece model, or a damaged one"),
-        "piece": (english.model[: begin + 2] + b"\xff" + english.model[begin + 3 :], "a piece of it is not UTF-8"),
+        "cut": (english.model[: len(english.model) // 2], "it is not a SentencePiece model, or is damaged"),
+        "piece": (english.model[: begin + 2] + b"\xff" + english.model[begin + 3 :], "one of its pieces is not UTF-8"),
     }[damage]
     (tmp_path / "spiece.model").write_bytes(content)
     with pytest.raises(InputError, match=rf"spiece\.model: {message}"):

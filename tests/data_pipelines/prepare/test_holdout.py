@@ -183,11 +183,11 @@ def given(tokenizer, train, validation=()):
 @pytest.mark.parametrize(
     ("train", "validation", "message"),
     [
-        (["a.txt", "./a.txt"], [], r"text \./a\.txt: a\.txt is in text a\.txt too; leave it out of one of the two"),
-        (["a.txt", "link.txt"], [], r"text link\.txt: link\.txt is in text a\.txt too; leave it out"),
-        (["b.txt", "folder"], ["a.txt"], r"text a\.txt: a\.txt is in text folder too; leave it out"),
-        (["a.txt", "b.txt", "copy.txt"], [], r"text copy\.txt is the same text as a\.txt; leave one of the two out"),
-        (["a.txt"], ["copy.txt"], r"text copy\.txt is the same text as a\.txt; leave one of the two out"),
+        (["a.txt", "./a.txt"], [], r"text \./a\.txt: a\.txt is also in text a\.txt; remove it from one of them"),
+        (["a.txt", "link.txt"], [], r"text link\.txt: link\.txt is also in text a\.txt; remove it"),
+        (["b.txt", "folder"], ["a.txt"], r"text a\.txt: a\.txt is also in text folder; remove it"),
+        (["a.txt", "b.txt", "copy.txt"], [], r"text copy\.txt is the same text as a\.txt; remove one of them"),
+        (["a.txt"], ["copy.txt"], r"text copy\.txt is the same text as a\.txt; remove one of them"),
     ],
 )
 def test_text_that_is_given_twice_is_refused(texts, tokenizer, train, validation, message):
@@ -200,8 +200,10 @@ def test_copies_of_training_text_in_a_validation_text_are_counted(texts, tokeniz
     copied = (texts / "a.txt").read_text().split("\n\n")[:3]
     (texts / "v.txt").write_text("\n\n".join([*copied, *(made_up(i, 3) for i in range(200, 210))]))
     given(tokenizer, ["a.txt", "b.txt"], ["v.txt"])
-    assert capsys.readouterr().err == "note: validation text v.txt: the training text holds 3 of its 13 documents\n"
+    assert capsys.readouterr().err == "note: validation text v.txt: the training text contains 3 of its 13 documents\n"
     (texts / "v.txt").write_text("\n\n".join(reversed(copied)))
     shutil.rmtree(texts / "corpus")
-    with pytest.raises(InputError, match=r"validation text v\.txt: the training text holds all of its documents; give"):
+    with pytest.raises(
+        InputError, match=r"validation text v\.txt: the training text contains all of its documents; give"
+    ):
         given(tokenizer, ["a.txt", "b.txt"], ["v.txt"])

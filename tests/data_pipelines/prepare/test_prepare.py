@@ -101,12 +101,12 @@ def test_the_smallest_text_has_one_block_on_either_side(run, tokenizer):
     line = " ".join(["the"] * (2 * BLOCK_LEN - 1))
     corpus = run([[line]])
     assert (corpus.num_blocks("train"), corpus.num_blocks("validation")) == (1, 1)
-    with pytest.raises(InputError, match=r"has 127 tokens, and needs a block of 64, and another to hold out"):
+    with pytest.raises(InputError, match=r"has 127 tokens, but needs one block of 64 and another to hold out"):
         run([[line.removesuffix(" the")]], out="smaller")
 
 
 def test_a_split_with_text_of_its_own_needs_a_block(run, documents):
-    with pytest.raises(InputError, match=r"validation text .* has \d+ tokens, and needs a block of 64: give"):
+    with pytest.raises(InputError, match=r"validation text .* has \d+ tokens, but needs one block of 64: give"):
         run(documents, [["Too short."]])
     with pytest.raises(InputError, match=r"train text .*train\.txt has \d+ tokens, .* lower `data\.windows_per_block`"):
         run([["Too short."]], documents)

@@ -124,7 +124,7 @@ def test_a_worker_that_is_killed_is_one_line_and_what_is_encoded_is_kept(place):
     (place / "hold").unlink()
     _, err = process.communicate(timeout=300)
     assert process.returncode == 2
-    assert re.fullmatch(r"error: a worker process ended at once: out of memory, .*; encoded parts are kept, .*\n", err)
+    assert re.fullmatch(r"error: a worker process died: out of memory, .*; encoded parts are kept, .*\n", err)
     assert ends_soon(process)
     assert any(place.glob(".corpus.partial/work/encoded-*/*.npz"))
 

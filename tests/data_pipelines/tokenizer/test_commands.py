@@ -68,19 +68,19 @@ def test_encode_reads_a_line_of_text_for_each_of_its_lines(do, folder):
 
 
 MISTAKES = {
-    "train --source none.txt --out new": "error: text none.txt: no such file or folder, or nothing in it",
-    "train --source one.txt --out english": "error: --out english exists: name a folder that does not",
+    "train --source none.txt --out new": "error: text none.txt: no such file or folder, or it is empty",
+    "train --source one.txt --out english": "error: --out english already exists: name a new folder",
     "train --source one.txt --out one.txt/new": "/one.txt; give another path",
     "train --source --out new": "error: --source names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME",
-    "train --source blank.txt --out new": "blank.txt: there is no text in it",
+    "train --source blank.txt --out new": "blank.txt: no text in it",
     "train --source english/spiece.model --out new": "is not UTF-8",
     "train --source one.txt --out new --vocab-size 90000": "error: --vocab-size 90000 is too large for this text",
     "train --source one.txt --out new --vocab-size 1": "error: --vocab-size 1 is too small: 9 pieces are special",
     "train --source one.txt --out new --vocab-size 9": "error: --vocab-size 9 is too small for the characters",
     "train --source one.txt --out new --sample-megabytes 0": "error: --sample-megabytes 0 must be at least 1",
     "show none": "error: tokenizer none: no such file; give a SentencePiece model or a folder with spiece.model",
-    "show one.txt": "error: tokenizer one.txt: not a SentencePiece model, or a damaged one",
-    "encode english text --file one.txt": "error: there is a text and --file: give one of them",
+    "show one.txt": "error: tokenizer one.txt: it is not a SentencePiece model, or is damaged",
+    "encode english text --file one.txt": "error: give either TEXT or --file, not both",
     "encode english two words": "error: words stands alone, and nothing takes it",
     "shw english": "error: Expected one of {train, show, encode}.",
 }

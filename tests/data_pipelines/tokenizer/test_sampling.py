@@ -58,7 +58,7 @@ def test_memory_is_that_of_the_sample():
 
 
 def test_a_sample_too_small_for_any_line_says_so():
-    with pytest.raises(InputError, match="a sample of 50 bytes has no room for a line"):
+    with pytest.raises(InputError, match="does not fit a sample of 50 bytes"):
         sample(numbered(10), 50)
 
 

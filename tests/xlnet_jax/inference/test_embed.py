@@ -115,7 +115,7 @@ def test_a_mistake_is_one_line_and_leaves_no_file(model, checkpoint, tmp_path):
     ids.write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "two"}\n')
     out, table = tmp_path / "x.npy", tmp_path / "x.parquet"
     for text, made, more, said in (
-        (gap, out, "", r"gap\.jsonl: line 2 is empty: leave it out"),
+        (gap, out, "", r"gap\.jsonl: line 2 is empty: remove it"),
         (ids, tmp_path / "x.csv", "", r"give a name that ends in \.npy or \.parquet"),
         (ids, out, "--layer 4", r"--layer 4 does not exist: the checkpoint has layers 1 to 3, or -1 to -3"),
         (ids, out, "--pooling cls --no-specials", r"--pooling cls needs --specials"),

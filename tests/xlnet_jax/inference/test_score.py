@@ -199,7 +199,7 @@ def test_a_mistake_is_one_line_that_names_it_and_leaves_no_file(score, folder, t
         ((), "give either --texts, names of files, or --sentences"),
         (("--texts", gap, "--out", tmp_path / "new.jsonl"), r"gap\.jsonl: line 3 is empty"),
         ((*texts, "--max-len", "5"), r"texts\.txt: line 1 has 6 pieces .* more than 5: split it, or raise --max-len"),
-        ((*lines, "--text-field", "s", "--id-field", "x"), r"name the ids by --id-field"),
+        ((*lines, "--text-field", "s", "--id-field", "x"), r"name the id field with --id-field"),
         (("--sentences", "x", "--out", there), r"scores\.tsv exists: give another file, or --overwrite"),
         (("--sentences", "x", "--out", "scores.txt"), r"give a name that ends in \.jsonl or \.tsv"),
     ):

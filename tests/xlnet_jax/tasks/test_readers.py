@@ -29,7 +29,7 @@ def squad(*questions, context="The tea was cold."):
         ("classification", "a.tsv", "text\tlabel\n", "a.tsv: there are no examples in it"),
         ("classification", "a.tsv", "text\tlabel\na\t\n", "line 2: it has no label; training and evaluation need one"),
         ("classification", "a.jsonl", '{"text": "a", "label": NaN}', "line 1: it has no label"),
-        ("classification", "a.jsonl", {"text": "a", "label": HALF}, r"line 1 holds half a character, \ud83d; mend it"),
+        ("classification", "a.jsonl", {"text": "a", "label": HALF}, r"line 1 contains half a character, \ud83d; fix"),
         ("regression", "a.tsv", "text\tlabel\na\t1\nb\t-inf\n", "line 3: the label '-inf' is not a number"),
         ("multilabel", "a.jsonl", {"text": "a", "label": 3}, "line 1: its label 3 is neither text nor a list"),
         ("sst-2", "a.tsv", "sentence\tlabel\na\t1\nb\t2\n", "line 3: the label '2' is none of 0, 1, which sst-2 has"),

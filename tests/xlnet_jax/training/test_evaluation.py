@@ -107,7 +107,9 @@ def test_what_cannot_be_measured_is_said_in_one_line(straight, text, tmp_path):
             evaluate.main([str(straight), *map(str, arguments)])
     short = tmp_path / "short.txt"
     short.write_text("It is short.\n")
-    with pytest.raises(InputError, match=r"has \d+ tokens, and needs a block of 78: .*lower --data\.windows-per-block"):
+    with pytest.raises(
+        InputError, match=r"has \d+ tokens, but needs one block of 78: .*lower --data\.windows-per-block"
+    ):
         evaluate.main([str(straight), "--text", str(short)])
     xlnet_jax.save(xlnet_jax.load(straight), tmp_path / "converted")
     with pytest.raises(InputError, match=r"--text names no text, and there is no corpus beside the checkpoint"):

@@ -50,7 +50,9 @@ def test_a_dataset_of_tfds_gives_its_classes_by_name_or_number(tmp_path):
     assert rows_of("tfds:reviews[train]", *by_name) == ROWS
     assert [r["label"] for r in rows_of("tfds:reviews[test]", *by_name)] == [None] * 3
     assert [r["label"] for r in rows_of("tfds:reviews[train]", *by_number)] == [0, 1, 1]
-    with pytest.raises(InputError, match=r"tfds:reviews has no split dev, only .*: name one as tfds:reviews\[SPLIT\]"):
+    with pytest.raises(
+        InputError, match=r"tfds:reviews has no split dev, only .*: choose one with tfds:reviews\[SPLIT\]"
+    ):
         rows_of("tfds:reviews[dev]", *by_name)
 
 
@@ -74,7 +76,7 @@ def test_a_table_without_header_has_numbers_for_columns(tmp_path):
             "a\ta\n",
             "a.tsv: line 1 has two columns with one name; if it is not a header: `columns.no_header`",
         ),
-        ("a.tsv", b"text\nb\xffd\n", "a.tsv: line 2 is not UTF-8 (0xff); convert the file, as by iconv"),
+        ("a.tsv", b"text\nb\xffd\n", "a.tsv: line 2 is not UTF-8 (0xff); convert the file, as with iconv"),
         (None, None, "no such file; give a table (.tsv, .csv, .jsonl, .parquet), a glob in quotes, or tfds:NAME"),
     ],
 )
