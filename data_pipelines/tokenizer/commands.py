@@ -56,8 +56,7 @@ class Train(TextSourceSettings):
     out: str
     """output folder, on disk or in the cloud (gs://)"""
     vocab_size: int = setting(32_000, at_least(1))
-    """number of pieces, including special pieces; for words and characters, the maximum; ignored for bytes, which are
-    always 256 plus the special pieces"""
+    """number of pieces, including special pieces; the maximum for words and characters; ignored for bytes"""
     token_level: TokenLevel = "piece"
     """kind of token: pieces of words, words between spaces, characters, or bytes"""
     normalization: Normalization | Literal["auto"] = "auto"
