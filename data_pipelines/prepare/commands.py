@@ -61,8 +61,7 @@ class PrepareSettings(TextSourceSettings):
     validation_fraction: float = setting(0.05, between(0, 1, "()"))
     """share of the documents to hold out; if a source is one document, its last blocks are held out"""
     block_len: int = setting(windows.block_len(DataConfig()), at_least(8))
-    """tokens in a block; blocks are shuffled, and memory carries over inside a block; the default holds 16 windows
-    of 512 tokens with a reuse-len of 256"""
+    """tokens in a block, the unit of shuffling and of memory; the default holds 16 windows of 512 tokens"""
     runner: str = "local"
     """local = all cores of this machine; Direct, Dataflow, Spark, Flink, … = the Apache Beam runner of that name"""
     beam_options: tuple[str, ...] = ()
