@@ -67,7 +67,7 @@ class EvaluateSettings(TextSourceSettings):
         check_bounds(self)
         if self.out:
             if Path(self.out).suffix != ".json":
-                raise InputError(f"`out` {self.out}: give a name ending in .json")
+                raise InputError(f"`out` {self.out}: give a name that ends in .json")
             demand_new_file(self.out, self.overwrite)
 
 

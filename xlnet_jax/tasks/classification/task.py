@@ -358,7 +358,7 @@ class Multilabel(TextTask):
         label."""
         labels = tuple(sorted({label for example in train for label in example.label or ()}))
         if not labels:
-            raise InputError(f"{train[0].where}: no training example has a label")
+            raise InputError(f"{train[0].where}: no example has a label; there is nothing to learn")
         return dataclasses.replace(self.config.head, num_labels=len(labels), labels=labels)
 
     def _array(self, values: Sequence[Any]) -> np.ndarray:
