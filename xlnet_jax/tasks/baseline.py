@@ -38,15 +38,12 @@ class Baseline:
         return f"{self.value:.4g} {self.metric}: {self.answer}"
 
     def compare(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return a line with the distance of a run's metrics from the baseline, and a warning if they are not above
-        it."""
+        """Return lines on how far a run's metrics are above the baseline, or a warning that they are not."""
         value = metrics[self.metric]
         gain = value - self.value
         if not gain > 1e-9 * self.top:  # NaN is not above; the mean of equal numbers is rounded
-            return [
-                f"{self.metric} {value:.4g}, baseline {self.value:.4g}",
-                f"not above the baseline: {self.metric} {value:.4g} against {self.describe()}; {_ADVICE}",
-            ]
+            against = f"{self.metric} {value:.4g}, baseline {self.value:.4g} ({self.answer})"
+            return [f"not above the baseline: {against}; {_ADVICE}"]
         lines = [f"{self.metric} {value:.4g}, {gain:.4g} above the baseline {self.value:.4g}"]
         margin = ERRORS * math.hypot(self._standard_error(value), self._standard_error(self.value))
         if gain < margin:
