@@ -6,10 +6,11 @@ shards.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -206,7 +207,7 @@ def prepare(
 
     demand_place(out)
     for to_encode in (*given["validation"], *given["train"]):
-        tokenizer.demand_known(sources.sample_lines([to_encode]), f"text {to_encode.given}")
+        tokenizer.demand_known(_readable_lines(to_encode), f"text {to_encode.given}")
     runner = runner or LocalRunner()
     with resumable_folder(out) as (folder, work):
         # Validation first, to find errors in the shorter text sooner.
@@ -229,6 +230,12 @@ def prepare(
             contents = _hold_out(learned, validation_fraction, block_len)
         write_corpus(folder, contents, tokenizer, block_len, weights, made_from, origins, runner)
     return Corpus(out)
+
+
+def _readable_lines(source: Source) -> Iterator[str]:
+    """Yield a sample of lines, up to the first that cannot be read: encoding reports that one."""
+    with contextlib.suppress(InputError):
+        yield from sources.sample_lines([source])
 
 
 def _fingerprints(split: SplitName, text: Sequence[Source], made: Manifest) -> list[str]:
