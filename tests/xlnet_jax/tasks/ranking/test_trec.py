@@ -75,7 +75,7 @@ READ = {
         ("documents", "1\ta\n\n2 b\n", "line 3 has 1 fields between tabs"),
         ("documents", '{"_id": "a", "text": "b"}\n{"_id": "b"}\n', "line 2 has no 'text'"),
         ("documents", "some words\n", "unknown format; give SMART"),
-        ("graded", "1 a 3\n", "line 1 has 3 fields; qrels have 4: query iteration document grade; those of Cranf"),
+        ("graded", "1 a 3\n", "line 1 has 3 fields; qrels have 4: query iteration document grade; for those of Cr"),
         ("graded", "1 0 a high\n", "line 1: 'high' is not a judgement"),
         ("graded", "1 0 a 1\n1 0 a 0\n", "line 2: document a has another judgement before"),
         ("graded", "", "there are no judgements in it"),
