@@ -270,7 +270,7 @@ class Loop:
                 f"(batch {step - 1}); {numbers['skipped_in_a_row']:.0f} in a row, {numbers['skipped']:.0f} in all"
             )
             self._demand_progress(step, numbers)
-        if step % self.run.config.log.every_steps == 0 or step == self.run.config.steps:
+        if step % self.run.config.log.every_steps == 0 or step in (1, self.run.config.steps):  # curves start at step 1
             self._log(step, numbers)
 
     def _log(self, step: int, numbers: dict[str, float]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 from etils import epath
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from xlnet_jax.costs import peak_flops
 from xlnet_jax.errors import InputError, first_line
@@ -241,22 +241,25 @@ class ProgressView:
         """reference: numbers to show beside the loss."""
         self._console = console
         self._steps = steps
+        self._seconds_per_step: float | None = None
         self._reference = "  ".join(f"{name} {value:.3f}" for name, value in reference.items())
         self.bar = Progress(
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
             TextColumn("{task.fields[loss]}"),
             TextColumn(f"[dim]{self._reference}[/dim]"),
-            TextColumn("lr {task.fields[rate]}"),
             TextColumn("{task.fields[speed]}"),
-            TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self.bar.add_task("", total=steps, completed=start, loss="", rate="-", speed="")
+        self._task = self.bar.add_task("", total=steps, completed=start, loss="", speed="", left="")
 
     def advance(self, step: int) -> None:
-        self.bar.update(self._task, completed=step)
+        self.bar.update(self._task, completed=step, left=self._left(step))
+
+    def _left(self, step: int) -> str:
+        return "" if self._seconds_per_step is None else f"{clock(self._seconds_per_step * (self._steps - step))} left"
 
     def show(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show metrics: loss in nats and learning_rate; where known also pair_loss, seconds_per_step, tokens_per_second
@@ -264,12 +267,12 @@ class ProgressView:
         rates = [f"{n:,.0f} {kind}/s" for kind in ("tokens", "examples") if (n := metrics.get(f"{kind}_per_second"))]
         speed = "".join(rates)
         mfu = f"MFU {metrics['mfu']:.1%}" if "mfu" in metrics else ""
-        left = clock(metrics["seconds_per_step"] * (self._steps - step)) + " left" if speed else ""
+        self._seconds_per_step = metrics.get("seconds_per_step", self._seconds_per_step)
         pairs = f"  pairs {metrics['pair_loss']:.3f}" if "pair_loss" in metrics else ""
         loss, rate = f"loss {metrics['loss']:.3f}{pairs}", metrics["learning_rate"]
-        self.bar.update(self._task, loss=loss, rate=f"{rate:.1e}", speed="  ".join(filter(None, (speed, mfu))))
+        self.bar.update(self._task, loss=loss, speed="  ".join(filter(None, (speed, mfu))), left=self._left(step))
         if not self._console.is_terminal:
-            parts = (loss, self._reference, f"lr {rate:.2e}", speed, mfu, left)
+            parts = (loss, self._reference, f"lr {rate:.2e}", speed, mfu, self._left(step))
             self.say(f"step {step}/{self._steps}  " + "  ".join(filter(None, parts)))
 
     def say(self, line: str) -> None:

@@ -87,14 +87,14 @@ def stop_after_step(is_command: bool = False) -> Iterator[Interrupt]:
     def ask(signum: int, _: FrameType | None) -> None:
         # Write and exit through os: buffered streams and saving threads may be in any state when a signal arrives.
         if interrupt.reason and is_command:
-            os.write(2, b"stopped at once; the same command goes on from what was saved last\n")
+            _note("stopped at once; the same command goes on from what was saved last")
             os._exit(INTERRUPTED if signum == signal.SIGINT else RESTART)
         if interrupt.reason:
             restore()
             signal.raise_signal(signum)
             return
         interrupt.reason = signal.Signals(signum).name
-        os.write(2, b"finishing this step and saving; once more stops at once\n")
+        _note("finishing this step and saving; once more stops at once")
 
     for s in before:
         signal.signal(s, ask)
@@ -107,12 +107,19 @@ def stop_after_step(is_command: bool = False) -> Iterator[Interrupt]:
         restore()
 
 
+def _note(message: str) -> None:
+    """Write a line to the standard error; on a terminal in place of the progress bar, which comes back below it, and
+    with the cursor that the bar hides."""
+    start = "\r\x1b[K\x1b[?25h" if os.isatty(2) else ""
+    os.write(2, f"{start}{message}\n".encode())
+
+
 def _await_notice(interrupt: Interrupt, over: threading.Event) -> None:
     while not over.wait(SECONDS_BETWEEN_QUESTIONS):
         for name, sign in _NOTICES.items():
             if machine.metadata(name).startswith(sign):
                 interrupt.reason = interrupt.reason or f"a notice of the platform ({name})"
-                os.write(2, b"the platform takes this machine: finishing this step and saving\n")
+                _note("the platform takes this machine: finishing this step and saving")
                 return
 
 

@@ -37,12 +37,12 @@ def test_a_run_leaves_all_that_it_promises(straight):
     assert list((straight / "tensorboard").glob("events.out.tfevents.*"))
     records = list(map(json.loads, (straight / "metrics.jsonl").read_text().splitlines()))
     trained, held_out, times = ([r for r in records if r.get("split") == n] for n in ("train", "validation", "time"))
-    assert [r["step"] for r in trained] == [3, 6, 9, 12]
+    assert [r["step"] for r in trained] == [1, 3, 6, 9, 12]
     assert [r["step"] for r in held_out] == [6, 12]
     assert len({r["unigram"] for r in trained + held_out}) == 1
     assert {"loss", "gradient_norm", "parameter_norm", "learning_rate", "skipped"} <= trained[0].keys()
-    assert all(r["seconds_per_step"] > 0 for r in trained)
-    assert sorted({r["step"] for r in times}) == [0, 3, 4, 6, 8, 9, 12]
+    assert all(r["seconds_per_step"] > 0 for r in trained[1:])  # the first step compiles
+    assert sorted({r["step"] for r in times}) == [0, 1, 3, 4, 6, 8, 9, 12]
     assert 0 < times[-1]["goodput"] < 1
 
 
