@@ -15,6 +15,7 @@ SEED ?= 0
 
 train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" passes settings
 	$(BIN)/python -m xlnet_jax.train $(ARGS)
+	@echo "  first        . $(BIN)/activate    for python and xlnet-jax of $(VENV)"
 
 test: $(STAMP)-test  ## run the tests in two processes; ARGS="-k masks" passes options
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
@@ -70,12 +71,15 @@ clean:
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else f"xlnet_jax needs Python 3.11 to 3.13, {sys.executable} is {v[0]}.{v[1]}: make PYTHON=/path/to/python3.11")'
-	$(PYTHON) -m venv $(VENV)
+	@echo "set-up      a Python environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
 
 $(STAMP)-base: $(PACKAGING) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
-	touch $@
+	@echo "set-up      jax, TensorFlow and the packages that they need into $(VENV): 2.5 GB on disk; this takes minutes, once"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
 
 $(STAMP)-%: $(PACKAGING) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
-	touch $@
+	@echo "set-up      jax, TensorFlow and the packages of [$*] into $(VENV): 2.6 GB on disk or more; this takes minutes, once"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
+	@touch $@
