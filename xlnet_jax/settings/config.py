@@ -1,7 +1,7 @@
-"""Every setting of pretraining, as frozen dataclasses. Imports neither jax nor TensorFlow; presets.py fills them.
+"""Every setting of pretraining, as frozen dataclasses. Imports neither jax nor TensorFlow. presets.py sets the values.
 
 A setting is *identity* (it decides what a run computes: two runs that differ in one are two experiments) or
-*operational* (where, how often, how fast). Only a differing identity setting keeps a run from resuming.
+*operational* (where, how often, how fast). A run resumes only with the same identity settings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ModelConfig:
     """The network (paper, section 2)."""
 
     vocab_size: int = setting(32_000, at_least(1), "weights", "blocks", "common")
-    """pieces in the vocabulary; the tokenizer given with --tokenizer overrides this"""
+    """pieces in the vocabulary; if not given, fewer for a small text; --tokenizer overrides this"""
     num_layers: int = setting(24, at_least(1), "weights", "common")
     """transformer layers"""
     d_model: int = setting(1024, at_least(1), EVEN, "weights", "common")
@@ -38,9 +38,9 @@ class ModelConfig:
     d_ff: int = setting(4096, at_least(1), "weights")
     """inner width of the feed-forward layers"""
     mem_len: int = setting(384, at_least(0, "0 = no memory"), "common")
-    """hidden states of earlier windows that a row can attend to, in positions; 0 = no memory"""
+    """memory: number of earlier positions whose hidden states a window can attend to; 0 = no memory"""
     activation: Literal["gelu", "gelu_erf", "relu"] = setting("gelu", "weights", "preset")
-    """feed-forward activation; gelu = the tanh approximation, as in the original; gelu_erf = exact"""
+    """feed-forward activation; gelu = the tanh approximation, as in the original code; gelu_erf = the exact GELU"""
     dropout: float = setting(0.1, between(0, 1, "[)"))
     """dropout rate on embeddings, positions, and the outputs of attention and feed-forward"""
     attention_dropout: float = setting(0.1, between(0, 1, "[)"))
@@ -48,10 +48,10 @@ class ModelConfig:
     untie_r: bool = setting(True, "weights", "preset")
     """relative positions only: separate r_w, r_r and r_s biases in each layer"""
     clamp_len: int = setting(-1, at_least(1).or_value(-1, "no bound"), "weights", "preset")
-    """longest relative distance that attention tells apart, in positions; -1 = no limit"""
+    """longest relative distance that attention distinguishes, in positions; -1 = no limit"""
     positions: Literal["relative", "sinusoidal", "learned"] = setting("relative", "weights")
-    """position information: relative = distances in every layer (Transformer-XL); sinusoidal or learned = vectors added
-    to the embeddings; learned positions are those of BERT's network"""
+    """position encoding: relative = distances in every layer (Transformer-XL); sinusoidal or learned = vectors added to
+    the embeddings; learned also selects BERT's network"""
     max_positions: int = setting(512, at_least(1), "weights", "preset")
     """learned positions only: number of position vectors"""
     position_offset: int = setting(0, at_least(0), "weights", "preset")
@@ -66,24 +66,24 @@ class ModelConfig:
     norm: Literal["post", "pre"] = setting("post", "weights", "preset")
     """layer normalisation after every residual sum (post), or before every sublayer and once at the end (pre)"""
     attn_type: Literal["bi", "uni"] = setting("bi", "weights", "preset")
-    """bi = the objective's mask alone decides what a row sees; uni = and no row sees a later position"""
+    """bi = tokens attend as the objective's mask allows; uni = and never to a later position"""
     same_length: bool = setting(False, "weights", "preset")
-    """uni only: every row sees as many earlier positions as the memory holds, and no more"""
+    """uni only: every token attends to exactly as many earlier positions as the memory holds"""
     init_std: float = setting(0.02, above(0))
     """standard deviation of the normal initialiser"""
     layer_norm_eps: float = setting(1e-12, at_least(0), "weights", "preset")
     """epsilon of layer normalisation"""
     dtype: Literal["float32", "bfloat16"] = setting("float32", "common")
-    """type of computation; parameters, softmax, normalisation and loss are always float32"""
+    """number format of the computation; parameters, softmax, normalization and loss are always float32"""
     remat: Literal["none", "full", "dots", "attention"] = operational("none", "common")
-    """activations that the backward pass recomputes: none, those of every layer (full), all but outputs of matrix
-    products (dots), or all but the inputs of attention"""
+    """activations that the backward pass recomputes to save memory: none, all of each layer (full), all except the
+    outputs of matrix products (dots), or all except the inputs of attention (attention)"""
     attention: Literal["auto", "plain", "fused"] = operational("auto")
-    """implementation of attention: plain = in XLA; fused = in kernels for TPUs and GPUs, which keep scores on the chip
-    (docs/kernels.md); auto = fused where there is a kernel for the device and the network, else plain"""
+    """implementation of attention: plain = XLA; fused = TPU and GPU kernels that keep the scores on the chip
+    (docs/kernels.md); auto = fused if a kernel supports the device and the network, else plain"""
     profile: Literal["default", "paper2019"] = "default"
-    """paper2019 = as the 2019 code where it differs from the default: rows attend to memory that is still empty, as
-    zeros; sequence summaries read padding"""
+    """paper2019 = follow the 2019 code where it differs: tokens attend to memory that is still empty, as zeros, and
+    sequence summaries read padding"""
 
     @property
     def network(self) -> Literal["xlnet", "bert"]:
@@ -97,38 +97,38 @@ class ModelConfig:
 
     @property
     def is_causal(self) -> bool:
-        """True where the content stream predicts the next piece: only such a network sees earlier positions alone and
-        has no segments."""
+        """True if the content stream predicts the next piece: tokens attend only to earlier positions, and there are no
+        segments."""
         return self.attn_type == "uni" and not self.num_segments
 
 
 FIXED_BY_WEIGHTS = marked(ModelConfig, "weights")
-"""Settings of the model that a checkpoint brings along; the others, as dropout and mem_len, belong to each run."""
+"""Settings of the model that a checkpoint determines; the others, such as dropout and mem_len, belong to each run."""
 
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """The head that finetuning puts on the network in place of the vocabulary's logits."""
+    """The head that replaces the vocabulary's logits for finetuning."""
 
     task: Literal[
         "classification", "regression", "multilabel", "multiple_choice", "question_answering", "token_classification"
     ]
-    """prediction: a label, a number or any number of labels for a text, one of several texts, a span of a text, or a
+    """what the head predicts for a text: a label, a number, any number of labels, one of several texts, a span, or a
     label for each token"""
     num_labels: int = setting(1, at_least(1))
-    """labels to choose from, or options of a question (multiple_choice); 1 for a number and for a span"""
+    """number of labels, or of options of a question (multiple_choice); 1 for a number or a span"""
     summary: Literal["last", "first", "mean", "attn"] = "last"
-    """reduction of a text to one vector: its last or first token, the mean, or attention by a learned query (attn)"""
+    """how a text becomes one vector: its last token, its first, the mean, or attention with a learned query (attn)"""
     use_projection: bool = True
-    """apply a dense layer with tanh to that vector"""
+    """apply a dense layer and tanh to that vector"""
     labels: tuple[str, ...] = setting((), ANY_TEXT)
-    """names of the labels, if there are any"""
+    """names of the labels, if they have names"""
     scope: str = ""
     """name of the last layer in the source checkpoint, as classification_mnli; kept to convert it back"""
 
     @property
     def reads_summary(self) -> bool:
-        """True where the head scores a text by its summary."""
+        """True if the head reads the summary of a text."""
         return self.task not in ("question_answering", "token_classification")
 
 
@@ -137,7 +137,7 @@ class BatchConfig:
     """Batches of any training."""
 
     batch_size: int = setting(8192, at_least(1), "common")
-    """rows of the global batch, over all devices and hosts"""
+    """rows of a batch, over all devices and hosts together"""
     seq_len: int = setting(512, at_least(1), "blocks", "common")
     """length of a window, in tokens"""
 
@@ -147,62 +147,60 @@ class DataConfig(BatchConfig):
     """Batches of windows: by default reused part + A + <sep> + B + <sep> + <cls> (paper, section 2.5)."""
 
     reuse_len: int = setting(256, at_least(0, "0 = windows that share nothing"), "blocks")
-    """length of the part whose hidden states become the next window's memory, in tokens; each step moves a row on by
-    this length; 0 = windows share nothing and follow each other"""
+    """length of the part that two consecutive windows share, in tokens; its hidden states become memory; 0 = windows
+    follow each other and share nothing"""
     window: Literal["pairs", "sentences", "text"] = setting("pairs", "blocks")
-    """what follows the reused part: A <sep> B <sep> <cls> (pairs), text <sep> <cls> (sentences: RoBERTa's full
-    sentences), or text alone"""
+    """what follows the reused part: A <sep> B <sep> <cls> (pairs), text <sep> <cls> (sentences, as RoBERTa's full
+    sentences), or only text"""
     pack: bool = False
-    """treat the documents of a window as texts of their own: no token sees another document, in the window or in
-    memory; not with window pairs (docs/windows.md)"""
+    """keep the documents of a window apart: no token attends to another document, in the window or in memory; not with
+    window pairs (docs/windows.md)"""
     perm_size: int = setting(256, at_least(1))
-    """plm only: length of the chunks in which the order is permuted, in tokens; must divide both parts of the window"""
+    """plm only: the order is permuted within chunks of this many tokens; must divide both parts of the window"""
     num_predict: int | None = setting(85, at_least(1))
-    """targets in a window, half of them in each part; None = as many as their context allows (see mask_alpha), with a
-    slot for each position"""
+    """targets in a window, half of them in each part; None = as many as mask_alpha and mask_beta give"""
     targets: Literal["spans", "words", "pieces"] = "spans"
-    """units in which targets are drawn: spans of 1 to span_max units inside their context, whole words, or single
-    pieces"""
+    """what a target is: a span of 1 to span_max units inside its context, a whole word, or a single piece"""
     masking: Literal["dynamic", "static"] = "dynamic"
-    """dynamic = draw windows, targets and their replacements anew at every visit of a text; static = once for all
-    visits"""
+    """dynamic = draw new windows, targets and replacements each time a text is read; static = draw them once"""
     mask_share: float = setting(0.8, between(0, 1), "preset")
-    """mlm and rtd only: share of the targets that the network (rtd: the generator) reads as <mask>"""
+    """mlm and rtd only: share of the targets that are replaced by <mask> (rtd: in the generator's input)"""
     random_share: float = setting(0.1, between(0, 1), "preset")
     """mlm and rtd only: share of the targets replaced by a random piece; the remaining targets stay unchanged"""
     span_unit: Literal["piece", "word"] = "piece"
-    """unit of the length of spans: pieces, as in the released models, or whole words"""
+    """unit in which spans are measured: pieces, as in the released models, or whole words"""
     span_max: int = setting(5, at_least(1), "preset")
     """longest span of targets, in units; length n is drawn with weight 1/n"""
     mask_alpha: int = setting(6, at_least(1))
-    """a span of n units comes with n * mask_alpha / mask_beta tokens of context; so do words and pieces, on average,
-    where num_predict is None"""
+    """a span of n units gets n * mask_alpha / mask_beta tokens of context; so do words and pieces, on average, if
+    num_predict is None"""
     mask_beta: int = setting(1, at_least(1), "preset")
     """see mask_alpha"""
     bidirectional: bool = True
-    """read the text of half of the rows, in expectation, backwards"""
+    """read the text backwards in each row with probability 1/2"""
     pair_loss: Literal["none", "next", "order"] = "none"
-    """second loss, predicted from <cls>: next = does B continue A (BERT's next sentence prediction); order = are A and
-    B in their original order (ALBERT); batches then carry is_next [B]"""
+    """second loss, predicted from <cls>: next = does B continue A? (BERT's next sentence prediction); order = are A and
+    B in their original order? (ALBERT)"""
     weights: tuple[float, ...] = setting((), above(0, "leave out the source that is not to be read"))
-    """shares of the rows that read each source of the corpus; must sum to 1; none = the corpus's own shares"""
+    """share of the rows that each source of the corpus gets; must sum to 1; none = the shares stored in the corpus"""
     windows_per_block: int = setting(16, at_least(1), "blocks")
-    """consecutive windows in one block of text, the unit of shuffling and of memory"""
+    """consecutive windows in a block; blocks are shuffled, and memory starts empty in each"""
     validation_fraction: float = setting(0.05, between(0, 1, "()"), "blocks", "preset")
-    """share of the text that is held out, by document, unless --validation names other text"""
+    """share of the text to hold out, in whole documents, unless --validation names held-out text"""
     normalization: Literal["auto", "english", "nfkc", "none"] = setting("auto", "blocks")
-    """text normalisation, stored with the tokenizer; an existing tokenizer keeps its own. english = the original's
-    (NFKD, marks removed); auto = english for English text with few accents, none for Thai and Lao, else nfkc"""
+    """text normalization, stored with the tokenizer; an existing tokenizer keeps its own. english = the original code's
+    (NFKD, accents removed); auto = english for English text with few accents, none for Thai and Lao, else nfkc"""
     token_level: Literal["piece", "word", "character", "byte"] = setting("piece", "blocks")
-    """units of a tokenizer trained on the corpus: pieces, the most frequent words, characters, or bytes"""
+    """tokens of a tokenizer trained on the corpus: pieces, the most frequent words, characters, or bytes"""
     profile: Literal["default", "tf2"] = "default"
-    """tf2 = rows see the <sep> and <cls> of their part; by default these are hidden from it, as in the original"""
+    """tf2 = tokens attend to the <sep> and <cls> of their part; by default they do not, as in the original code"""
     emit: Literal["compact", "dense"] = operational("compact")
-    """form of the masks: ranks and positions, or perm_mask and target_mapping; both give the same loss"""
+    """form of the masks in a batch: ranks and positions (compact), or perm_mask and target_mapping (dense); the loss is
+    the same"""
 
     @property
     def num_slots(self) -> int:
-        """P: target slots of a window, padding included."""
+        """P: number of target slots of a window, padding included."""
         return self.seq_len if self.num_predict is None else self.num_predict
 
 
@@ -211,8 +209,8 @@ class ReplacedConfig:
     """ELECTRA's two networks (Clark et al. 2020, sections 2 and 3.2); read by --objective rtd only."""
 
     generator_share: float = setting(0.25, between(0, 1, "(]"))
-    """width, heads and feed-forward width of the generator as a share of the network's; the number of layers is the
-    same"""
+    """size of the generator: its width, heads and feed-forward width as a share of the network's; it has as many
+    layers"""
     detection_weight: float = setting(50.0, above(0), "preset")
     """weight of the detection loss, per token, relative to the generator's loss, per target"""
 

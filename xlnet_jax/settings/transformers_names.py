@@ -1,5 +1,5 @@
-"""Settings of Hugging Face transformers (TrainingArguments, XLNetConfig, its example scripts), and what to use here, for
-the message about a flag that a command does not have. Imports nothing of this project."""
+"""Settings of Hugging Face transformers (TrainingArguments, XLNetConfig, its example scripts) and what to use here: for
+messages about flags that a command does not have. Imports nothing of this project."""
 
 from collections.abc import Collection
 
