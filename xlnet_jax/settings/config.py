@@ -64,15 +64,15 @@ class ModelConfig:
     """segments that the network distinguishes; 0 = none; with learned positions, the number of segment vectors (<cls>,
     segment 2 of a window, then counts as segment 0)"""
     norm: Literal["post", "pre"] = setting("post", "weights", "preset")
-    """layer normalisation after every residual sum (post), or before every sublayer and once at the end (pre)"""
+    """layer normalization after every residual sum (post), or before every sublayer and once at the end (pre)"""
     attn_type: Literal["bi", "uni"] = setting("bi", "weights", "preset")
     """bi = tokens attend as the objective's mask allows; uni = and never to a later position"""
     same_length: bool = setting(False, "weights", "preset")
     """uni only: every token attends to exactly as many earlier positions as the memory holds"""
     init_std: float = setting(0.02, above(0))
-    """standard deviation of the normal initialiser"""
+    """standard deviation of the normal initializer"""
     layer_norm_eps: float = setting(1e-12, at_least(0), "weights", "preset")
-    """epsilon of layer normalisation"""
+    """epsilon of layer normalization"""
     dtype: Literal["float32", "bfloat16"] = setting("float32", "common")
     """number format of the computation; parameters, softmax, normalization and loss are always float32"""
     remat: Literal["none", "full", "dots", "attention"] = operational("none", "common")
@@ -212,7 +212,7 @@ class ReplacedConfig:
     """size of the generator: its width, heads and feed-forward width as a share of the network's; it has as many
     layers"""
     detection_weight: float = setting(50.0, above(0), "preset")
-    """weight of the detection loss, per token, relative to the generator's loss, per target"""
+    """weight of the detection loss (per token) beside the generator's loss (per target)"""
 
     def generator_of(self, model: ModelConfig) -> ModelConfig:
         """Return the generator's settings: a narrower network with as many layers, at least one head, and the
@@ -236,11 +236,11 @@ class OptimizerConfig:
     warmup_steps: int = setting(40_000, at_least(0), "common")
     """steps over which the learning rate rises from 0"""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
-    """course of the learning rate after warmup"""
+    """shape of the learning rate after warmup"""
     decay_steps: int | None = setting(None, at_least(1))
-    """step at which the schedule ends; None = --steps (which then belongs to the run's identity)"""
+    """step at which the schedule ends; None = --steps; give it to change --steps of a run later"""
     min_lr_ratio: float = setting(0.0, between(0, 1), "preset")
-    """learning rate at the schedule's end, as a share of the peak"""
+    """learning rate at the end of the schedule, as a share of the peak"""
     beta1: float = setting(0.9, between(0, 1, "[)"), "preset")
     """decay of the first moment, per step"""
     beta2: float = setting(0.999, between(0, 1, "[)"))
@@ -248,84 +248,85 @@ class OptimizerConfig:
     eps: float = setting(1e-6, above(0), "preset")
     """Adam epsilon"""
     weight_decay: float = setting(0.01, at_least(0))
-    """decoupled weight decay, per unit of learning rate; biases and normalisation are exempt"""
+    """decoupled weight decay, multiplied by the learning rate; not applied to biases and normalization"""
     clip_norm: float = setting(1.0, at_least(0))
     """largest global norm of the gradient; 0 = no clipping"""
     accumulate: int = operational(1, at_least(1), "common")
-    """micro-batches that a step computes one after the other, to save memory; loss and dropout masks are those of the
-    whole batch"""
+    """micro-batches that a step computes one after the other to save memory; loss and dropout masks are the same as for
+    the whole batch"""
     state_dtype: Literal["float32", "bfloat16"] = setting("float32", "preset")
-    """type of Adam's moments; bfloat16 halves their memory, with random rounding so that small changes are not lost"""
+    """number format of Adam's moments; bfloat16 halves their memory, and rounds at random to keep small changes"""
     spike_factor: float = setting(0.0, above(1).or_value(0, "no limit"))
-    """skip a step whose gradient norm exceeds this many times its running mean; 0 = skip non-finite gradients only"""
+    """skip a step if its gradient norm is more than this many times the running mean; 0 = skip only if it is not
+    finite"""
     max_skipped: int = operational(10, at_least(1))
-    """consecutive skipped steps that end the run"""
+    """end the run after this many skipped steps in a row"""
     layer_decay: float = setting(1.0, between(0, 1, "(]"))
-    """learning rate of a layer as a share of the next higher layer's; the embeddings count as the layer below the first
+    """learning rate of a layer as a share of the rate of the layer above it; the embeddings are below the first layer
     (paper, appendix A.3); 1 = the same rate everywhere"""
     matrix_rate: float = setting(1.0, above(0))
-    """learning rate of the matrices in layers as a share of learning_rate; the width at which learning_rate was tuned
-    / model.d-model moves it to another width (muP: Yang et al. 2022, table 3)"""
+    """learning rate of the matrices in layers as a share of learning_rate; to reuse a rate that was tuned at another
+    width, give that width / model.d-model (muP: Yang et al. 2022, table 3)"""
     profile: Literal["default", "paper2019"] = "default"
-    """paper2019 = the 2019 code's Adam: its epsilon outside the bias correction, no bias correction with weight decay;
-    r_w, r_r and r_s biases decayed; layer_decay on the clipped gradients of the layers"""
+    """paper2019 = Adam as in the 2019 code: epsilon outside the bias correction; no bias correction with weight decay;
+    weight decay on the r_w, r_r and r_s biases; layer_decay on the clipped gradients of the layers"""
 
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """Arrangement of devices, which divide the batch where nothing else is said; every process must hold the same
-    number of them."""
+    """Arrangement of devices: by default they divide the batch. Every process must have the same number of them."""
 
     fsdp: int = operational(1, at_least(1), "common")
-    """devices along the batch that also divide parameters and optimizer state among them"""
+    """number of devices among which the batch, the parameters and the optimizer state are divided"""
     tensor: int = operational(1, at_least(1))
-    """devices that divide heads, feed-forward width and vocabulary among them; must divide model.num-heads"""
+    """number of devices among which heads, feed-forward width and vocabulary are divided; must divide
+    model.num-heads"""
     context: int = operational(1, at_least(1))
-    """devices that divide every window among them, and parameters and optimizer state as fsdp does; must divide
+    """number of devices among which each window is divided, and parameters and optimizer state as for fsdp; must divide
     data.seq-len, data.num-predict and model.mem-len"""
     dcn_data: int = operational(1, at_least(1))
-    """slices, joined by the data centre's network, that divide the batch among them"""
+    """number of slices, connected by the data center's network, among which the batch is divided"""
 
 
 @dataclass(frozen=True)
 class DistributedConfig:
-    """The processes of a run, one a host, where neither Slurm nor a TPU names them. Give the first three together, here
-    or as JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment."""
+    """The processes of a run, one per host, if neither Slurm nor a TPU defines them. Give the first three together, by
+    flags or in the environment as JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."""
 
     coordinator_address: str | None = operational(None, HOST_AND_PORT)
-    """HOST:PORT of process 0: a free port there that all hosts can reach; None = one process"""
+    """HOST:PORT of process 0, with a free port that all hosts can reach; None = one process"""
     num_processes: int | None = operational(None, at_least(1))
     """number of processes"""
     process_id: int | None = operational(None, at_least(0))
-    """number of this process, from 0; the only setting in which processes differ"""
+    """number of this process, from 0; the only setting that differs between processes"""
     initialization_timeout: int = operational(300, at_least(1))
-    """seconds in which all processes must have started"""
+    """seconds within which all processes must start"""
     heartbeat_timeout_seconds: int = operational(100, at_least(1))
-    """seconds of silence after which a host counts as lost; the end of its process alone is noticed within seconds"""
+    """seconds of silence after which a host counts as lost; if only its process ends, that is noticed sooner"""
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When the state of training is saved."""
+    """When checkpoints are saved, and which are kept."""
 
     every_steps: int = operational(1000, at_least(1), "common")
-    """steps between checkpoints; rounded up to a multiple of data.windows_per_block, where no memory is carried over"""
+    """steps between checkpoints; rounded up to the end of a block, where the memory is empty"""
     every_minutes: float = operational(0.0, at_least(0))
-    """minutes between additional checkpoints; these may lie inside a block and then hold its memory; 0 = none"""
+    """minutes between additional checkpoints, which may be inside a block and then contain its memory; 0 = none"""
     keep: int = operational(3, at_least(1))
-    """number of newest checkpoints that are kept"""
+    """number of newest checkpoints to keep"""
     keep_every: int = operational(0, at_least(0))
-    """steps between checkpoints that are never deleted; rounded up as every_steps is; 0 = none"""
+    """steps between checkpoints that are kept forever; rounded up like every_steps; 0 = none"""
 
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Loss on held-out text."""
+    """Evaluation on held-out text."""
 
     every_steps: int = operational(1000, at_least(1), "common")
-    """steps between evaluations; the run always ends with one"""
+    """steps between evaluations; a run also ends with one"""
     max_windows: int = setting(16_384, at_least(1))
-    """maximum number of windows of one evaluation, in whole batches; a smaller validation text is read once"""
+    """largest number of windows in an evaluation, in whole batches; a smaller held-out text is read once"""
 
 
 @dataclass(frozen=True)
@@ -333,9 +334,10 @@ class LogConfig:
     """Output while training."""
 
     every_steps: int = operational(100, at_least(1))
-    """steps between rows of metrics.jsonl, TensorBoard points and, without a terminal, printed lines"""
+    """steps between records in metrics.jsonl and TensorBoard, and between printed lines if the output is not a
+    terminal"""
     wandb: str | None = operational(None, "common")
-    """project of Weights & Biases that receives the same numbers (pip install 'xlnet_jax[wandb]'); None = none"""
+    """project of Weights & Biases that gets the same numbers (pip install 'xlnet_jax[wandb]'); None = none"""
 
 
 @dataclass(frozen=True)
@@ -343,27 +345,26 @@ class RunConfig:
     """Settings of every training: base of pretraining's `Config`, and of `FinetuneConfig` in tasks/config.py."""
 
     init: str | None = setting(None, "blocks", "common")
-    """checkpoint to start from: this project's, the 2019 code's or Hugging Face's, tiny, which comes with the package,
-    or the name of a model on the Hugging Face Hub, as xlnet/xlnet-base-cased; it brings the sizes of the network and
-    its tokenizer along"""
+    """checkpoint to start from, of this project, the 2019 code or Hugging Face; tiny = the one in the package; or the
+    name of a model on the Hugging Face Hub, such as xlnet/xlnet-base-cased; the run takes its network and tokenizer"""
     tokenizer: str | None = operational(None, "blocks", "common")
-    """SentencePiece model with XLNet's special symbols, a tokenizer's folder, or the name of a model on the
-    Hugging Face Hub; None = train one on the corpus"""
+    """SentencePiece model with XLNet's special symbols, folder of a tokenizer, or name of a model on the Hugging Face
+    Hub; None = train one on the corpus"""
     workdir: str | None = operational(None, "common")
-    """folder of the run; None = runs/CORPUS-PRESET, and -OBJECTIVE where that is not the preset's"""
+    """folder of the run; None = runs/CORPUS-PRESET, with -OBJECTIVE if it is not the preset's"""
     tfds_data_dir: str | None = operational(None, "text")
-    """folder where TFDS datasets are prepared; None = TFDS's default"""
+    """folder of prepared TFDS datasets; None = TFDS's default"""
     steps: int = setting(500_000, at_least(1), "common")
-    """number of training steps"""
+    """number of training steps; if not given, the demo preset takes fewer for a small text"""
     seed: int = setting(0, at_least(0), "common")
-    """seed of parameters, dropout and data"""
+    """seed of the initial parameters, dropout and data order"""
     tpu: bool = operational(False)
-    """stop unless there is a TPU"""
+    """refuse to run without a TPU"""
     auto_fit: bool = operational(False, "common")
-    """where a step needs more memory than a device has, use the remat, micro-batches and fsdp that should fit; the
-    global batch stays as it is"""
+    """if a step does not fit the memory of a device, choose remat, micro-batches and fsdp that fit; the global batch
+    stays the same"""
     trace_steps: str | None = operational(None)
-    """steps to trace into WORKDIR/tensorboard, as 10:15 (from 10 up to, not including, 15); None = none"""
+    """steps to profile into WORKDIR/tensorboard, such as 10:15 (10 to 14); None = none"""
     model: ModelConfig = ModelConfig()
     data: BatchConfig = BatchConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -372,7 +373,7 @@ class RunConfig:
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     given: Given = field(default=frozenset(), compare=False, repr=False)
-    """dotted names of the settings that the user gave (fields.py: `given_in`); not a setting itself"""
+    """dotted names of the settings that the user gave (fields.py: `given_in`); not a setting"""
 
 
 @dataclass(frozen=True)
@@ -381,18 +382,18 @@ class Config(RunConfig):
 
     corpus: tuple[str, ...] = operational((), "text", "common")
     """training text: files, globs, folders, URLs, tfds:NAME, hf:NAME, or one folder made by data_pipelines.prepare;
-    none = the novels that come with the package"""
+    none = the novels in the package"""
     validation: tuple[str, ...] = operational((), "text", "common")
-    """held-out text in the same forms; none = a part of the corpus, by document"""
+    """held-out text, in the same forms; none = hold out some documents of the corpus"""
     preset: str = operational("demo", "common")
-    """starting point of all other settings: demo, small, base, long, large, large_v1, bert-base, roberta-base,
+    """set of defaults for all other settings: demo, small, base, long, large, large_v1, bert-base, roberta-base,
     albert-base, electra-small, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
     objective: str = setting("plm", "common")
-    """training objective, by its name (--help lists them); also changes where other settings start from"""
+    """training objective (listed above in --help); also changes the defaults of other settings"""
     text_field: str = operational("text", "text")
-    """field that holds the text of a document in JSON, Parquet, TFDS and on the Hub"""
+    """field with the text of a document, in JSON, Parquet, TFDS and on the Hub"""
     corpus_errors: Literal["strict", "replace"] = setting("strict", "text")
-    """bytes that are not UTF-8: strict = refuse them; replace = read them as U+FFFD"""
+    """what to do with bytes that are not UTF-8: strict = refuse the text; replace = read them as U+FFFD"""
     data: DataConfig = DataConfig()
     rtd: ReplacedConfig = ReplacedConfig()
     eval: EvalConfig = EvalConfig()

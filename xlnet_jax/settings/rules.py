@@ -156,7 +156,7 @@ def absolute_positions(model: ModelConfig, seq_len: int | None) -> Iterator[str]
 
 def _bert(model: ModelConfig, seq_len: int | None) -> Iterator[str]:
     if model.norm == "pre":
-        yield "model.positions learned with model.norm pre: BERT's encoder normalises after every sum; give post"
+        yield "model.positions learned with model.norm pre: BERT's encoder normalizes after every sum; give post"
     if model.attn_type == "uni":
         yield "model.positions learned with model.attn-type uni: BERT's encoder sees its whole window; give bi"
     if model.num_places < 1:
