@@ -1,11 +1,10 @@
-"""Fields of settings: a default, the bounds of its values, and marks that say what the setting decides; and settings as
-plain data, to and from dictionaries.
+"""Fields of settings: default, bounds and marks; and settings as plain data, to and from dictionaries.
 
     num_layers: int = setting(24, at_least(1), "weights")        -> model.num-layers 0 must be at least 1
 
-A field with neither bounds nor marks is written as in any dataclass. Every value must have the field's type, whole
-numbers must fit the 32 bits that they have on a device, other numbers must be finite, and text must not be empty unless
-the default is. Relations between several settings are rules: settings/rules.py.
+A field without bounds and marks is written as in any dataclass. Every value must have the field's type. Whole numbers
+must fit into 32 bits, as on a device, and other numbers must be finite. Text must not be empty unless the default is.
+Relations between several settings are in settings/rules.py.
 """
 
 import ast
@@ -29,18 +28,18 @@ T = TypeVar("T")
 
 CheckpointArgument = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
 Given = Annotated[frozenset[str], tyro.conf.Fixed, tyro.conf.Suppress]
-"""Type of the field `given` of settings: the dotted names of those that the user gave. It is not a setting itself."""
+"""Type of the field `given` of settings: dotted names of the settings that the user gave. It is not a setting."""
 Mark = Literal["operational", "weights", "text", "blocks", "common", "preset"]
-"""operational: may change when a run resumes. weights: fixed by the weights of a checkpoint. text: says which text is
-read. blocks: decides into which tokens and blocks that text is cut. common: shown by --help. preset: decided by presets
-and checkpoints, and not shown by --help-all either."""
+"""operational: may change when a run resumes. weights: fixed by the weights of a checkpoint. text: selects the text.
+blocks: determines the tokens and blocks of the text. common: shown by --help. preset: set by presets and checkpoints,
+and shown neither by --help nor by --help-all."""
 
 
 # ---- bounds ----------------------------------------------------------------------------------------------------------
 
 
 class Bound(NamedTuple):
-    """Values that a setting may have; `text` completes the sentence "NAME VALUE ..."."""
+    """The values that a setting may have. `text` completes the sentence "NAME VALUE ..."."""
 
     holds: Callable[[Any], bool]
     text: str
@@ -58,12 +57,12 @@ _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 
 def at_least(lowest: float, note: str = "") -> Bound:
-    """Return the bound of numbers from `lowest` on. note: the meaning of that value, for the message."""
+    """Return the bound "at least `lowest`". note: the meaning of that value, for the message."""
     return Bound(lambda value: value >= lowest, f"must be at least {lowest}" + (f" ({note})" if note else ""))
 
 
 def above(lowest: float, hint: str = "") -> Bound:
-    """Return the bound of numbers greater than `lowest`. hint: what to do, for the message."""
+    """Return the bound "above `lowest`". hint: what to do, for the message."""
     return Bound(lambda value: value > lowest, f"must be above {lowest}" + (f": {hint}" if hint else ""))
 
 
@@ -77,19 +76,18 @@ def between(low: float, high: float, ends: Literal["[]", "[)", "(]", "()"] = "[]
 
 
 def check_bounds(config: Any) -> None:
-    """Raise InputError with the first setting of a dataclass, or of those inside it, that is out of its bounds."""
+    """Raise InputError for the first setting of a dataclass, nested ones included, that is out of its bounds."""
     for broken in out_of_bounds(config):
         raise InputError(broken)
 
 
 def out_of_bounds(config: Any, prefix: str = "") -> Iterator[str]:
-    """Yield a line for each setting of a dataclass, or of those inside it, that is out of its bounds.
+    """Yield a line for each setting of a dataclass, nested ones included, that is out of its bounds.
 
-    A setting at the top is named as an argument (`batch_size`), others by their dotted names (model.num-layers).
-    prefix: the dotted name of `config` itself, with a dot at its end.
+    prefix: dotted name of `config`, with a dot at its end.
     """
     for setting in flatten(config, prefix):
-        name = setting.name if "." in setting.name else f"`{setting.python_name}`"
+        name = setting.quoted_name
         if setting.value != "" and not has_type(setting.value, setting.hint):
             yield f"{name} {setting.value!r} must be {describe_type(setting.hint)}"
         elif broken := _find_broken(setting.value, setting.field):
@@ -97,7 +95,7 @@ def out_of_bounds(config: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _find_broken(value: Any, field: dataclasses.Field[Any]) -> str | None:
-    """Return the first bound that a value of the right type breaks, in words."""
+    """Return the first bound that a value of the right type violates, in words."""
     bounds = field.metadata.get("bounds", ())
     for element in value if isinstance(value, tuple) else (value,):
         implied: list[Bound] = []
@@ -112,7 +110,7 @@ def _find_broken(value: Any, field: dataclasses.Field[Any]) -> str | None:
 
 
 def has_type(value: Any, hint: Any) -> bool:
-    """Say whether a value has the type of a setting; True and False are no numbers."""
+    """Return True if a value has the type of a setting. True and False are not numbers."""
     if get_origin(hint) is Literal:
         return isinstance(value, str) and value in get_args(hint)
     if get_origin(hint) in (Union, types.UnionType):
@@ -151,14 +149,19 @@ class Setting(NamedTuple):
         """Dotted name in Python's spelling, as `data.batch_size`."""
         return self.name.replace("-", "_")
 
+    @property
+    def quoted_name(self) -> str:
+        """Name for a message: of a setting at the top as an argument (`batch_size`), else dotted (model.num-layers)."""
+        return self.name if "." in self.name else f"`{self.python_name}`"
+
     def has(self, *marks: Mark) -> bool:
-        """Say whether the field has one of these marks."""
+        """Return True if the field has one of these marks."""
         return is_marked(self.field, *marks)
 
 
 def setting(default: Any, *says: Bound | Mark) -> Any:
-    """Return a dataclass field with these bounds and marks. The bounds of a tuple hold for each of its elements, and
-    None is always allowed where the field's type has it."""
+    """Return a dataclass field with these bounds and marks. The bounds of a tuple apply to each of its elements. None
+    is allowed if the field's type includes it."""
     bounds = tuple(s for s in says if isinstance(s, Bound))
     return dataclasses.field(default=default, metadata={"bounds": bounds, "marks": frozenset(says) - set(bounds)})
 
@@ -179,7 +182,7 @@ def marked(kind: type, *marks: Mark) -> tuple[str, ...]:
 
 
 def fields_of(settings: Any) -> tuple[dataclasses.Field[Any], ...]:
-    """Return the fields of a dataclass that are settings: all but `given`, which lists the settings that were given."""
+    """Return the fields of a dataclass that are settings: all except `given`."""
     return tuple(field for field in dataclasses.fields(settings) if field.name != "given")
 
 
@@ -207,7 +210,7 @@ def docstrings_of(kind: type) -> dict[str, str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the setting that was probably meant, by its dotted name or its last part; None where none is near."""
+    """Return the setting that was probably meant, by its dotted name or its last part; None if none is similar."""
     known = list(known)
     by_last_part = {k.rpartition(".")[2]: k for k in known}
     near = difflib.get_close_matches(name, known, 1, 0.6)
@@ -219,8 +222,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def differences(ours: Any, theirs: Any) -> Iterator[tuple[Setting, Any]]:
-    """Yield (our setting, their value) wherever two trees of one kind differ. URLs are the same where only what gives
-    access differs."""
+    """Yield (our setting, their value) wherever two trees of one type differ. URLs that differ only in their secrets
+    are equal."""
     for our, their in zip(flatten(ours), flatten(theirs), strict=True):
         if our.value != their.value and without_secrets(our.value) != without_secrets(their.value):
             yield our, their.value
@@ -230,7 +233,7 @@ def identity_difference(ours: Any, theirs: Any) -> list[str]:
     """Return 'name: their value there, our value here' for each identity setting in which two trainings differ."""
     own_schedule = ours.optimizer.decay_steps is not None  # otherwise the schedule ends with the run
     return [
-        f"{setting.name}: {old!r} there, {setting.value!r} here"
+        f"{setting.quoted_name}: {old!r} there, {setting.value!r} here"
         for setting, old in differences(ours, theirs)
         if not (setting.has("operational") or (own_schedule and setting.name == "steps"))
     ]
@@ -239,15 +242,15 @@ def identity_difference(ours: Any, theirs: Any) -> list[str]:
 def given_in(config: Any, start: Any) -> frozenset[str]:
     """Return the dotted names of the settings that somebody gave.
 
-    A flag, a key of a --config file and a keyword of Python are on record in `config.given`, whatever their values. In
-    settings that were changed by other means, those that differ from `start` were given.
+    `config.given` records flags, keys of a --config file and keywords in Python, even if their values are the defaults.
+    Settings that were changed in other ways count as given if they differ from `start`.
     """
     return config.given | {setting.name for setting, _ in differences(config, start)}
 
 
 def give(start: T, settings: T, given: Collection[str], prefix: str = "") -> T:
-    """Return `start` with the values that `settings` has for what was given. given: dotted names; prefix: of the fields
-    of `start` among them, as `data.`."""
+    """Return `start` with the given values of `settings`. given: dotted names; prefix: of the fields of `start`
+    in these names, such as `data.`."""
     names = (field.name for field in fields_of(start) if prefix + field.name.replace("_", "-") in given)
     return dataclasses.replace(cast(Any, start), **{name: getattr(settings, name) for name in names})
 
@@ -268,7 +271,7 @@ def flags_that_give(settings: Any, start: Any) -> list[str]:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Return the settings as nested plain types, URLs without what may give access: the content of config.json."""
+    """Return the settings as nested plain types, without secrets in URLs: the content of config.json."""
 
     def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in items if name != "given"}
@@ -277,22 +280,21 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Return settings of this kind from the dictionaries of `to_dict`; missing keys take their defaults. Raises
-    InputError as `over`."""
+    """Return settings of this type from the dictionaries of `to_dict`; missing keys get their defaults. Raises
+    InputError like `over`."""
     return over(kind(), values, "config.")
 
 
 def over(default: T, values: Mapping[str, Any], where: str) -> T:
-    """Return settings with the values of nested dictionaries in place of their own. where: what errors put before
-    names.
+    """Return settings with some values replaced by those of nested dictionaries. where: text before names in errors.
 
-    Raises InputError, with the name, on unknown settings and on values of another type.
+    Raises InputError, with the name, for unknown settings and for values of another type.
     """
     return with_values(default, read_values(default, dict(dotted(values)), where))
 
 
 def with_values(config: T, values: Mapping[str, Any]) -> T:
-    """Return settings with these values, by dotted names in Python's spelling, as `data.batch_size`."""
+    """Return settings with these values, by dotted names in Python's spelling, such as `data.batch_size`."""
     inner: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         first, _, rest = name.partition(".")
@@ -302,7 +304,7 @@ def with_values(config: T, values: Mapping[str, Any]) -> T:
 
 
 def with_plain_paths(settings: T) -> T:
-    """Return settings with text in place of paths, as they are compared and stored."""
+    """Return settings with paths as text, as they are compared and stored."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -313,8 +315,7 @@ def with_plain_paths(settings: T) -> T:
 
 
 def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested dictionaries, and of sections as dataclasses, by their dotted names in Python's
-    spelling."""
+    """Yield the values of nested dictionaries and dataclasses with their dotted names in Python's spelling."""
     for key, value in values.items():
         name = prefix + key.replace("-", "_")
         if isinstance(value, Mapping):
@@ -326,16 +327,16 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def read_values(settings: Any, values: Mapping[str, Any], where: str, quote: str = "") -> dict[str, Any]:
-    """Return values, by dotted names, with the types that they have in these settings. where, quote: what errors put
-    before a name, and around it. Raises InputError as `over`."""
+    """Return values, by dotted names, with the types that they have in these settings. where, quote: text before and
+    around a name in errors. Raises InputError like `over`."""
     hints, read = {setting.python_name: setting.hint for setting in flatten(settings)}, {}
     for name, value in values.items():
         shown_name = f"{where}{quote}{name}{quote}"
         if name not in hints:
             near, is_section = nearest(name, hints), any(known.startswith(f"{name}.") for known in hints)
             hint = f"did you mean {near}?" if near else "docs/settings.md lists them all"
-            hint = "a section takes a dictionary" if is_section else hint
-            raise InputError(f"{shown_name} is no setting: {hint}")
+            hint = "it is a section: give a dictionary" if is_section else hint
+            raise InputError(f"{shown_name} is not a setting: {hint}")
         read[name] = _convert(value, hints[name])
         if not has_type(read[name], hints[name]):
             wanted = describe_type(hints[name])
@@ -345,8 +346,8 @@ def read_values(settings: Any, values: Mapping[str, Any], where: str, quote: str
 
 
 def _convert(value: Any, hint: Any) -> Any:
-    """Return a value of JSON or of Python in the form of a setting: a list, or one value, as a tuple, a whole number as
-    a number, a path as text."""
+    """Return a value of JSON or Python in the form of a setting: a list or a single value as a tuple, a whole number as
+    a float, a path as text."""
     several = next((option for option in (hint, *get_args(hint)) if get_origin(option) is tuple), None)
     if several and value is not None:
         values = value if isinstance(value, list | tuple) else [value]
@@ -358,16 +359,16 @@ def _convert(value: Any, hint: Any) -> Any:
 
 
 def list_of_texts(texts: str | Iterable[str], name: str = "texts") -> list[str]:
-    """Return texts as a list; a single one is a list of one. name: of the argument, for errors.
+    """Return texts as a list; a single text becomes a list of one. name: of the argument, for errors.
 
-    Raises InputError where anything among them is no text.
+    Raises InputError if one of them is not text.
     """
     if isinstance(texts, str):
         return [texts]
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable) or hasattr(texts, "columns"):
-        raise InputError(f"`{name}` is a list of texts, and not {shown(texts)}")
+        raise InputError(f"`{name}` must be a list of texts, not {shown(texts)}")
     found = list(texts)
     for number, text in enumerate(found):
         if not isinstance(text, str):
-            raise InputError(f"`{name}`: number {number}, from 0, is no text, but {shown(text)}")
+            raise InputError(f"`{name}`: number {number} (from 0) is not text: {shown(text)}")
     return found

@@ -55,9 +55,9 @@ def test_all_that_can_be_iterated_over_is_a_list_of_texts():
     for kind in KINDS:
         assert list_of_texts(kind(TEXTS)) == TEXTS
     for texts in ({"text": "a"}, b"bytes", 7):
-        with pytest.raises(InputError, match="`texts` is a list of texts, and not"):
+        with pytest.raises(InputError, match="`texts` must be a list of texts, not"):
             list_of_texts(texts)
-    with pytest.raises(InputError, match='number 0, from 0, is no text, but \\["a", "pair"\\]'):
+    with pytest.raises(InputError, match='number 0 \\(from 0\\) is not text: \\["a", "pair"\\]'):
         list_of_texts([["a", "pair"]])
 
 
@@ -65,5 +65,5 @@ def test_all_that_can_be_iterated_over_is_a_list_of_texts():
 def test_results_are_in_the_order_of_the_texts(tiny, call):
     assert CALLS[call](tiny, Series(TEXTS)) == CALLS[call](tiny, TEXTS)
     assert CALLS[call](tiny, TEXTS[0]) == CALLS[call](tiny, [TEXTS[0]])
-    with pytest.raises(InputError, match="number 1, from 0, is no text, but 3"):
+    with pytest.raises(InputError, match="number 1 \\(from 0\\) is not text: 3"):
         CALLS[call](tiny, ["fine", 3.5])

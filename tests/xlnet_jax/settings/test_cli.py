@@ -176,8 +176,8 @@ UNREAD = {
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"model": {"num_leyers": 3}}', "run.json: model.num_leyers is no setting: did you mean model.num_layers?"),
-        ('{"qqqqqq": 3}', "run.json: qqqqqq is no setting: docs/settings.md lists them all"),
+        ('{"model": {"num_leyers": 3}}', "run.json: model.num_leyers is not a setting: did you mean model.num_layers?"),
+        ('{"qqqqqq": 3}', "run.json: qqqqqq is not a setting: docs/settings.md lists them all"),
         ('{"steps": "many"}', 'run.json: steps "many": give a whole number'),
         ('{"optimizer.decay_steps": 1.5}', "run.json: optimizer.decay_steps 1.5: give a whole number or null"),
         ('{"preset": "huge"}', "run.json: preset huge: there is demo"),

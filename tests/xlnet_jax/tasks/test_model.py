@@ -136,8 +136,8 @@ def test_rows_and_inputs_of_another_form_are_refused_by_their_number(model, pret
 def test_keywords_that_are_no_settings_are_refused(pretrained, table, tmp_path):
     for changes, message in (
         ({"task": "sst2"}, "`task` sst2 must be one of"),
-        ({"optimizer": {"learning_rat": 1}}, "learning_rat` is no setting: did you mean optimizer.learning_rate"),
-        ({"optimizer": 3}, "`optimizer` is no setting: a section takes a dictionary"),
+        ({"optimizer": {"learning_rat": 1}}, "learning_rat` is not a setting: did you mean optimizer.learning_rate"),
+        ({"optimizer": 3}, "`optimizer` is not a setting: it is a section: give a dictionary"),
         ({"train": [], "eval": []}, "nothing to do: give `train`"),
     ):
         with pytest.raises(InputError, match=message):

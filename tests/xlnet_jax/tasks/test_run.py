@@ -230,7 +230,7 @@ def test_a_run_goes_on_with_more_seeds_and_other_ways_of_measuring():
         before, seeds=(0, 1), epochs=3.0, qa=QuestionAnsweringConfig(n_best=20), ranking=RankingConfig(cutoff=10)
     )
     assert identity_difference(after, before) == []
-    assert identity_difference(replace(after, seed=1), before) == ["seed: 0 there, 1 here"]
+    assert identity_difference(replace(after, seed=1), before) == ["`seed`: 0 there, 1 here"]
 
 
 def test_a_checkpoint_with_the_wrong_head_is_named_with_the_one_it_has(pretrained, straight, table, tmp_path):
@@ -249,7 +249,7 @@ def test_workdirs_of_other_runs_are_refused_and_left_alone(straight, pretrained,
     predicting = ["--init", str(straight), "--predict", str(table), "--workdir", str(straight)]
     for argv, message in (
         (words(pretrained, table, straight, "--optimizer.learning-rate", "0.1"),
-         r"holds another run \(optimizer\.learning-rate: 0\.02 there, 0\.1 here\)"),
+         r"holds another run \(--optimizer\.learning-rate: 0\.02 there, 0\.1 here\)"),
         (words(pretrained, table, straight, "--seeds", "0", "1"),
          "holds a run, with results of its own: give several seeds a --workdir"),
         (predicting, "holds a run, with results of its own: give predictions another --workdir"),

@@ -122,7 +122,7 @@ def test_python_code_measures_without_a_command_line(straight):
     assert (found.config.data, found.measured.windows) == (data, 8)
     found = xlnet_jax.evaluate(straight, max_windows=16, data={"batch_size": 16})
     assert found.config.data == replace(data, batch_size=16)
-    with pytest.raises(InputError, match="`max_window` is no setting: did you mean max_windows"):
+    with pytest.raises(InputError, match="`max_window` is not a setting: did you mean max_windows"):
         xlnet_jax.evaluate(straight, max_window=8)
 
 

@@ -65,8 +65,8 @@ def test_a_finished_run_is_not_trained_again_and_says_where_everything_is(straig
 @pytest.mark.parametrize(
     ("more", "line"),
     [
-        (("--seed", "1", "--model.d-ff", "32"), r"\(seed: 0 there, 1 here; model\.d-ff: 16 there, 32 here\)"),
-        (("--steps", "24"), r"steps: 12 there, 24 here"),
+        (("--seed", "1", "--model.d-ff", "32"), r"\(--seed: 0 there, 1 here; --model\.d-ff: 16 there, 32 here\)"),
+        (("--steps", "24"), r"\(--steps: 12 there, 24 here\)"),
         (("--corpus", sources.embedded()[1]), r"corpus .*: its training text differs; give another --out or --workdir"),
     ],
     ids=["settings", "schedule", "text"],
@@ -80,7 +80,7 @@ def test_another_experiment_is_refused_and_the_difference_named(straight, text, 
     ("more", "does"),
     [
         (("--steps", "24"), "goes on from its weights"),
-        (("--corpus", str(sources.embedded()[1]), "--objective", "clm"), "begins a new run"),
+        (("--data.token-level", "character"), "begins a new run"),
         (("--model.d-ff", "32"), "begins a new run"),
     ],
 )
@@ -106,7 +106,7 @@ def test_the_command_that_is_offered_trains(straight, text, tmp_path):
 def test_what_the_devices_cannot_do_is_refused_before_any_work_on_the_text(text, tmp_path):
     with pytest.raises(InputError, match=r"mesh\.fsdp 3 x .* does not divide"):
         train.main(arguments(text, tmp_path / "run", "--mesh.fsdp", "3"))
-    with pytest.raises(InputError, match=r"^model\.attention fused: the device is cpu, and there is no kernel for it"):
+    with pytest.raises(InputError, match=r"^--model\.attention fused: the device is cpu, and there is no kernel for it"):
         train.main(arguments(text, tmp_path / "run", "--model.attention", "fused"))
     assert not (tmp_path / "run").exists()
 

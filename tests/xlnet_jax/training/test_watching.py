@@ -169,5 +169,5 @@ def test_utilisation_is_the_share_of_the_peak_that_the_model_needs(monkeypatch):
 
 @pytest.mark.parametrize("steps", ["10:10", "10"])
 def test_a_range_of_steps_that_is_none_is_refused(steps):
-    with pytest.raises(InputError, match=rf"`trace_steps` {steps} (is not a range|must be two rising)"):
+    with pytest.raises(InputError, match=rf"`trace_steps` {steps} (is not a range|must be two increasing)"):
         presets.parse_config([f"--trace-steps={steps}"], "train", "")
