@@ -1,7 +1,9 @@
-"""Read settings from a command line by their dotted names, from keywords of Python, and from a JSON file, such as the
-config.json of a run (`--config FILE` of every command). A mistake ends in one line. Names in a file are nested
-({"data": {"batch_size": 32}}) or dotted ({"data.batch-size": 32}), with dashes or underscores. Its settings replace
-those of a preset, an objective or a task, which the file may name; flags replace both.
+"""Read settings from a command line, from keywords in Python, and from a JSON file such as the config.json of a run
+(`--config FILE` of every command).
+
+Names in a file are nested ({"data": {"batch_size": 32}}) or dotted ({"data.batch-size": 32}), with dashes or
+underscores. Settings in a file override the defaults of its preset, objective or task, and flags override both. A
+mistake ends in one line.
 """
 
 import contextlib
@@ -44,17 +46,17 @@ REPLACED = {
     "batch-per-device": {"data.batch-size", "batch"},
     "tokenizer": {"model.vocab-size"},
 }
-"""Flags that say in another way what these settings of a file say, and replace them."""
+"""Flags, and the settings of a file that they replace because they set the same thing."""
 PROMPT = "--prompt"
 """Flag whose values may also follow the checkpoint without it."""
 FLAG = "--config"
-HELP = f"{FLAG} FILE: settings from a JSON file, such as config.json of a run; flags replace them"
+HELP = f"{FLAG} FILE reads settings from a JSON file, such as the config.json of a run; flags override them."
 
 
 class CommandLine(list[str]):
-    """Words of a command line without --config, and the settings of its file, which is read once.
+    """The words of a command line without --config, and the settings of that file, which is read once.
 
-    path: of the file; "" = none. values: its settings, by their dotted names in Python's spelling.
+    path: of the file; "" = none. values: its settings by dotted name, in Python's spelling.
     """
 
     def __init__(self, words: Iterable[str], path: str = "", values: Mapping[str, Any] | None = None):
@@ -63,7 +65,7 @@ class CommandLine(list[str]):
 
     @classmethod
     def of(cls, argv: Sequence[str]) -> "CommandLine":
-        """Return a command line with the file that it names last. Raises InputError where the file cannot be read."""
+        """Return a command line with the last file that it names. Raises InputError if the file cannot be read."""
         if isinstance(argv, cls):
             return argv
         path, words = "", []
@@ -75,7 +77,7 @@ class CommandLine(list[str]):
                 continue
             path = value if equals else next(rest, "")
             if not path or path.startswith("--"):
-                raise InputError(f"{FLAG} names no file")
+                raise InputError(f"{FLAG} needs the name of a JSON file")
         line = cls(words, path)
         if path:
             values = dict(dotted(read_json(epath.Path(path).expanduser())))
@@ -86,34 +88,34 @@ class CommandLine(list[str]):
 
     @property
     def flags(self) -> frozenset[str]:
-        """Dotted names of the settings that its words give, spelled as --help spells them."""
+        """Dotted names of the settings that the words give, spelled as in --help."""
         words = (word.partition("=")[0] for word in self if word.startswith("--"))
         names = (word.removeprefix("--").replace("_", "-") for word in words)
         return frozenset(name.removeprefix("no-").replace(".no-", ".") for name in names)
 
     @property
     def is_of_a_run(self) -> bool:
-        """True where the file names most settings of the network, as a run writes them, and not a few chosen ones."""
+        """True if the file has most settings of the network, like the config.json of a run."""
         named = sum(name.startswith("model.") for name in self.values)
         return 2 * named > len(dataclasses.fields(ModelConfig))
 
     @property
     def chosen(self) -> frozenset[str]:
-        """Dotted names of the settings that somebody chose for this command, by a flag or in a file written by hand.
-        The file of a run gives every setting, and chooses none."""
+        """Dotted names of the settings that the user chose, by a flag or in a file written by hand. The config.json of a
+        run has every setting, so its settings do not count."""
         return self.flags if self.is_of_a_run else self.flags | names_of(self.values)
 
     @property
     def of_file_alone(self) -> "CommandLine":
-        """The command line that names the file only."""
+        """The command line with only the file."""
         return CommandLine((), self.path, self.values)
 
     def file_values(self, start: Any, origin: Any = None) -> dict[str, Any]:
-        """Return the settings of the file, by dotted names, with the types that they have in `start`.
+        """Return the settings of the file, by dotted name, with the types that they have in `start`.
 
-        origin: settings that a run's file itself started from, by its preset, objective or task; where `start` is of
-        another name, only what differs from `origin` is taken over. Raises InputError on an unknown name, with the
-        nearest, and on a value of another type.
+        origin: the defaults (of a preset, objective or task) from which the run of the file started. If `start` has
+        other defaults, only the settings that differ from `origin` are returned. Raises InputError for an unknown name,
+        with the most similar one, and for a value of another type.
         """
         values = read_values(start, self.values, f"{self.path}: ")
         if origin is not None and origin != start and self.is_of_a_run:
@@ -123,11 +125,11 @@ class CommandLine(list[str]):
 
 
 def with_keywords(start: T, given: Mapping[str, Any]) -> T:
-    """Return the settings with some of them replaced. A section takes another, or a dictionary of its settings; a
-    setting of several values takes one value, or a list.
+    """Return the settings with some of them replaced. Give a section as a dataclass or as a dictionary of its settings,
+    and a setting with several values as a list or as one value.
 
-    Raises InputError on a setting that does not exist, with the nearest name, and on a value of another type or out of
-    its bounds.
+    Raises InputError for an unknown setting, with the most similar name, and for a value of another type or out of
+    bounds.
     """
     start = with_plain_paths(start)
     changed = with_values(start, read_values(start, dict(dotted(given)), "", quote="`"))
@@ -138,8 +140,8 @@ def with_keywords(start: T, given: Mapping[str, Any]) -> T:
 
 
 def names_of(given: Mapping[str, Any]) -> frozenset[str]:
-    """Return the dotted names of the settings that keywords give, spelled as flags are; a whole section gives all of
-    its own."""
+    """Return the dotted names of the settings that keywords give, spelled as flags. A whole section gives all of its
+    settings."""
     return frozenset(name.replace("_", "-") for name, _ in dotted(given))
 
 
@@ -154,11 +156,10 @@ def parse(
     default: T | None = None,
     origin: T | None = None,
 ) -> T:
-    """Return a dataclass read from a command line; its `given`, if it has one, has the names of the settings that the
-    words and the file of --config give. Raises InputError on a mistake; prints and exits on --help.
+    """Return a dataclass read from a command line. Its field `given`, if it has one, gets the names of the settings that
+    the words and the file of --config give. Raises InputError on a mistake; prints and exits on --help.
 
-    default: settings to start from; None = the defaults of `kind`. origin: settings that a run's file of --config
-    started from (`CommandLine.file_values`).
+    default: settings to start from; None = the defaults of `kind`. origin: see `CommandLine.file_values`.
     """
     mistakes = io.StringIO()
     line = CommandLine.of(argv)
@@ -191,25 +192,25 @@ def parse(
 
 
 def _show_help(settings: Any, prog: str, description: str, shows_all: bool) -> None:
-    """Print the help of a command and exit: its common settings, or all but those that presets decide."""
+    """Print the help of a command and exit: its common settings, or all except those that presets set."""
 
     def shows(field: dataclasses.Field[Any]) -> bool:
         if shows_all:
             return not is_marked(field, "preset")
-        # A command that cannot do without weights takes the sizes of its network from them.
+        # A command that needs a checkpoint takes the sizes of the network from it.
         return is_marked(field, "common") and not (
             getattr(settings, "init", None) == "" and is_marked(field, "weights")
         )
 
     shown = _shown_of(settings, shows)
-    rest = "docs/settings.md lists what presets decide, too." if shows_all else f"{HELP_ALL} lists the others."
+    rest = "docs/settings.md also lists what presets set." if shows_all else f"{HELP_ALL} lists the other settings."
     description += f"\n\n{rest} {HELP}"
     with printing_colours():
         tyro.cli(type(shown), prog=prog, description=description, args=["--help"], default=shown)
 
 
 def _shown_of(settings: Any, shows: Callable[[dataclasses.Field[Any]], bool]) -> Any:
-    """Return the settings that are shown, in a dataclass made for them, its own before inherited ones; None = none."""
+    """Return the settings to show as a new dataclass, own fields before inherited ones; None if there are none."""
     kind = type(settings)
     shown: dict[str, tuple[Any, Any]] = {}
     hints, about = get_type_hints(kind, include_extras=True), docstrings_of(kind)
@@ -228,7 +229,7 @@ def _shown_of(settings: Any, shows: Callable[[dataclasses.Field[Any]], bool]) ->
 
 
 def flags_of(kind: type, prefix: str = "--") -> Iterator[tuple[str, Any]]:
-    """Yield the flag and the type of each setting of a dataclass; nothing for a union, of which no word chose one."""
+    """Yield the flag and the type of each setting of a dataclass; nothing for a union."""
     if get_args(kind):
         return
     for name, hint in get_type_hints(kind).items():
@@ -239,10 +240,9 @@ def flags_of(kind: type, prefix: str = "--") -> Iterator[tuple[str, Any]]:
 
 
 def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callable[[], T]], otherwise: str) -> T:
-    """Return the settings that this flag, or the file of --config, names, from which the other words start. Raises
-    InputError on an unknown name.
+    """Return the defaults that this flag or the file of --config names. Raises InputError for an unknown name.
 
-    otherwise: the name where none is given.
+    otherwise: the name if none is given.
     """
     line, setting = CommandLine.of(argv), flag.removeprefix("--").replace("-", "_")
     name, given = otherwise, flag
@@ -263,8 +263,8 @@ def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callabl
 def _unknown_setting(word: str, parsed: Any) -> str:
     if not word.startswith("-"):
         takes_it = next((name for name in ("corpus", "train", "prompt") if hasattr(parsed, name)), None)
-        hint = f": did you mean --{takes_it} {word}?" if takes_it else ", and nothing takes it"
-        return f"{word} stands alone{hint}"
+        hint = f": did you mean --{takes_it} {word}?" if takes_it else ": this command takes no such word"
+        return f"{word} has no flag in front{hint}"
     name = word.partition("=")[0]
     known = [setting.name for setting in flatten(parsed)]
     if hint := hint_from_transformers(name.lstrip("-").replace("_", "-"), known):
@@ -281,7 +281,8 @@ def _option(kind: type[T], argv: Sequence[str]) -> type[T]:
 
 
 def _undecided(kind: type[T], argv: Sequence[str]) -> T:
-    """Return the defaults of a dataclass, with gaps for what a command line must give; of several, the one it names."""
+    """Return the defaults of a dataclass, with gaps for what a command line must give. Of a union, take the dataclass
+    that the first word names."""
     kind = _option(kind, argv)
     if get_args(kind):
         raise InputError(f"{FLAG}: name one of {', '.join(o.__name__.lower() for o in get_args(kind))} first")
@@ -294,8 +295,8 @@ def _undecided(kind: type[T], argv: Sequence[str]) -> T:
 
 
 def _gather(argv: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
-    """Return `--corpus a b` for `--corpus a --corpus b`, and `CHECKPOINT --prompt a` for `CHECKPOINT a`; of a setting
-    with one value, the last word counts."""
+    """Return `--corpus a b` for `--corpus a --corpus b`, and `CHECKPOINT --prompt a` for `CHECKPOINT a`. If a setting
+    with one value is given twice, the last one counts."""
     line = list(argv)
     if PROMPT in hints and (alone := list(itertools.takewhile(lambda word: not word.startswith("--"), line))[1:]):
         line[1 : 1 + len(alone)] = [PROMPT, *alone]

@@ -81,7 +81,7 @@ MISTAKES = {
     "show none": "error: tokenizer none: no such file; give a SentencePiece model or a folder with spiece.model",
     "show one.txt": "error: tokenizer one.txt: it is not a SentencePiece model, or is damaged",
     "encode english text --file one.txt": "error: give either TEXT or --file, not both",
-    "encode english two words": "error: words stands alone, and nothing takes it",
+    "encode english two words": "error: words has no flag in front: this command takes no such word",
     "shw english": "error: Expected one of {train, show, encode}.",
 }
 

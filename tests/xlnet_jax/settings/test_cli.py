@@ -46,7 +46,7 @@ def test_several_texts_are_named_together_or_one_by_one(argv):
     [
         (["--learnin-rate", "3"], "unknown setting --learnin-rate: did you mean --optimizer.learning-rate?"),
         (["--qqqqqq=3"], "unknown setting --qqqqqq: --help-all lists them all"),
-        (["my.txt"], "my.txt stands alone: did you mean --corpus my.txt?"),
+        (["my.txt"], "my.txt has no flag in front: did you mean --corpus my.txt?"),
         (["--objective", "mml"], "--objective mml: there is plm, mlm, clm, rtd, prefix: did you mean mlm?"),
         (["--preset", "huge"], "--preset huge: there is demo, small, base, long, large, large_v1"),
         (["--steps", "many"], '--steps needs a whole number, such as 1000; it is "many"'),
@@ -70,7 +70,7 @@ def test_several_texts_are_named_together_or_one_by_one(argv):
         (["--epochs", "3"], "--epochs counts epochs; this command counts steps: set --steps"),
         (["--data.perm-size", "48"], "data.perm-size 48 must divide both parts of the window"),
         (["--config", "no.json"], "no.json is missing"),
-        (["--config", "--steps", "3"], "--config names no file"),
+        (["--config", "--steps", "3"], "--config needs the name of a JSON file"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_it(argv, message):
@@ -103,7 +103,7 @@ def test_a_prompt_may_follow_the_checkpoint():
 
     assert prompts("tiny", "Hello", "--seed", "3") == prompts("tiny", "--prompt", "Hello") == ("Hello",)
     assert prompts("tiny", "Hello", "and", "--prompt", "more") == ("Hello", "and", "more")
-    with pytest.raises(InputError, match=r"Hello stands alone: did you mean --prompt Hello\?"):
+    with pytest.raises(InputError, match=r"Hello has no flag in front: did you mean --prompt Hello\?"):
         prompts("tiny", "--seed", "3", "Hello")
 
 

@@ -106,7 +106,9 @@ def test_the_command_that_is_offered_trains(straight, text, tmp_path):
 def test_what_the_devices_cannot_do_is_refused_before_any_work_on_the_text(text, tmp_path):
     with pytest.raises(InputError, match=r"mesh\.fsdp 3 x .* does not divide"):
         train.main(arguments(text, tmp_path / "run", "--mesh.fsdp", "3"))
-    with pytest.raises(InputError, match=r"^--model\.attention fused: the device is cpu, and there is no kernel for it"):
+    with pytest.raises(
+        InputError, match=r"^--model\.attention fused: the device is cpu, and there is no kernel for it"
+    ):
         train.main(arguments(text, tmp_path / "run", "--model.attention", "fused"))
     assert not (tmp_path / "run").exists()
 
