@@ -101,8 +101,8 @@ class CommandLine(list[str]):
 
     @property
     def chosen(self) -> frozenset[str]:
-        """Dotted names of the settings that the user chose, by a flag or in a file written by hand. The config.json of a
-        run has every setting, so its settings do not count."""
+        """Dotted names of the settings that the user chose, by a flag or in a file written by hand. The settings in the
+        config.json of a run do not count: it has all of them."""
         return self.flags if self.is_of_a_run else self.flags | names_of(self.values)
 
     @property
@@ -156,8 +156,8 @@ def parse(
     default: T | None = None,
     origin: T | None = None,
 ) -> T:
-    """Return a dataclass read from a command line. Its field `given`, if it has one, gets the names of the settings that
-    the words and the file of --config give. Raises InputError on a mistake; prints and exits on --help.
+    """Return a dataclass read from a command line. Its field `given`, if it has one, gets the names of the settings in
+    the words and in the file of --config. Raises InputError on a mistake; prints and exits on --help.
 
     default: settings to start from; None = the defaults of `kind`. origin: see `CommandLine.file_values`.
     """
@@ -203,7 +203,7 @@ def _show_help(settings: Any, prog: str, description: str, shows_all: bool) -> N
         )
 
     shown = _shown_of(settings, shows)
-    rest = "docs/settings.md also lists what presets set." if shows_all else f"{HELP_ALL} lists the other settings."
+    rest = "docs/settings.md also lists what presets set." if shows_all else f"{HELP_ALL} lists the others."
     description += f"\n\n{rest} {HELP}"
     with printing_colours():
         tyro.cli(type(shown), prog=prog, description=description, args=["--help"], default=shown)
