@@ -90,7 +90,7 @@ def data_contradictions(data: DataConfig) -> Iterator[str]:
     if new < least:
         yield (
             f"data.seq-len {data.seq_len} is too short for data.reuse-len {data.reuse_len}: with text and special "
-            f"tokens after it, data.seq-len must be at least data.reuse-len + {least}"
+            f"tokens after it, data.seq-len must be at least {data.reuse_len + least}"
         )
     if data.pack and data.window == "pairs":
         yield "data.pack with data.window pairs: A attends to B of another document; give data.window sentences or text"

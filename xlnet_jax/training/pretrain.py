@@ -1,5 +1,5 @@
-"""A pretraining run, from text to curves, and the commands that a finished run proposes. Each stage is written
-atomically and found again, so the same command resumes after any interruption.
+"""A pretraining run, from text to curves, and the commands that it proposes. Each stage writes its results atomically
+and finds them again, so the same command resumes after any interruption.
 """
 
 import functools
@@ -39,8 +39,8 @@ CONTINUES_TEXT = ("plm", "clm", "prefix")
 
 
 def propose_next(config: Config, folder: str) -> dict[str, str]:
-    """Return two commands that go on from a finished run, by what they do; before them the command that copies a run
-    from a bucket, where they need one."""
+    """Return two commands that make use of a finished run, by what they do. For a run in a bucket, the command that
+    copies it comes first."""
     there, copy = name_on_disk(folder)
     if config.objective in CONTINUES_TEXT:
         first = {"generate": ["python", "-m", "xlnet_jax.generate", there, "She opened the letter and"]}
@@ -51,7 +51,7 @@ def propose_next(config: Config, folder: str) -> dict[str, str]:
         steps = 4 * config.steps
         longer = [*TRAIN, "--config", f"{there}/config.json", "--workdir", f"{folder}-longer", "--steps", str(steps)]
         if config.optimizer.decay_steps is not None and config.optimizer.decay_steps < steps:
-            longer += ["--optimizer.decay-steps", "None"]  # after the end of its schedule a run learns nothing
+            longer += ["--optimizer.decay-steps", "None"]  # after its schedule the learning rate is 0
         second = {"longer": longer}
     else:
         preset = [] if config.preset == Config().preset else ["--preset", config.preset]
@@ -62,8 +62,8 @@ def propose_next(config: Config, folder: str) -> dict[str, str]:
 
 
 def propose_instead(config: Config, workdir: Workdir) -> str:
-    """Return the sentence that offers one command for these settings, where the workdir holds another run: it goes on
-    from the weights of that run where they fit, and begins a new run where not."""
+    """Return a sentence with one command for these settings, if the workdir holds another run. The command starts from
+    the weights of that run if they fit, and otherwise begins a new run."""
     folder, number = str(workdir.folder).rstrip("/"), 2
     while workdir.folder.with_name(f"{workdir.folder.name}-{number}").exists():
         number += 1
@@ -80,11 +80,11 @@ def propose_instead(config: Config, workdir: Workdir) -> str:
 
 
 def pretrain(config: Config, *, is_command: bool = False) -> int:
-    """Train to config.steps. Return 0, or the exit code of a run that was stopped with its state saved.
+    """Train to config.steps. Return 0, or the exit code of a run that was stopped after saving its state.
 
-    The run is in this process, or in one process on each host where config.distributed, the environment or the platform
-    says so (hosts.connect). is_command: the process does nothing but this run, and a second signal ends it at once.
-    Raises InputError where settings contradict each other, the text or the workdir.
+    A run has one process, or one on each host if config.distributed, the environment or the platform defines several
+    (hosts.connect). is_command: this process does nothing else, and a second signal ends it at once. Raises InputError
+    if settings contradict each other, the text or the workdir.
     """
     config = with_plain_paths(config)
     with connect(config, is_command) as process:
@@ -97,7 +97,7 @@ def run_pretraining(config: Config) -> int:
 
 
 def _run(config: Config, process: Process) -> int:
-    """Train. Process 0 prepares what the others read, and writes everything but the checkpoints alone."""
+    """Train. Process 0 prepares what the others read, and writes everything except the checkpoints."""
     with closing(Workdir(folder_of(config))) as workdir, workdir.keep_programs():
         try:
             resolved = resolve(config, workdir, process)
@@ -152,7 +152,7 @@ def _build(resolved: Resolved, workdir: Workdir, process: Process) -> Run:
 
 
 def _report(run: Run, config: Config, step: int, console: Console) -> None:
-    """Draw the curves, print where everything is, and propose what to run next."""
+    """Draw the curves, print the result and where it is, and propose two commands."""
     workdir, unigram_nats = run.workdir, run.reference["unigram"]
     records = list(read_records(workdir.metrics))
     objective = objective_named(config.objective)

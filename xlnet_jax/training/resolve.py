@@ -1,5 +1,5 @@
-"""Resolve the settings of a pretraining run, once, before it begins: its folder, its text (a prepared corpus, or text
-from which tokenizer and corpus are made in the workdir), the weights it starts from, and its program.
+"""Resolve the settings of a pretraining run once, before it begins: its folder, its text (a prepared corpus, or text
+that is made into a tokenizer and a corpus in the workdir), the weights that it starts from, and its program.
 """
 
 import functools
@@ -32,7 +32,7 @@ from xlnet_jax.training.workdir import Workdir
 
 
 def folder_of(config: Config) -> str:
-    """Return `workdir`, or a name made of text, preset and objective."""
+    """Return `workdir`, or a name made from text, preset and objective."""
     if config.workdir:
         return config.workdir
     objective = "" if config.objective == PRESETS[config.preset]().objective else f"-{config.objective}"
@@ -40,7 +40,7 @@ def folder_of(config: Config) -> str:
 
 
 def name_of_text(config: Config) -> str:
-    """Return a short name of the text, that can be part of a file name."""
+    """Return a short name of the text, for use in file names."""
     return "+".join(map(sources.describe, config.corpus)) or "austen"
 
 
@@ -48,21 +48,21 @@ def name_of_text(config: Config) -> str:
 class Text:
     """Text that the settings `corpus` and `validation` name."""
 
-    name: str  # short, can be part of a file name
+    name: str  # short, for use in file names
     prepared: Corpus | None
     train: list[Source]
     validation: list[Source] | None  # None = held out from train
 
     @classmethod
     def of(cls, config: Config) -> "Text":
-        """Find the text. Raises InputError where a name stands for nothing, or a prepared corpus is not alone."""
+        """Find the text. Raises InputError if a name has no text, or a prepared corpus is mixed with other text."""
         names, validation = config.corpus, config.validation
         name = name_of_text(config)
         prepared = [corpus for corpus in names if is_corpus(corpus)]
         if prepared and (len(names) > 1 or validation):
             raise InputError(
-                f"`corpus` {prepared[0]} is a prepared corpus, with a held-out part of its own: it stands alone; "
-                "prepare several texts together, and give them `data.weights`"
+                f"`corpus` {prepared[0]} is a prepared corpus with its own held-out part: give no other text with it; "
+                "to mix texts, prepare them together, and give `data.weights`"
             )
         if prepared:
             return cls(name, Corpus(prepared[0]), [], None)
@@ -78,10 +78,10 @@ class Text:
         return cls(name, None, train, held_out)
 
     def demanded_tokenizer(self, config: Config, of_weights: Tokenizer | None) -> Tokenizer | None:
-        """Return the tokenizer that the run must use: that of its initial weights, of the setting `tokenizer`, or of a
-        prepared corpus; None where the run trains one.
+        """Return the tokenizer that the run must use: of its initial weights, of the setting `tokenizer`, or of a
+        prepared corpus; None if the run trains one.
 
-        Raises InputError where two of them differ, or one has another data.token_level than the settings.
+        Raises InputError if two of them differ, or if one has another data.token_level than the settings.
         """
         given = of_weights or self._given_tokenizer(config)
         origin = f"`init` {config.init}" if of_weights else f"`tokenizer` {config.tokenizer}"
@@ -104,7 +104,7 @@ class Text:
         return given
 
     def suit(self, config: Config, console: Console) -> Config:
-        """Return the settings with those that the size of the text decides, and print them."""
+        """Return the settings, with those that follow from the size of the text, and print these."""
         if self.prepared:
             return config
         size = text_size.TextSize.of(self.train, self.validation, text_size.enough_characters(config))
@@ -114,9 +114,9 @@ class Text:
         return suited
 
     def counted_tokenizer(self, config: Config, workdir: Workdir, is_chosen: bool = False) -> Tokenizer | None:
-        """Return a tokenizer whose vocabulary the text determines: that of the run that resumes in the workdir, or a
-        new one. Such are words, characters and bytes, and pieces where their number was chosen by the size of the text
-        (is_chosen), which may still be too large for it. None for other pieces."""
+        """Return the tokenizer whose vocabulary size is known only after training it: words, characters, bytes, and
+        pieces if their number was chosen from the size of the text (is_chosen) and may be too large. A run that resumes
+        has it already. None for other pieces."""
         if config.data.token_level == "piece" and not is_chosen:
             return None
         goes_on = workdir.has_checkpoints and workdir.tokenizer.exists()
@@ -132,7 +132,7 @@ class Text:
         return Tokenizer.load(config.tokenizer, Settings if self.prepared else suited)
 
     def _normalization(self, config: Config) -> Normalization:
-        """Return the normalisation of the settings; for auto that which suits the text, which is printed."""
+        """Return the normalization of the settings; for auto choose it from the text and print it."""
         if config.data.normalization != "auto":
             return config.data.normalization
         if config.data.token_level == "byte":
@@ -151,9 +151,9 @@ class Text:
             raise InputError(str(error).replace("`vocab_size`", "`model.vocab_size`")) from None
 
     def find_tokenizer(self, config: Config, given: Tokenizer | None, workdir: Workdir) -> Tokenizer:
-        """Return the tokenizer in the workdir; else save there the one given, or one trained on the text.
+        """Return the tokenizer in the workdir. If there is none, save the given one there, or train one on the text.
 
-        Raises InputError where the workdir has another tokenizer than the one given.
+        Raises InputError if the workdir has another tokenizer than the given one.
         """
         if workdir.tokenizer.exists():
             drop_leftovers(workdir.tokenizer)
@@ -170,7 +170,7 @@ class Text:
         return tokenizer
 
     def find_corpus(self, config: Config, tokenizer: Tokenizer, workdir: Workdir) -> Corpus:
-        """Return the prepared corpus, or the one in the workdir, which is made where it does not exist yet."""
+        """Return the prepared corpus, or the one in the workdir, which is made if it does not exist."""
         if self.prepared:
             demand_memory(self.prepared, config)
             return self.prepared
@@ -185,14 +185,14 @@ class Text:
 
 
 def demand_memory(corpus: Corpus, config: Config) -> None:
-    """Raise InputError where the blocks of a corpus never fill the memory: they may be shorter than asked for."""
+    """Raise InputError if the blocks of a corpus are too short to ever fill the memory."""
     held = windows.steps_per_block(corpus.block_len, config.data)
     carried = (held - 1) * config.data.reuse_len
     if held > 0 and config.model.mem_len > carried:
         raise InputError(
-            f"model.mem-len {config.model.mem_len} can never be filled: the {held} windows in a block of corpus "
-            f"{corpus.folder}, of {corpus.block_len} tokens, carry at most {carried} positions; lower it, or prepare "
-            f"blocks of {windows.block_len(config.data)}"
+            f"model.mem-len {config.model.mem_len} can never be filled: blocks of corpus {corpus.folder} have "
+            f"{corpus.block_len} tokens, which give {held} windows and at most {carried} positions of memory; lower "
+            f"it, or prepare blocks of {windows.block_len(config.data)} tokens"
         )
 
 
@@ -201,11 +201,11 @@ def demand_memory(corpus: Corpus, config: Config) -> None:
 
 @dataclass(frozen=True)
 class Resolved:
-    """Settings of a pretraining run that are not changed any more, and the things that they name."""
+    """The final settings of a pretraining run, and what they name."""
 
     config: Config
     start: Pretrained | None
-    """None = all weights are drawn at random, or the run resumes"""
+    """None = all weights are initialized at random, or the run resumes"""
     corpus: Corpus
     tokenizer: Tokenizer
     batches: BatchSource
@@ -215,10 +215,10 @@ class Resolved:
 
 def resolve(config: Config, workdir: Workdir, process: Process) -> Resolved:
     """Resolve what the settings leave open: the network of initial weights, the tokenizer and its vocabulary, the text,
-    the attention implementation and, with `auto_fit`, what a step needs to fit the devices; and compile the step.
+    the attention implementation and, with `auto_fit`, what makes a step fit the devices. Compile the step.
 
-    Process 0 claims the workdir and prepares there what the others read. Raises InputError where settings contradict
-    each other, the devices, the weights, the text or the workdir, and where a step does not fit.
+    Process 0 claims the workdir and prepares what the others read. Raises InputError if settings contradict each other,
+    the devices, the weights, the text or the workdir, or if a step does not fit.
     """
     prepared = _prepare(config, workdir, process.console) if process.first else None
     shared = None
@@ -249,7 +249,7 @@ def _prepare(config: Config, workdir: Workdir, console: Console) -> _Prepared:
     known = known or text.counted_tokenizer(config, workdir, config.model.vocab_size < given.model.vocab_size)
     if known:
         config = with_values(config, {"model.vocab_size": known.vocab_size})
-    # Refuse what does not fit the devices before spending hours on a text.
+    # Refuse settings that do not fit the devices before spending hours on a text.
     choose_attention(config, sharding.make_mesh(config))
     workdir.claim(config)
     tokenizer = text.find_tokenizer(config, known, workdir)
@@ -266,7 +266,7 @@ def _prepare(config: Config, workdir: Workdir, console: Console) -> _Prepared:
 
 
 def _find(shared: dict[str, Any], workdir: Workdir) -> _Prepared:
-    """Read what process 0 has prepared."""
+    """Read what process 0 prepared."""
     workdir.demand_shared()
     config, corpus = from_dict(Config, shared["config"]), Corpus(shared["corpus"])
     config, start = _begin(config, workdir)

@@ -1,6 +1,6 @@
-"""The folder of a run. Each holds one run, which is recognised by its identity settings.
+"""The folder of a run. A folder holds one run, which is identified by its identity settings.
 
-config.json        the resolved settings         metrics.jsonl   losses and rates, one JSON object a line
+config.json        the resolved settings         metrics.jsonl   losses and rates, one JSON object per line
 tokenizer/         spiece.model and its settings  tensorboard/    the same as events
 corpus/            token blocks                   curves.png      the picture, at the end
 checkpoints/STEP/  the state of training          text.json       fingerprints of the text
@@ -31,15 +31,15 @@ from xlnet_jax.storage.reading import read_versioned, write_versioned
 
 R = TypeVar("R", bound=RunConfig)
 _SECONDS_TO_APPEAR = 60.0
-"""time after which a host sees what another has written: NFS keeps an older look for a while"""
+"""time within which a host sees a file of another host: NFS caches an older state for a while"""
 
 
 PLATFORMS = ("tpu", "gpu")
-"""platforms whose compiled programs are kept"""
+"""platforms whose compiled programs are kept in the workdir"""
 
 
 class Workdir:
-    """Paths of a run. `claim` creates the folder, or refuses one that holds another run."""
+    """The paths of a run. `claim` creates the folder, or refuses one that holds another run."""
 
     def __init__(self, folder: epath.PathLike):
         self.folder = folder = epath.Path(folder)
@@ -58,25 +58,25 @@ class Workdir:
 
     @property
     def has_checkpoints(self) -> bool:
-        """True if a complete checkpoint is here, which another run could overwrite."""
+        """True if there is a complete checkpoint."""
         return self.newest_step is not None
 
     @property
     def newest_step(self) -> int | None:
-        """Step of the newest complete checkpoint; None where there is none."""
+        """Step of the newest complete checkpoint; None if there is none."""
         there = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
         return max((int(p.name) for p in there if p.name.isdigit() and _is_complete(p)), default=None)
 
     def resumes(self, kind: type[R]) -> R | None:
-        """Return the settings of the run that has a checkpoint here; None where there is none."""
+        """Return the settings of the run that has a checkpoint here; None if there is none."""
         return self.settings(kind) if self.has_checkpoints and self.config.exists() else None
 
     def claim(self, config: RunConfig) -> None:
         """Lock the folder for this process and write the settings.
 
-        Raises InputError with the identity settings in which the run that is here differs, with its newest step where
-        `steps` are fewer, or with the process that runs it. A run without a checkpoint may change: what was made for
-        other settings is deleted.
+        Raises InputError if another process runs here, if the run here has other identity settings (OtherRun), or if it
+        has done more than `steps`. A run without a checkpoint may change its settings: what was made for the old ones
+        is deleted.
         """
         self.lock()
         if self.config.exists() and self.has_checkpoints:
@@ -96,16 +96,16 @@ class Workdir:
         write_versioned(self.config, "run", to_dict(config))
 
     def claim_text(self, made_from: dict[str, Any], origins: dict[str, Any]) -> None:
-        """Claim the workdir for a text, by its fingerprints (`Manifest.made_from`), which outlive the corpus folder.
+        """Claim the workdir for a text by its fingerprints (`Manifest.made_from`), which are kept even if the corpus is
+        deleted.
 
-        origins: where text behind URLs came from (`Manifest.origins`), to be kept beside them.
-
-        Raises InputError where the run that is here has learned from another text.
+        origins: where text from URLs came from (`Manifest.origins`), stored too. Raises OtherRun if the run here was
+        trained on another text.
         """
         there = read_versioned(self.text, "run") if self.text.exists() else made_from
         if self.has_checkpoints:
             self._refuse(
-                [f"its {name.replace('_', ' ')} is another" for name in made_from if there.get(name) != made_from[name]]
+                [f"its {name.replace('_', ' ')} differs" for name in made_from if there.get(name) != made_from[name]]
             )
         write_versioned(self.text, "run", made_from | ({"origins": origins} if origins else {}))
 
@@ -117,14 +117,14 @@ class Workdir:
             )
 
     def make(self) -> None:
-        """Create the folder, where it does not exist. Raises InputError where that is impossible."""
+        """Create the folder if it does not exist. Raises InputError if that is impossible."""
         with self._named():
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def lock(self) -> None:
-        """Create the folder, and lock it until `close`, or the end of the process.
+        """Create the folder, and lock it until `close` or the end of the process.
 
-        Raises InputError with the process that holds the lock.
+        Raises InputError, with the process that holds the lock, if it is locked.
         """
         if in_bucket(self.folder):
             demand_bucket_library()
@@ -133,31 +133,31 @@ class Workdir:
             self._lock = BucketLock(self.folder) if in_bucket(self.folder) else DiskLock(self.folder)
 
     def demand_shared(self) -> None:
-        """Raise InputError where this is not the folder that process 0 has claimed. Call it in another process, later.
+        """Raise InputError if this is not the folder that process 0 claimed. Other processes call it, after the claim.
 
-        It waits, as a network file system may show a new file late.
+        It waits, because a network file system may show a new file late.
         """
         until = time.monotonic() + _SECONDS_TO_APPEAR
         while not self.config.exists():
             if time.monotonic() > until:
                 raise InputError(
                     f"{self.folder} on {socket.gethostname()} is not the folder that process 0 has by this name: give "
-                    "all hosts one `workdir` that they share (NFS, Filestore, gs://BUCKET/FOLDER)"
+                    "all hosts the same `workdir`, in storage that they share (NFS, Filestore, gs://BUCKET/FOLDER)"
                 )
             time.sleep(1)
 
     def close(self) -> None:
-        """Release the lock, where this process holds it."""
+        """Release the lock, if this process holds it."""
         if self._lock:
             self._lock.release()
 
     @contextlib.contextmanager
     def keep_programs(self) -> Iterator[None]:
-        """Keep programs here that take jax_persistent_cache_min_compile_time_secs or more to compile, for a restart,
-        which may be on another machine that shares only the workdir.
+        """Keep compiled programs here for a restart, which may be on another machine that shares only the workdir.
+        Programs that compile faster than jax_persistent_cache_min_compile_time_secs are not kept.
 
-        JAX_COMPILATION_CACHE_DIR names another place. On CPUs programs are kept only there: compilation is short, and
-        a program compiled for one CPU can be refused, or crash, on the next.
+        JAX_COMPILATION_CACHE_DIR names another folder. On CPUs programs are kept only there: compilation is short, and
+        a program compiled for one CPU may crash on another.
         """
         if jax.config.values["jax_compilation_cache_dir"] is not None or jax.default_backend() not in PLATFORMS:
             yield
@@ -176,7 +176,7 @@ class Workdir:
             raise InputError(f"workdir {self.folder} cannot be made a folder: {error.strerror or error}") from None
         except InputError:
             raise
-        except Exception as error:  # any type of the library that accesses the bucket
+        except Exception as error:  # of any type, from the library that accesses the bucket
             if not in_bucket(self.folder):
                 raise
             reason = str(error).partition("\n")[0][:200]
@@ -186,13 +186,13 @@ class Workdir:
             ) from None
 
     def settings(self, kind: type[R]) -> R:
-        """Read config.json. Raises InputError where it does not hold settings of this kind."""
+        """Read config.json. Raises InputError if it does not hold settings of this type."""
         try:
             return from_dict(kind, read_versioned(self.config, "run"))
         except (ValueError, TypeError, AttributeError) as error:
             reason = str(error).partition(";")[0]
             raise InputError(
-                f"{self.config} is not the settings of a run of this kind ({reason}): give another `workdir`"
+                f"{self.config} does not hold settings of a run of this kind ({reason}): give another `workdir`"
             ) from None
 
 

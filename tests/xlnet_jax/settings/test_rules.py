@@ -11,6 +11,7 @@ from xlnet_jax.settings.fields import with_values
 
 CONTRADICTIONS = [
     ({"data.perm_size": 48}, "data.perm-size 48 must divide both parts of the window: --data.reuse-len 64 and .* ="),
+    ({"data.seq_len": 64}, r"data.seq-len 64 is too short for data.reuse-len 64: .* data.seq-len must be at least"),
     ({"data.reuse_len": 0}, "model.mem-len 64 needs data.reuse-len above 0: only reused parts become memory"),
     ({"data.num_predict": 130}, "data.num-predict 130 is too many: each part of .* gets 65 targets, .* at most 128"),
     ({"data.window": "text", "data.seq_len": 64}, "data.num-predict 22: the whole window is reused, .* give None"),

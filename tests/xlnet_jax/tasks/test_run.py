@@ -254,7 +254,7 @@ def test_workdirs_of_other_runs_are_refused_and_left_alone(straight, pretrained,
          "holds a run, with results of its own: give several seeds a --workdir"),
         (predicting, "holds a run, with results of its own: give predictions another --workdir"),
         (words(pretrained, table, tmp_path / "pretrained"),
-         r"config\.json is not the settings of a run of this kind \(.*corpus.*\): give another"),
+         r"config\.json does not hold settings of a run of this kind \(.*corpus.*\): give another"),
         (words(pretrained, table, tmp_path / "seeds"), "holds the runs of several seeds: give one seed a --workdir of"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):

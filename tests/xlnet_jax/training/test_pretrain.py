@@ -118,7 +118,7 @@ def test_a_damaged_file_of_a_run_is_passed_over_or_named(straight, text, tmp_pat
     (tmp_path / "run" / "metrics.jsonl").write_bytes(b'{"format_version": 1}\n17\n[1,2]\n{"a":1}\n\xff\xfe\x00')
     assert train.main(arguments(text, tmp_path / "run")) == 0
     (tmp_path / "run" / "config.json").write_bytes(b'{"model": null}')
-    with pytest.raises(InputError, match=r"config\.json is not the settings of a run"):
+    with pytest.raises(InputError, match=r"config\.json does not hold settings of a run"):
         train.main(arguments(text, tmp_path / "run"))
 
 

@@ -38,7 +38,9 @@ def settings(*names, **changes):
 
 def test_a_prepared_corpus_stands_alone(folder):
     for config in (settings(folder / "corpus", folder / "one.txt"), settings(folder / "corpus", validation=("x",))):
-        with pytest.raises(InputError, match="is a prepared corpus, with a held-out part of its own: it stands alone"):
+        with pytest.raises(
+            InputError, match="is a prepared corpus with its own held-out part: give no other text with it"
+        ):
             Text.of(config)
 
 
