@@ -238,7 +238,7 @@ class OptimizerConfig:
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     """shape of the learning rate after warmup"""
     decay_steps: int | None = setting(None, at_least(1))
-    """step at which the schedule ends; None = --steps; give it to change --steps of a run later"""
+    """step at which the schedule ends; None = the last step; give it if you may change the number of steps later"""
     min_lr_ratio: float = setting(0.0, between(0, 1), "preset")
     """learning rate at the end of the schedule, as a share of the peak"""
     beta1: float = setting(0.9, between(0, 1, "[)"), "preset")
