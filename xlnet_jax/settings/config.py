@@ -26,7 +26,7 @@ class ModelConfig:
     """The network (paper, section 2)."""
 
     vocab_size: int = setting(32_000, at_least(1), "weights", "blocks", "common")
-    """pieces in the vocabulary; if not given, fewer for a small text; --tokenizer overrides this"""
+    """pieces in the vocabulary; if not given, fewer for a small text; a tokenizer that is given decides"""
     num_layers: int = setting(24, at_least(1), "weights", "common")
     """transformer layers"""
     d_model: int = setting(1024, at_least(1), EVEN, "weights", "common")

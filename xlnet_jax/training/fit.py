@@ -1,7 +1,7 @@
-"""Memory that the step of a run needs, and whether its devices have it. The step is compiled before the first one,
-which does not compile it again. Where it needs more memory than a device has, the run ends in one line: the need by
-kind, as the compiler counts it, and settings that should fit, worked out from that need. With `auto_fit` the run
-takes those settings.
+"""The memory that a training step needs, and whether the devices have it.
+
+The step is compiled before training starts. If it needs more memory than a device has, the run ends with one line: the
+need by kind, as the compiler counts it, and settings that should fit. With `auto_fit` the run uses those settings.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from xlnet_jax.costs import chip_of
-from xlnet_jax.errors import InputError, first_line, is_out_of_memory
+from xlnet_jax.errors import InputError, first_line, flags_for, is_out_of_memory
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.storage.files import write_durably
@@ -36,22 +36,22 @@ class Need:
     """Bytes that a step needs on each device."""
 
     inputs: dict[str, int]
-    """parameters, optimizer, memory of text, batch, and what the compiler's layout adds to them (padding)"""
+    """parameters, optimizer, memory of text, batch, and the padding that the compiler adds to them"""
     temporaries: int | None
-    """activations, gradients and everything else that a step allocates; None = unknown, as it was not compiled, or the
-    compiler refused it without a number"""
+    """activations, gradients and everything else that a step allocates; None = unknown, because the step was not
+    compiled, or the compiler refused it without a number"""
     program: int = 0
     """instructions of the program"""
     refused: str = ""
-    """the compiler's own words, where it found that the step does not fit"""
+    """the compiler's message, if it found that the step does not fit"""
 
     @property
     def known(self) -> int:
-        """Sum of what is known: all that a device must hold at once, if the step was compiled."""
+        """Sum of what is known; if the step was compiled, this is the peak memory of a device."""
         return sum(self.inputs.values()) + (self.temporaries or 0) + self.program
 
     def fits(self, available: int | None) -> bool:
-        """Return True if the step was compiled and needs at most these bytes; None = their number is not known."""
+        """Return True if the step was compiled and needs at most these bytes; None = unknown."""
         return self.temporaries is not None and not self.refused and (available is None or self.known <= available)
 
     def in_words(self) -> str:
@@ -78,10 +78,10 @@ def input_bytes(program: Program[Any], batch: AbstractBatch) -> dict[str, int]:
 
 
 def compile_step(program: Program[Any], batch: AbstractBatch) -> tuple[Need, Any, float]:
-    """Compile the train step. Return what it needs, the compiled step (None where the compiler refuses it for its
-    memory), and the seconds that compiling took.
+    """Compile the train step. Return what it needs, the compiled step (None if the compiler refuses it for its memory),
+    and the seconds that the compilation took.
 
-    jax keeps it: the first call of `program.train_step` on such a batch does not compile again.
+    jax caches it: the first call of `program.train_step` on such a batch does not compile again.
     """
     inputs, start = input_bytes(program, batch), time.perf_counter()
     jitted: Any = program.train_step
@@ -107,7 +107,7 @@ _REFUSAL = re.compile(
 
 
 def refused_need(error: Exception, inputs: dict[str, int]) -> Need:
-    """Return what a step needs that the compiler refused for its memory, by its words. Raises any other error."""
+    """Return what a step needs that the compiler refused for its memory, read from its message. Raises other errors."""
     match = _REFUSAL.search(str(error))
     if not match and not is_out_of_memory(error):
         raise error from None
@@ -120,19 +120,19 @@ C = TypeVar("C", bound=RunConfig)
 
 PROPOSED = ("model.remat", "optimizer.accumulate", "mesh.fsdp")
 HELD_BY_PROCESS = 5 << 28
-"""Bytes that Python, jax, its compiler and the input pipeline need besides the step of a small network, measured; a
-constant, so that the same settings on the same machine lead to the same choice"""
+"""Bytes that Python, jax, its compiler and the input pipeline need besides the step of a small network, as measured. It
+is a constant, so that the same settings on the same machine always lead to the same choice."""
 SPARE = 0.9
-"""Share of the available memory that a proposal may fill, as it is an estimate"""
+"""Share of the available memory that a proposal, which is an estimate, may fill"""
 _ON_CHIP = re.compile(r"memory space [vcs]mem|scoped vmem|shared memory", re.IGNORECASE)
 _CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def memory_of(device: jax.Device) -> int | None:
-    """Return the bytes that programs can use on a device of this process; None where they are not known.
+    """Return the bytes that programs can use on a device of this process; None if unknown.
 
-    A GPU reports its share by XLA_PYTHON_CLIENT_MEM_FRACTION. The devices of a CPU share the memory of the machine with
-    the process itself. Of a TPU it is the whole memory: its compiler refuses what exceeds the part that programs get.
+    A GPU reports its share, after XLA_PYTHON_CLIENT_MEM_FRACTION. The devices of a CPU share the memory of the machine
+    with the process. For a TPU it is the whole memory: the compiler refuses what exceeds the part for programs.
     """
     if device.platform == "cpu":
         whole = memory_of_machine()
@@ -148,14 +148,14 @@ def memory_of(device: jax.Device) -> int | None:
 
 
 def memory_of_machine() -> int:
-    """Return the bytes of memory that this process may use: those of the machine, of its container (control groups of
-    either version) or of `ulimit -v`, whichever is least."""
+    """Return the bytes of memory that this process may use: the least of the machine's memory and the limits of its
+    container (control groups, either version) and of `ulimit -v`."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [physical, resource.getrlimit(resource.RLIMIT_AS)[0]]
     own = _OWN_CGROUPS.read_text() if _OWN_CGROUPS.exists() else ""
     for kinds, group in re.findall(r"^\d+:([^:]*):/?(.*)$", own, re.MULTILINE):
         top, name = (_CGROUPS / kinds, "memory.limit_in_bytes") if kinds else (_CGROUPS, "memory.max")
-        # Inside a container its own group is at the top, whatever the path says.
+        # Inside a container, its own group is at the top, although the path differs.
         for folder in (top / group, *(top / group).parents):
             with contextlib.suppress(OSError, ValueError):  # no limit here
                 limits.append(int((folder / name).read_text()))
@@ -164,13 +164,13 @@ def memory_of_machine() -> int:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory that the step of a run needs, and that a device has; the same on all processes."""
+    """The memory that a step needs, and that a device has; the same in all processes."""
 
     config: RunConfig
     mesh: Mesh
     need: Need
     available: int | None
-    """bytes, the least of all processes' devices; None = not known"""
+    """bytes, the minimum over the devices of all processes; None = unknown"""
     fits: bool
     """on the devices of all processes"""
     seconds: float
@@ -180,7 +180,7 @@ class Memory:
     def of(
         cls, program: Program[Any], batch: AbstractBatch, config: RunConfig, workdir: Workdir, process: Process
     ) -> "Memory":
-        """Compile the step of a run, unless the run is finished, or the inputs alone exceed what is available."""
+        """Compile the step of a run, unless the run is finished or the inputs alone exceed the available memory."""
         gather, need, seconds = process.gather, Need(input_bytes(program, batch), None), 0.0
         if gather("newest step", workdir.newest_step)[0] == config.steps:
             return cls(config, program.mesh, need, None, True, seconds)
@@ -192,7 +192,7 @@ class Memory:
         return cls(config, program.mesh, need, available, fits, seconds)
 
     def in_words(self) -> str:
-        """Return the need, and what there is for it."""
+        """Return the need and what is available."""
         device, has = jax.local_devices()[0].device_kind, ""
         if self.available is not None:
             scale, unit = size_unit(self.available)
@@ -200,12 +200,12 @@ class Memory:
         return f"a step needs {self.need.in_words()} on each device{has}"
 
     def propose(self) -> dict[str, str | int]:
-        """Return settings that need less memory, the cheapest that should fit; none where no such settings should.
+        """Return the cheapest settings that should fit; {} if none do.
 
-        First full remat, then also more micro-batches, down to one row on each device; then the same with parameters
-        and optimizer state divided over more devices. The global batch stays as it is. Full remat keeps the inputs of
-        the layers, and the activations of one layer at a time. Activations shrink in proportion to the rows of a
-        micro-batch. Gradients are as large as the parameters, and micro-batches add them up in a second set.
+        Try full remat, then also more micro-batches, down to one row per device, then the same with parameters and
+        optimizer state divided over more devices. The global batch does not change. Full remat keeps the inputs of the
+        layers and the activations of one layer at a time. Activations shrink in proportion to the rows of a
+        micro-batch. Gradients are as large as the parameters, and micro-batches accumulate them in a second copy.
         """
         config, inputs = self.config, self.need.inputs
         most = self.need.known if self.fits or self.available is None else self.available
@@ -227,11 +227,11 @@ class Memory:
         return {}
 
     def refusal(self, workdir: Workdir, error: Exception | None = None) -> InputError:
-        """Return the error of a step that does not fit, or that ran out of memory by this `error` although it fits. The
-        backend's own words are kept in the workdir."""
+        """Return the error for a step that does not fit, or that should fit but raised this out-of-memory `error`. The
+        backend's message is written to the workdir."""
         words = self.need.refused
         if _ON_CHIP.search(words):
-            advice = "A kernel needs more memory than there is on the chip: give `model.attention` plain"
+            advice = "A kernel needs more memory than the chip has: give `model.attention` plain"
         elif values := self.propose():
             advice = f"{_in_words(values)} should fit, with the same batch"
             advice += "" if self.config.auto_fit else "; `auto_fit` applies that"
@@ -249,13 +249,13 @@ class Memory:
             file, process = workdir.out_of_memory, jax.process_index()
             file = file.with_name(f"{file.stem}-{process}{file.suffix}") if process else file
             write_durably(file, words.encode())
-            kept = f". The backend's own words are in {file}"
+            kept = f". The backend's full message is in {file}"
         return InputError(f"{happened}: {self.in_words()}. {advice}{kept}")
 
 
 def keep_fit(config: C, before: C | None) -> C:
-    """Return the settings of a run that resumes, with what `auto_fit` chose at its start, where these devices allow it:
-    the run then computes the same numbers. before: its config.json; None = it starts."""
+    """Return the settings of a run that resumes, with what `auto_fit` chose at its start if these devices allow it, so
+    that the run computes the same numbers. before: its config.json; None = the run starts."""
     if config.auto_fit and before and before.auto_fit:
         kept = with_values(config, {name: attrgetter(name)(before) for name in PROPOSED if name not in config.given})
         with contextlib.suppress(InputError):  # of a mesh, on another number of devices
@@ -267,16 +267,16 @@ def keep_fit(config: C, before: C | None) -> C:
 def build_fitting(
     config: C, build: Callable[[C], tuple[Program[Any], AbstractBatch]], workdir: Workdir, process: Process
 ) -> tuple[C, Program[Any], Memory]:
-    """Return the program of a run with its step compiled, and the memory that the step needs. Where the step of a new
-    run does not fit, and the settings have `auto_fit`, it is built from those that `Memory.propose` has.
+    """Return the settings and the program of a run, with its step compiled, and the memory that the step needs. If the
+    step of a new run does not fit and the settings have `auto_fit`, use the settings of `Memory.propose`.
 
-    build: makes the program of settings, and the shapes of its largest batch. Raises InputError where it does not fit.
+    build: makes a program from settings, and the shapes of its largest batch. Raises InputError if it does not fit.
     """
     program, batch = build(config)
     memory = Memory.of(program, batch, config, workdir, process)
     may_change = config.auto_fit and not process.gather("checkpoints", workdir.has_checkpoints)[0]
     if not memory.fits and may_change and (values := memory.propose()):
-        process.console.print(f"auto-fit    {_in_words(values).replace('`', '')}: as asked, {memory.in_words()}")
+        process.console.print(f"auto-fit    {flags_for(_in_words(values))}; as asked, {memory.in_words()}")
         config = with_values(config, values)
         if process.first:
             workdir.write_settings(config)
@@ -292,7 +292,7 @@ def _in_words(values: dict[str, str | int]) -> str:
 
 
 def _divisors(number: int) -> list[int]:
-    """Return divisors of a number, each at least twice the one before, from 1 to the number itself."""
+    """Return divisors of a number from 1 to the number itself, each at least twice the previous one."""
     found = [1]
     for divisor in range(2, number + 1):
         if number % divisor == 0 and divisor >= 2 * found[-1] and (divisor == number or 2 * divisor <= number):

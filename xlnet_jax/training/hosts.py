@@ -1,7 +1,7 @@
-"""The processes of a run, one on each host. jax connects them, and ends the others when one is lost.
+"""The processes of a run, one on each host. jax connects them, and ends all of them if one is lost.
 
-Values go through the key-value store of jax's coordinator, which runs in process 0: unlike collectives it needs no
-devices, and takes values of any length. jax has no public functions for it; these are the same in jax 0.10 to 0.12.
+Processes exchange values through the key-value store of jax's coordinator in process 0. Unlike collectives, it needs no
+devices and takes values of any length. Its functions are private in jax, and the same in jax 0.10 to 0.12.
 """
 
 import itertools
@@ -28,13 +28,13 @@ from xlnet_jax.training.machine import demand_tpu, initialize_jax, place_of
 from xlnet_jax.training.metrics import demand_wandb
 
 _SECONDS = 2.0
-"""time between two looks at whether another process has ended the run"""
+"""time between two checks whether another process has ended the run"""
 _BROKEN = re.compile(r"UNAVAILABLE|gloo|nccl|(closed|reset) by peer", re.IGNORECASE)
 _runs = itertools.count()
 
 
 class RunEnded(InputError):
-    """Another process has ended the run. code: exit code of that process; never that of a run that is done."""
+    """Another process has ended the run. code: exit code of that process."""
 
     def __init__(self, why: str, code: Any) -> None:
         self.exit_code = code if code in (CRASH, USER_ERROR, INTERRUPTED) else RESTART
@@ -42,11 +42,11 @@ class RunEnded(InputError):
 
 
 class Process:
-    """This process of a run: one of those that jax has connected, or the only one. Process 0 prints, and writes files
-    for all; the others write their part of the checkpoints only."""
+    """This process of a run: one of those that jax connected, or the only one. Process 0 prints and writes files for
+    all; the others write only their part of the checkpoints."""
 
     def __init__(self, is_command: bool = False) -> None:
-        """is_command: the process does nothing but this run: a second signal then ends it at once."""
+        """is_command: the process does nothing besides this run, so a second signal ends it at once."""
         self.process_id = global_state.process_id
         self.is_command = is_command
         self.console = Console(soft_wrap=True, highlight=False, markup=False, quiet=not self.first)
@@ -71,9 +71,9 @@ class Process:
             demand_tpu()
 
     def gather(self, name: str, value: Any) -> list[Any]:
-        """Wait for all processes; return the values (plain JSON) that they give under this name, by process.
+        """Wait until all processes have given a value (plain JSON) for this name. Return the values, by process.
 
-        All processes call this in the same order.
+        All processes must call this in the same order.
         """
         if self._client is None:
             return [value]
@@ -85,8 +85,8 @@ class Process:
         return list(self._get(f"{key}/all"))
 
     def demand_same(self, what: str, values: Mapping[str, Any]) -> None:
-        """Raise InputError in all processes if one has other values (plain JSON) than process 0; it names the process
-        and the difference. what: as "other settings"."""
+        """Raise InputError in all processes if one has other values (plain JSON) than process 0. The message names the
+        process and the difference. what: what differs, such as "other settings"."""
         own = decode_json(json.dumps(values), what)  # lists in place of tuples
         first = self.gather(what, own if self.first else None)[0]
         keys = [key for key in sorted(first | own) if first.get(key) != own.get(key)]
@@ -103,7 +103,7 @@ class Process:
             self._client.key_value_set(f"{self._run}/end/{self.process_id}", json.dumps([why, exit_code(error)]))
 
     def watch(self, over: threading.Event) -> None:
-        """End this process if another one has ended the run and the main thread waits for the devices in vain."""
+        """End this process if another one has ended the run while the main thread waits for the devices."""
         with suppress(RuntimeError):  # the coordinator is gone: jax ends this process
             while not over.wait(_SECONDS):
                 if (end := self._end()) and not over.wait(2 * _SECONDS):  # time for the main thread to end by itself
@@ -128,12 +128,12 @@ class Process:
 
 @contextmanager
 def connect(config: RunConfig, is_command: bool = False) -> Iterator[Process]:
-    """Connect the processes of a run, before anything asks for a device, and find the devices; leave when all processes
-    do.
+    """Connect the processes of a run before anything uses a device, and find the devices. Leave when all processes are
+    done.
 
-    Where jax.distributed is initialized already, its processes make the run. is_command: as of Process. Raises
-    InputError if the place of this process is not known, the settings of a process differ or ask for what is not here,
-    RunEnded if another process ended the run. If a process is lost, jax ends this one (SIGABRT).
+    If jax.distributed is already initialized, its processes are those of the run. is_command: as for Process. Raises
+    InputError if this process does not know its number, or if its settings differ from those of process 0 or ask for
+    what is not here; RunEnded if another process ended the run. If a process is lost, jax ends this one (SIGABRT).
     """
     is_connected = jax.distributed.is_initialized()
     if not is_connected and (place := place_of(config)):

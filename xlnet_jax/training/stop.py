@@ -1,7 +1,7 @@
-"""Stop a run before its last step, with its state saved.
+"""Stop a run before its last step, after saving its state.
 
-Ctrl-C, SIGTERM, SIGUSR1 (which Slurm can send ahead of a time limit), and Google Cloud's notice that it takes the
-machine away all stop a run. All processes stop at the same step, whichever of them was told.
+Ctrl-C, SIGTERM, SIGUSR1 (which Slurm can send before a time limit), and Google Cloud's notice that it is about to
+preempt the machine all stop a run. All processes stop at the same step, whichever of them got the signal.
 """
 
 import functools
@@ -24,13 +24,13 @@ from xlnet_jax.training import machine
 
 SECONDS_BETWEEN_QUESTIONS = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-# Values of the metadata server, and how each begins when the machine is about to be taken away.
+# Values of the metadata server, and how each begins before the machine is preempted.
 _NOTICES = {"instance/preempted": "TRUE", "instance/maintenance-event": "TERMINATE"}
 _PRODUCT = Path("/sys/class/dmi/id/product_name")
 
 
 class Wish(IntEnum):
-    """Wish of one process for all of them; the strongest is granted."""
+    """What a process asks all of them to do; the strongest wish wins."""
 
     GO_ON = 0
     SAVE = 1
@@ -38,7 +38,7 @@ class Wish(IntEnum):
 
 
 class Interrupt:
-    """Request to stop. `reason` names what asked this process, or is None; `poll` returns what all processes do."""
+    """Request to stop. `reason` is the cause in this process, or None; `poll` returns what all processes do."""
 
     reason: str | None = None
 
@@ -46,10 +46,10 @@ class Interrupt:
         self._asked: jax.Array | None = None
 
     def poll(self, save: bool = False) -> Wish:
-        """Return the strongest wish of all processes. save: this process wants to save.
+        """Return the strongest wish of all processes. save: this process asks to save.
 
-        All processes call this at the same points of the program. Several processes get the answer to their previous
-        call, which the devices have computed meanwhile, so that none of them waits.
+        All processes call this at the same points of the program. If there are several, they get the answer to their
+        previous call, which the devices have computed meanwhile, so that none of them waits.
         """
         own = Wish.STOP if self.reason else Wish.SAVE if save else Wish.GO_ON
         if jax.process_count() == 1:
@@ -62,7 +62,7 @@ class Interrupt:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the stop: INTERRUPTED after Ctrl-C, else RESTART."""
+        """Exit code after the stop: INTERRUPTED for Ctrl-C, else RESTART."""
         return INTERRUPTED if self.reason == "SIGINT" else RESTART
 
     def __str__(self) -> str:
@@ -71,10 +71,10 @@ class Interrupt:
 
 @contextmanager
 def stop_after_step(is_command: bool = False) -> Iterator[Interrupt]:
-    """Note the first signal or notice. A second signal ends the process of a command at once; in any other process it
-    goes to the handler that was there before, which raises KeyboardInterrupt on Ctrl-C.
+    """Record the first signal or notice. A second signal ends the process of a command at once. In other processes it
+    goes to the previous handler, which raises KeyboardInterrupt on Ctrl-C.
 
-    Only the main thread can handle signals: elsewhere they are left to it, and only a notice stops the run.
+    Only the main thread can handle signals. In another thread only a notice stops the run.
     """
     interrupt, over = Interrupt(), threading.Event()
     handled = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
@@ -85,7 +85,7 @@ def stop_after_step(is_command: bool = False) -> Iterator[Interrupt]:
             signal.signal(s, signal.SIG_DFL if handler is None else handler)  # None: not of Python
 
     def ask(signum: int, _: FrameType | None) -> None:
-        # Write and exit through os: buffered streams and saving threads may be in any state when a signal arrives.
+        # Write and exit with os: buffered streams and saving threads may be in any state when a signal arrives.
         if interrupt.reason and is_command:
             _note("stopped at once; the same command goes on from what was saved last")
             os._exit(INTERRUPTED if signum == signal.SIGINT else RESTART)
@@ -108,8 +108,8 @@ def stop_after_step(is_command: bool = False) -> Iterator[Interrupt]:
 
 
 def _note(message: str) -> None:
-    """Write a line to the standard error; on a terminal in place of the progress bar, which comes back below it, and
-    with the cursor that the bar hides."""
+    """Write a line to the standard error. On a terminal, first clear the line of the progress bar, which is drawn again
+    below, and show the cursor, which the bar hides."""
     start = "\r\x1b[K\x1b[?25h" if os.isatty(2) else ""
     os.write(2, f"{start}{message}\n".encode())
 
@@ -119,12 +119,12 @@ def _await_notice(interrupt: Interrupt, over: threading.Event) -> None:
         for name, sign in _NOTICES.items():
             if machine.metadata(name).startswith(sign):
                 interrupt.reason = interrupt.reason or f"a notice of the platform ({name})"
-                _note("the platform takes this machine: finishing this step and saving")
+                _note("the platform is about to preempt this machine: finishing this step and saving")
                 return
 
 
 def _on_google_cloud() -> bool:
-    """Return True on a machine of Google Cloud, without using the network."""
+    """Return True on a machine of Google Cloud. This does not use the network."""
     return "GCE_METADATA_HOST" in os.environ or (_PRODUCT.exists() and _PRODUCT.read_text().startswith("Google"))
 
 
@@ -136,7 +136,7 @@ def _compile_maximum() -> tuple[NamedSharding, jax.stages.Wrapped]:
 
 
 def _strongest(wish: Wish) -> jax.Array:
-    """Dispatch the maximum over all processes; it is ready as soon as the devices have computed it. Every step asks."""
+    """Dispatch the maximum over all processes; it is ready when the devices have computed it. Each step calls this."""
     over_all, maximum = _compile_maximum()
     own = np.full(jax.local_device_count(), wish, np.int32)
     return maximum(jax.make_array_from_process_local_data(over_all, own))

@@ -113,7 +113,9 @@ def test_the_compilers_refusal_is_read_and_kept(tmp_path):
 
     words = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 17.5G of 15.5G hbm.\nTotal hbm usage"
     line = refusal(fit.refused_need(JaxRuntimeError(words), on(None).need.inputs))
-    assert re.search(r"activations and gradients 17\.50.*`model.remat` full should fit.*The backend's own words", line)
+    assert re.search(
+        r"activations and gradients 17\.50.*`model.remat` full should fit.*The backend's full message", line
+    )
     assert (tmp_path / "out-of-memory.txt").read_text() == words
     on_chip = fit.Need({}, None, refused="Ran out of memory in memory space vmem while allocating on stack")
     assert "on the chip: give `model.attention` plain" in refusal(on_chip)
@@ -134,7 +136,7 @@ def test_a_run_that_was_fitted_learns_what_an_unlimited_one_learns(text, straigh
     monkeypatch.setattr(fit, "compiled_need", compiled_need)
     monkeypatch.setattr(fit, "memory_of", lambda device: GIB)
     assert train.main(arguments(text, tmp_path, "--auto-fit")) == 0
-    assert "auto-fit    model.remat full and mesh.fsdp 4: as asked, a step needs" in capsys.readouterr().out
+    assert "auto-fit    --model.remat full and --mesh.fsdp 4; as asked, a step needs" in capsys.readouterr().out
     assert json.loads((tmp_path / "config.json").read_text())["model"]["remat"] == "full"
     for ours, theirs in zip(records_of(tmp_path), records_of(straight), strict=True):
         assert ours.pop("split") == theirs.pop("split")
