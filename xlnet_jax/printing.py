@@ -94,7 +94,18 @@ class Printable:
 
 
 class Console(rich.console.Console):
-    """Console of rich on which text is printable; rich's own colours and movements are not escaped."""
+    """Console of rich that escapes text, but not rich's own colors and cursor movements."""
+
+    @property
+    def file(self) -> Any:
+        """Stream that rich writes to: never `Printable`, which would escape rich's own codes. While a progress bar is
+        shown, rich wraps the standard streams once more."""
+        found: Any = rich.console.Console.file.fget(self)  # type: ignore[attr-defined]
+        return found.rich_proxied_file if isinstance(found, Printable) else found
+
+    @file.setter
+    def file(self, new: Any) -> None:
+        rich.console.Console.file.fset(self, new)  # type: ignore[attr-defined]
 
     def render(self, *given: Any, **options: Any) -> Iterator[Segment]:
         for segment in super().render(*given, **options):

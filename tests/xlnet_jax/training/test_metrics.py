@@ -3,12 +3,13 @@
 import io
 import json
 import re
+import sys
 from types import SimpleNamespace
 
 import pytest
 from etils import epath
-from rich.console import Console
 
+from xlnet_jax.printing import Console, Printable
 from xlnet_jax.training import metrics
 from xlnet_jax.training.metrics import WallTime, read_records
 
@@ -63,17 +64,21 @@ def test_time_before_the_first_step_is_the_start(clock):
     assert times.summary() == "goodput 25.0% of 0:40 in updates; lost to start 0:30"
 
 
-def test_the_bar_of_a_narrow_terminal_has_the_time_left_and_messages_stay_above_it():
+def test_the_bar_of_a_narrow_terminal_has_the_time_left_and_messages_stay_above_it(monkeypatch):
     shown = io.StringIO()
-    console = Console(file=shown, width=80, force_terminal=True, soft_wrap=True, highlight=False, markup=False)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, Printable(shown))
+    console = Console(width=80, force_terminal=True, soft_wrap=True, highlight=False, markup=False)
     view = metrics.ProgressView(0, 1000, {"unigram": 6.124}, console)
     with view.bar:
         view.advance(220)
         view.show(220, {"loss": 5.1, "learning_rate": 1e-3, "seconds_per_step": 0.5, "tokens_per_second": 12_548.0})
         view.bar.refresh()
         view.say("held out at step 220: loss 5.2")
+        print("a note", file=sys.stderr)
+    assert "\\u001b" not in shown.getvalue()
     lines = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.getvalue().replace("\r", "\n")).splitlines()
-    assert "held out at step 220: loss 5.2" in map(str.strip, lines)
+    assert {"held out at step 220: loss 5.2", "a note"} <= set(map(str.strip, lines))
     (bar, *_) = (line for line in lines if "220/1000" in line and "loss" in line)
     assert len(bar) <= 80
     assert bar.split()[1:] == "220/1000 6:30 left loss 5.100 unigram 6.124 12,548 tokens/s".split()
