@@ -1,9 +1,9 @@
-"""Mistakes that a user can mend, and the exit codes of every command.
+"""Mistakes that a user can fix, and the exit codes of every command.
 
-0 done · 1 a crash · 2 a mistake that the user can mend · 130 stopped by Ctrl-C · 141 stopped because the reader of the
-output, such as head, is gone · 143 stopped by SIGTERM, SIGUSR1 or the platform, or because the network is gone · 134 on
-several hosts, aborted by jax because a host is gone. After 130 and 143 the state is saved, and the same command
-continues. Launchers start a command again after 1, 134 and 143, never after 2.
+0 done · 1 a crash · 2 a mistake that the user can fix · 130 stopped by Ctrl-C · 141 stopped because the reader of the
+output, such as head, has ended · 143 stopped by SIGTERM, SIGUSR1 or the platform, or because a connection was lost ·
+134 with several hosts, aborted by jax because a host was lost. After 130 and 143 the state is saved, and the same
+command continues. Launchers restart a command after 1, 134 and 143, never after 2.
 """
 
 import errno
@@ -17,11 +17,11 @@ from xlnet_jax.printing import without_secrets
 
 
 class InputError(ValueError):
-    """Mistake that a user can mend: one line that says what was wrong, where, and what to do.
+    """A mistake that a user can fix: one line that says what was wrong, where, and what to do.
 
-    Library code names an argument or a setting in backticks, as Python spells it: "`max_len` 0 must be at least 1". A
-    command prints the name as its flag, --max-len (`flags_for`). Library code spells a flag itself only
-    where the message proposes a whole command to run. URLs lose what may give access (`printing.without_secrets`).
+    Library code writes an argument or a setting in backticks, as Python spells it: "`max_len` 0 must be at least 1". A
+    command prints it as a flag, --max-len (`flags_for`). Library code writes a flag only inside a whole command to run.
+    Secrets are removed from URLs (`printing.without_secrets`).
     """
 
     exit_code = 2
@@ -38,12 +38,12 @@ USER_ERROR = InputError.exit_code
 CRASH = 1
 INTERRUPTED = 128 + signal.SIGINT
 RESTART = 128 + signal.SIGTERM
-"""Exit code of a run that the same command continues: stopped with its state saved, or without a host or a network."""
+"""Exit code of a run that the same command continues: stopped with its state saved, or after losing a host."""
 UNREAD = 141
-"""Exit code of a command whose output nobody reads on: 128 + SIGPIPE, as of any program before head."""
+"""Exit code of a command whose output is no longer read: 128 + SIGPIPE, as for any program before head."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FAILING = (errno.EIO, errno.ESTALE, errno.EREMOTEIO)
-"""Errors of a disk or of a file server itself, which may pass: launchers start the command again"""
+"""Errors of a disk or a file server, which may go away: launchers restart the command"""
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 _ARGUMENT = re.compile(r"`([a-z]\w*(?:\.[a-z]\w*)*)`")
 _DOTTED = re.compile(r"(?<![\w./-])(?<!\.json: )[a-z]+\.[a-z][\w-]*")
@@ -52,10 +52,10 @@ _REFUSED_BY_BUCKET = re.compile(r"\b40[134]\b|permission|unauthenticated|not.?fo
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an exception means that a device, the compiler or this machine has run out of memory.
+    """Return True if an exception means that a device, the compiler or this machine has run out of memory.
 
-    The errors of XLA, at compilation and in a step, are known by the names of their types, as importing jax takes
-    seconds, and by the status in their text. RESOURCE_EXHAUSTED of another type is a full disk or a quota.
+    Errors of XLA are recognized by the names of their types, because importing jax takes seconds, and by the status in
+    their text. RESOURCE_EXHAUSTED in other types is a full disk or a quota.
     """
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
@@ -77,7 +77,7 @@ def first_line(error: BaseException) -> str:
 
 
 def shown(value: Any, length: int = 80) -> str:
-    """Return the beginning of a value as JSON, for a message; whatever a file held can be shown."""
+    """Return the beginning of a value as JSON, for a message. The value may be anything that was in a file."""
     try:
         return json.dumps(value, default=str)[:length]
     except RecursionError:

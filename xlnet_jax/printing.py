@@ -1,7 +1,7 @@
-"""Escape what a terminal obeys and hide the secrets of URLs in all that is printed or stored. Imports nothing of this
+"""Escape control characters, and remove secrets from URLs, in all that is printed or stored. Imports nothing of this
 project.
 
-File names, texts, labels and error messages may be of strangers. Every command prints through `Printable` streams, and
+File names, texts, labels and error messages may come from others. Every command prints through `Printable` streams, and
 rich through `Console`.
 """
 
@@ -21,27 +21,27 @@ T = TypeVar("T")
 _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff]"
 )
-"""Control characters but tab and newline, marks of direction and of lines, and halves of surrogate pairs. Not joiners:
-some languages need them."""
+"""Control characters except tab and newline, marks of direction and of lines, and lone surrogates. Not joiners, which
+some languages need."""
 _COLOUR = re.compile(r"(\x1b\[[\d;]*m)")
 _SCHEME = re.compile(r"(?i)([a-z0-9+.-]{1,16}://)")
 _URLS = re.compile(_SCHEME.pattern + r"\S+")
 _END = "\"'<>:;,.)]}"
-"""what may follow a URL in a sentence"""
+"""characters that may follow a URL in a sentence"""
 _SECRET = re.compile(r"(?i)[?&;][^=&\s]*(sig|token|key|secret|passw|credential|auth)[^=&\s]*=")
 
 
 def printable(text: str) -> str:
-    """Return a text with each character that a terminal obeys as \\u001b, in the form of JSON."""
+    """Return a text with control characters escaped as in JSON, such as \\u001b."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def without_secrets(value: T) -> T:
-    """Return a text without what may give access in its URLs, or a list, tuple or dictionary of such values; all else
-    as it is.
+    """Return a text, or a list, tuple or dictionary with texts in it, without the secrets of its URLs; other values
+    unchanged.
 
-    A web address (https://) loses user, password, query and fragment; any other URL a password with its user, and a
-    query with a name like token or signature.
+    Of a web address (https://) this removes user, password, query and fragment; of other URLs a password with its user,
+    and a query with a name like token or signature.
     """
     if isinstance(value, str):
         return _URLS.sub(_public, value) if "://" in value else value  # type: ignore[return-value]
@@ -70,15 +70,15 @@ def _public(found: re.Match[str]) -> str:
 
 
 class Printable:
-    """Output stream that writes what is printable, whatever it is given, in the characters that its encoding has."""
+    """Output stream that escapes control characters, and characters that its encoding does not have."""
 
     def __init__(self, raw: TextIO, colours: bool = False) -> None:
-        """colours: let those of a terminal through, for text that holds nothing of strangers but settings."""
+        """colours: do not escape the codes of colors. Use it only for text that does not come from others."""
         self._raw, self._colours = raw, colours
 
     @property
     def rich_proxied_file(self) -> TextIO:
-        """The stream itself, for `Console`, which escapes what it is given and then adds colours and movements."""
+        """The stream itself, for `Console`, which escapes text and then adds colors and cursor movements."""
         return self._raw
 
     def write(self, text: str) -> int:
@@ -130,7 +130,7 @@ def print_safely() -> None:
 
 @contextlib.contextmanager
 def printing_colours() -> Iterator[None]:
-    """Let the colours of a terminal through to the standard output while the body prints."""
+    """Let the color codes of a terminal through to the standard output while the body prints."""
     raw = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
     with contextlib.redirect_stdout(Printable(raw, colours=True)):
         yield
@@ -138,16 +138,16 @@ def printing_colours() -> Iterator[None]:
 
 @contextlib.contextmanager
 def printing_bars() -> Iterator[None]:
-    """Let a library draw its progress bars on the standard error while the body works."""
+    """Let a library draw its progress bars on the standard error while the body runs."""
     with contextlib.redirect_stderr(getattr(sys.stderr, "rich_proxied_file", sys.stderr)):
         yield
 
 
 @contextlib.contextmanager
 def progress(shown: bool = True) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line on the terminal while the body works, and nothing where there is no terminal.
+    """Yield a function that shows a line on the terminal while the body runs. Without a terminal it shows nothing.
 
-    Print to the standard output only after the body, or without progress: rich would print it to the terminal.
+    Print to the standard output only after the body: rich would redirect it to the terminal.
     """
     if not shown:
         yield lambda line: None
@@ -158,7 +158,7 @@ def progress(shown: bool = True) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def printing_until_unread() -> Iterator[None]:
-    """Print to the standard output until its reader, such as head, has seen enough: no error then."""
+    """Print to the standard output. If its reader, such as head, ends, stop without an error."""
     try:
         yield
         sys.stdout.flush()
@@ -168,7 +168,7 @@ def printing_until_unread() -> Iterator[None]:
 
 
 def is_reader_gone() -> bool:
-    """Say whether the reader of the standard output is gone; what is printed from now on is then thrown away."""
+    """Return True if the reader of the standard output has ended. Later output is then discarded."""
     try:
         os.write(sys.stdout.fileno(), b"\n")  # a flush may have nothing left to write
     except BrokenPipeError:
@@ -180,5 +180,5 @@ def is_reader_gone() -> bool:
 
 @functools.cache
 def tell(note: str) -> None:
-    """Print a note; the second time that a process has the same one to tell, print nothing."""
+    """Print a note, once per process."""
     print("note:", printable(without_secrets(" ".join(note.split()))), file=sys.stderr)

@@ -1,11 +1,11 @@
-"""Checkpoints by Orbax: written in the background, atomic, each complete in itself.
+"""Checkpoints with Orbax: written in the background, atomic, and self-contained.
 
 checkpoints/<step>/ holds params, optimizer, guard, config (the resolved settings), tokenizer and data (the fingerprint
-of the corpus). mems are there only where rows are inside their blocks, and only in the newest checkpoint, because
-memory is large; at the first step of a block it is empty. Finetuning, conversion and generation never read it.
+of the corpus). It has mems, the memory, only if it is inside a block, and only if it is the newest checkpoint, because
+memory is large. At the first step of a block memory is empty. Finetuning, conversion and generation never read it.
 
 All processes of a run make the same calls. Each writes the arrays of its own devices, and process 0 everything else.
-Arrays are restored to the shardings of the run that reads them, whatever mesh wrote them.
+Arrays are restored to the shardings of the run that reads them, whichever mesh wrote them.
 """
 
 import time
@@ -40,7 +40,7 @@ from xlnet_jax.training.step import Guard, TrainState, empty_mems_ZBMD
 
 @dataclass(frozen=True)
 class _Preserved:
-    """Policy for Orbax: keep the newest checkpoints, those of every `period` steps (0 = none), and one chosen."""
+    """Policy for Orbax: keep the newest checkpoints, one every `period` steps (0 = none), and a chosen one."""
 
     newest: int
     period: int
@@ -55,7 +55,7 @@ class _Preserved:
 
 
 class Checkpoints:
-    """Checkpoints of one run. Use as a context manager: leaving it waits for the save in progress."""
+    """Checkpoints of one run. Use as a context manager, which waits for the save in progress at the end."""
 
     def __init__(
         self,
@@ -104,12 +104,12 @@ class Checkpoints:
                 raise
 
     def latest_up_to(self, step: int) -> epath.Path | None:
-        """Return the newest checkpoint of at most `step` steps; None where there is none."""
+        """Return the newest checkpoint of at most `step` steps; None if there is none."""
         newest = max((saved for saved in self._manager.all_steps() if saved <= step), default=None)
         return None if newest is None else self.path(newest)
 
     def has(self, step: int) -> bool:
-        """Return True if this step has a checkpoint. All processes agree, even where the file system lags behind."""
+        """Return True if this step has a checkpoint. All processes agree, even if the file system is slow."""
         return step in self._manager.all_steps()
 
     def due(self, step: int) -> bool:
@@ -118,7 +118,7 @@ class Checkpoints:
 
     @property
     def overdue(self) -> bool:
-        """True if the last save is longer ago than the settings allow."""
+        """True if the last save is more than checkpoint.every_minutes ago."""
         minutes = self._config.checkpoint.every_minutes
         return minutes > 0 and time.monotonic() - self._saved_at >= 60 * minutes
 
@@ -152,7 +152,7 @@ class Checkpoints:
         self._saved_at = time.monotonic()
 
     def check(self) -> None:
-        """Raise the error of a save that has failed meanwhile; do not wait for one in progress."""
+        """Raise the error of a save that failed meanwhile. Do not wait for one in progress."""
         if self._saving is not None and not self._manager.is_saving_in_progress():
             self.wait()
 
@@ -219,12 +219,14 @@ class Checkpoints:
         guard = Guard(**restored["guard"])
         if self._has_memory(step) and not has_memory:
             guard = replace(guard, mems_begin=mems_begin)
-            say(f"checkpoint {step} has lost its memory to a newer one: rows go on without until their next block")
+            say(
+                f"checkpoint {step} has no memory, which only the newest one keeps: rows go on without it until their next block"
+            )
         return TrainState(step_array, restored["params"], restored["optimizer"], mems_ZBMD, guard)
 
     def _damage(self, step: int) -> str | None:
-        """Return the damage that process 0 finds, in all processes: they must choose the same step. A bucket checks its
-        objects itself."""
+        """Return in all processes the damage that process 0 finds, as they must choose the same step. A bucket checks
+        its own objects."""
         items = {"params", "optimizer", "guard", "config", "data"}
         if (self.path(step) / "mems").exists():
             items.add("mems")
@@ -247,9 +249,9 @@ class Checkpoints:
             )
 
     def _complete(self) -> None:
-        """Add the tokenizer; on a disk write checksums, and make the files outlive a crash of the machine. Orbax calls
-        this in process 0, when its own files are written and their folder is about to be renamed to its step (in a
-        bucket, marked as complete): only then does it delete an older one."""
+        """Add the tokenizer; on a disk, also write checksums and sync the files. Orbax calls this in process 0 when its
+        own files are written, before it renames their folder to the step (in a bucket: marks it as complete) and
+        deletes older checkpoints."""
         assert self._saving is not None
         is_on_disk = not in_bucket(self.folder)
         for unfinished in self.folder.glob("*.orbax-checkpoint-tmp*") if is_on_disk else [self.path(self._saving)]:
@@ -261,16 +263,16 @@ class Checkpoints:
                 sync_tree(unfinished)
 
     def _has_memory(self, step: int) -> bool:
-        """Return False at steps where all rows begin their blocks: memory is empty there."""
+        """Return False at the first step of a block, where memory is empty."""
         return self._config.model.mem_len > 0 and step % self._steps_per_block != 0
 
     def _whole_blocks(self, steps: int) -> int:
-        """Round up to whole blocks, where no memory need be saved."""
+        """Round up to whole blocks, after which no memory needs to be saved."""
         return -(-steps // self._steps_per_block) * self._steps_per_block
 
     def _drop_old_memory(self) -> None:
-        """Delete the memory of all checkpoints but the newest. Call it while nothing is being written: until the newest
-        is complete, the one before it must stay whole."""
+        """Delete the memory of all checkpoints except the newest. Call it while nothing is being written: the previous
+        checkpoint must stay complete until the newest is."""
         if jax.process_index() == 0:
             for step in filter(self._has_memory, sorted(self._manager.all_steps())[:-1]):
                 (self.path(step) / "mems").rmtree(missing_ok=True)

@@ -1,13 +1,13 @@
 """Train a run from its newest checkpoint to its end. For each step, in this order:
 
 1. Dispatch step k to the devices.
-2. Read the metrics of step k - 1, which the devices have finished meanwhile: the host does not wait for step k. It
-   waits for step k only where 3, 4 or 5 follow, and for the first step of a start, which compiles.
-3. Evaluate, where due.
-4. Save, where due. All records of the step are on disk before its checkpoint, so a run that resumes there has them. A
-   skipped step is not saved, because its checkpoint would push out a good one: the save is made up for after the next
-   step that is not skipped. Only the last step of a run, or the one it stops at, is saved in any case.
-5. Stop, if asked. A stop cuts an evaluation short; the run makes up for it when it resumes, before its next step.
+2. Read the metrics of step k - 1, which the devices have finished meanwhile. The host waits for step k only if 3, 4 or
+   5 follow, and for the first step of a start, which compiles.
+3. Evaluate, if due.
+4. Save, if due. All records of the step are on disk before its checkpoint, so a run that resumes there has them. A
+   skipped step is not saved, because its checkpoint would replace a good one: the run saves after the next step that is
+   not skipped. The last step of a run, or the one at which it stops, is always saved.
+5. Stop, if asked. A stop cancels an evaluation; the run repeats it when it resumes, before its next step.
 """
 
 import time
@@ -47,7 +47,7 @@ class Batches(Protocol):
 
 
 class Evaluation(Protocol):
-    """Evaluation on held-out examples, and its consequences for the run."""
+    """Evaluation on held-out examples, and what follows for the run."""
 
     @property
     def every_steps(self) -> int:
@@ -55,11 +55,11 @@ class Evaluation(Protocol):
         ...
 
     def recall(self, records: Iterable[dict[str, Any]], step: int) -> None:
-        """Take over the recorded evaluations of a run that resumes at `step`."""
+        """Read the recorded evaluations of a run that resumes at `step`."""
         ...
 
     def run(self, state: TrainState, step: int, interrupt: Interrupt) -> Numbers | None:
-        """Return the metrics of the state after `step` steps; None where a stop cut the evaluation short."""
+        """Return the metrics of the state after `step` steps; None if a stop canceled the evaluation."""
         ...
 
     def describe(self, numbers: Numbers) -> str:
@@ -68,12 +68,12 @@ class Evaluation(Protocol):
 
     @property
     def is_worth_saving(self) -> bool:
-        """True if the state evaluated last must get a checkpoint."""
+        """True if the last evaluated state must get a checkpoint."""
         ...
 
     @property
     def is_enough(self) -> bool:
-        """True if the run ends here, before its last step."""
+        """True if the run should end now, before its last step."""
         ...
 
 
@@ -87,20 +87,20 @@ class Run:
     batches: Batches
     evaluation: Evaluation | None
     params: dict[str, Any]
-    """nested host arrays that the run begins with; what they lack is drawn at random"""
+    """nested host arrays that the run starts from; missing parameters are initialized at random"""
     origin: str
-    """where these come from, for the user; "" = all are drawn at random"""
+    """where these come from, for the user; "" = all are initialized at random"""
     memory: Memory
-    """that a step needs, and that the devices have"""
+    """what a step needs, and what the devices have"""
     rates: Callable[[float], Numbers]
-    """returns the speed of a step that took these seconds, with seconds_per_step among it"""
+    """returns the speed of a step that took these seconds, including seconds_per_step"""
     locate: Callable[[int], str]
-    """says how to look at the batch of this number"""
+    """returns text on how to inspect the batch of this number"""
     reference: Numbers = field(default_factory=dict)
-    """numbers to show and record beside every loss"""
+    """numbers to show and record with every loss"""
 
     def describe(self, batch: str) -> str:
-        """Return the sizes of the run, a line each. batch: the global batch in words, as '16 rows of 128 tokens'."""
+        """Return the sizes of the run, one per line. batch: the global batch in words, as '16 rows of 128 tokens'."""
         config, program = self.config, self.program
         model, mesh, abstract = config.model, program.mesh, program.plan
         size = sum(a.size for a in jax.tree.leaves(abstract.params))
@@ -118,7 +118,7 @@ class Run:
 def train(run: Run, checkpoints: Checkpoints, process: Process) -> tuple[int, int]:
     """Train until the end or a stop. Return the number of steps done, and the exit code: 0, or that of a stop.
 
-    Raises InputError where a device or this machine has too little memory after all.
+    Raises InputError if a device or this machine runs out of memory.
     """
     try:
         return _train(run, checkpoints, process)
@@ -139,7 +139,7 @@ def _train(run: Run, checkpoints: Checkpoints, process: Process) -> tuple[int, i
         start = int(state.step)
         if start:
             say(f"resumed     at step {start} of {run.config.steps}")
-        # Process 0 owns metrics.jsonl: others may read it while it is being rewritten, and all must decide the same.
+        # Only process 0 reads metrics.jsonl: it rewrites the file meanwhile, and all must come to the same decision.
         records = list(read_records(run.workdir.metrics)) if process.first else []
         evaluations = process.gather("evaluations", [r for r in records if r["split"] == "validation"])[0]
         if run.evaluation:
@@ -167,27 +167,27 @@ Reading = tuple[dict[str, float], float]
 
 
 def _read(metrics: Metrics) -> Reading:
-    """Wait for the devices; called in a thread of its own."""
+    """Wait for the devices. This is called in its own thread."""
     return {name: float(value) for name, value in metrics.items()}, time.perf_counter()
 
 
 @dataclass(frozen=True)
 class Loop:
-    """One start of a run, from the state it resumes to its end or a stop."""
+    """One start of a run: from the state that it resumes to its end or a stop."""
 
     run: Run
     checkpoints: Checkpoints
     interrupt: Interrupt
     writer: MetricsWriter | None
-    """None in all processes but the first"""
+    """None in all processes except the first"""
     view: ProgressView
     times: WallTime
     tracer: Tracer
 
     def train(self, state: TrainState, start: int, evaluated: bool) -> tuple[int, bool]:
-        """Train from step `start` on. evaluated: the evaluation due at `start` is recorded already.
+        """Train from step `start` on. evaluated: True if the evaluation due at `start` is already recorded.
 
-        Return the number of steps done, and True where a stop left something to do.
+        Return the number of steps done, and True if a stop left work to do.
         """
         run = self.run
         if start and self._evaluation_due(start) and not evaluated and not self._evaluate(state, start):
@@ -253,7 +253,7 @@ class Loop:
         return evaluation is not None and (step % evaluation.every_steps == 0 or step == self.run.config.steps)
 
     def _next(self, batches: Iterator[Batch], pending: Future[Reading] | None) -> DeviceBatch:
-        """Put the next batch on the devices. Time spent here is lost only once the devices are done with their step."""
+        """Put the next batch on the devices. This time is lost only once the devices have finished their step."""
         asked = time.perf_counter()
         batch = self.run.program.put(next(batches))
         if pending is None:
@@ -263,7 +263,7 @@ class Loop:
         return batch
 
     def _account(self, step: int, numbers: dict[str, float]) -> None:
-        """Record a step, where due, and report it if it was skipped."""
+        """Record a step, if due, and print a line if it was skipped."""
         if numbers["skipped_in_a_row"]:
             self.view.say(
                 f"step {step} was skipped: loss {numbers['loss']:.4g}, gradient norm {numbers['gradient_norm']:.4g} "
@@ -286,21 +286,21 @@ class Loop:
             self.writer.write(record)
 
     def _demand_progress(self, step: int, numbers: dict[str, float]) -> None:
-        """Raise InputError after optimizer.max_skipped skipped steps in a row: training has diverged."""
+        """Raise InputError after optimizer.max_skipped skipped steps in a row: the training has diverged."""
         skipped = int(numbers["skipped_in_a_row"])
         if skipped < self.run.config.optimizer.max_skipped:
             return
         good = self.checkpoints.latest_up_to(step - skipped)
-        known = "There is no good checkpoint yet" if good is None else f"The last good one is {good}"
+        known = "There is no good checkpoint yet" if good is None else f"The last good checkpoint is {good}"
         raise InputError(
             f"optimizer.max-skipped: the last {skipped} steps were skipped, up to step {step} with a loss of "
             f"{numbers['loss']:.4g} and a gradient norm of {numbers['gradient_norm']:.4g}. Lower "
-            f"optimizer.learning-rate or optimizer.clip-norm, in another `workdir`, where `init` brings a checkpoint "
-            f"along; or look at its batch {self.run.locate(step - 1)}. {known}"
+            f"optimizer.learning-rate or optimizer.clip-norm in another `workdir`, which can start from a checkpoint "
+            f"with `init`; or look at its batch {self.run.locate(step - 1)}. {known}"
         )
 
     def _evaluate(self, state: TrainState, step: int) -> bool:
-        """Record the metrics of held-out examples after `step` steps. False where a stop cut the evaluation short."""
+        """Record the metrics of held-out examples after `step` steps. Return False if a stop canceled it."""
         evaluation = self.run.evaluation
         assert evaluation
         with self.times.lost_to("evaluation"):

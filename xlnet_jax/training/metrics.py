@@ -1,6 +1,6 @@
-"""Output of a run while it trains: metrics on disk (metrics.jsonl, one JSON object a line, TensorBoard, Weights &
-Biases), the account of its wall time, progress on the terminal, its speed, and traces of chosen steps. Goodput is
-the share of wall time spent in steps, from the first start over all restarts.
+"""The output of a run while it trains: metrics (metrics.jsonl with one JSON object per line, TensorBoard, Weights &
+Biases), the breakdown of its wall time, progress on the terminal, speed, and profiles of chosen steps. Goodput is the
+share of wall time spent in steps, since the first start, restarts included.
 """
 
 import importlib.util
@@ -39,7 +39,7 @@ finally:
 
 
 def demand_wandb(project: str) -> None:
-    """Raise InputError where the package is missing."""
+    """Raise InputError if the package wandb is not installed."""
     if importlib.util.find_spec("wandb") is None:
         raise InputError(
             f"log.wandb {project}: the package wandb is not installed: pip install 'xlnet_jax[wandb]', or leave "
@@ -48,8 +48,8 @@ def demand_wandb(project: str) -> None:
 
 
 def start_wandb(project: str, config: RunConfig, id_file: epath.Path) -> Any:
-    """Start or resume the run at Weights & Biases: one for each workdir, whose id is kept in `id_file`. Raises
-    InputError where it does not start."""
+    """Start or resume the run at Weights & Biases. There is one for each workdir; its id is in `id_file`. Raises
+    InputError if it does not start."""
     import wandb
 
     if not id_file.exists():
@@ -62,11 +62,11 @@ def start_wandb(project: str, config: RunConfig, id_file: epath.Path) -> Any:
         )  # fmt: skip
     except Exception as error:  # no key, no network, no such project: the types depend on the version
         raise InputError(
-            f"log.wandb {project}: Weights & Biases did not start the run ({first_line(error)}): wandb login, or "
-            "WANDB_MODE=offline, or leave `log.wandb` out"
+            f"log.wandb {project}: Weights & Biases did not start the run ({first_line(error)}): run wandb login, "
+            "set WANDB_MODE=offline, or leave `log.wandb` out"
         ) from None
-    # A resumed run writes some steps again. W&B drops records that go back in its own step counter, so our step is a
-    # metric of its own, and the x axis of all others.
+    # A resumed run writes some steps again. W&B drops records that are behind its own step counter, so our step is a
+    # separate metric, and the x axis of all others.
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
     return run
@@ -74,13 +74,13 @@ def start_wandb(project: str, config: RunConfig, id_file: epath.Path) -> Any:
 
 Record = dict[str, float | int | str]
 _FIRST: Record = {"step": 0, "split": "format"}
-"""First record of the file, beside its version"""
+"""First record of the file, which also has the version"""
 
 
 class MetricsWriter:
-    """Append records: a line is on disk when `write` returns, and in a bucket when `flush` returns.
+    """Append records. A line is on disk when `write` returns, and in a bucket when `flush` returns.
 
-    A resumed run first drops the records after its checkpoint. Use as a context manager.
+    A resumed run first deletes the records after its checkpoint. Use as a context manager.
     """
 
     def __init__(self, path: epath.Path, events_folder: epath.Path, resume_step: int, wandb_run: Any = None):
@@ -90,7 +90,7 @@ class MetricsWriter:
         write_durably(lines, "".join(map(_line, (with_version("metrics", _FIRST), *kept))).encode())
         self._lines = lines.open("a", buffering=1)
         self.events_folder = self._spool.folder / events_folder.name  # on this machine
-        # TensorBoard hides the events that an interrupted run wrote after its last checkpoint: they are written again.
+        # TensorBoard hides the events that an interrupted run wrote after its last checkpoint, as they come again.
         self._events = SummaryWriter(str(self.events_folder), purge_step=resume_step + 1)
         self._wandb_run = wandb_run
 
@@ -108,7 +108,7 @@ class MetricsWriter:
             self._wandb_run.log(numbers | {"step": int(record["step"])})
 
     def flush(self) -> None:
-        """Make what was written so far outlive a crash of this machine: upload it to a bucket."""
+        """Make what was written so far survive a crash of this machine; upload it if the workdir is in a bucket."""
         os.fsync(self._lines.fileno())
         self._events.flush()
         self._spool.publish()
@@ -127,7 +127,7 @@ class MetricsWriter:
 
 
 def _line(record: Record) -> str:
-    """Return a line of JSON; a number that is not finite becomes null."""
+    """Return a line of JSON. Numbers that are not finite become null."""
     plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
     return json.dumps(plain) + "\n"
 
@@ -135,15 +135,15 @@ def _line(record: Record) -> str:
 def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a metrics.jsonl after the first, which has the version, with NaN for null.
 
-    Skip damaged lines, such as a last one cut off by a crash. Raises InputError where the version is missing or not the
-    one that is read here.
+    Skip damaged lines, such as a last line cut off by a crash. Raises InputError if the version is missing or not
+    supported.
     """
     if not path.exists():
         return
     demand_regular(path)
     lines = path.read_bytes().decode(errors="replace").splitlines()
     if lines:
-        where, remedy = f"{path}, line 1", "delete the file: the run goes on without its earlier records"
+        where, remedy = f"{path}, line 1", "delete the file; the run continues without its earlier records"
         without_version("metrics", parse_json(lines[0], where, dict[str, Any], remedy), where, remedy)
     for line in lines[1:]:
         try:
@@ -158,15 +158,15 @@ def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
 
 LOSSES = ("start", "restarts", "compilation", "input", "evaluation", "checkpoints", "trace")
 """Causes of lost time. start: everything before the first step. restarts: from the resumed checkpoint until the new
-process trains. input: waiting for a batch while the devices are idle. checkpoints: the part of a save that blocks."""
+process trains. input: waiting for a batch while the devices are idle. checkpoints: the blocking part of a save."""
 
 
 class WallTime:
-    """Seconds since the run's first start: lost ones by cause, the rest spent in steps."""
+    """Seconds since the first start of the run: lost seconds by cause; the rest were spent in steps."""
 
     def __init__(self, records: Iterable[dict[str, Any]], step: int, began: float, compiling: float = 0.0):
-        """records: those of metrics.jsonl; step: step of the checkpoint that the run resumes; began: start of this
-        process, by time.time(); compiling: seconds since then that went into compiling."""
+        """records: of metrics.jsonl; step: of the checkpoint that the run resumes; began: time.time() at the start of
+        this process; compiling: seconds since then that were spent on compiling."""
         now = time.time()
         kept = [r for r in records if r["split"] == "time" and r["step"] <= step]
         self.lost = {kind: float(kept[-1].get(kind, 0.0)) if kept else 0.0 for kind in LOSSES}
@@ -184,7 +184,7 @@ class WallTime:
 
     @property
     def updates(self) -> float:
-        """Seconds spent in steps that count."""
+        """Seconds spent in steps."""
         return max(self.wall - sum(self.lost.values()), 0.0)
 
     def lose(self, kind: str, seconds: float) -> None:
@@ -204,16 +204,16 @@ class WallTime:
         self._marked = step, self.updates + self.lost["input"]
 
     def seconds_per_step(self, step: int) -> float | None:
-        """Return the mean seconds of a step since the mark, waiting for input included, and set the mark.
+        """Return the mean seconds per step since the mark, waiting for input included, and set the mark.
 
-        None where no step was done since.
+        Return None if no step was done since.
         """
         marked_step, marked_seconds = self._marked
         self.mark(step)
         return (self._marked[1] - marked_seconds) / (step - marked_step) if step > marked_step else None
 
     def record(self, step: int) -> Record:
-        """Return the account after `step` steps."""
+        """Return the breakdown of the time after `step` steps."""
         wall, updates = self.wall, self.updates
         rounded = {kind: round(seconds, 3) for kind, seconds in (("updates", updates), *self.lost.items())}
         goodput = updates / wall if wall else 0.0
@@ -235,10 +235,10 @@ def clock(seconds: float) -> str:
 
 
 class ProgressView:
-    """Show training beside `bar`, a context manager; call `show` at every logged step, `advance` at every step."""
+    """Show progress. `bar` is a context manager; call `show` at every logged step and `advance` at every step."""
 
     def __init__(self, start: int, steps: int, reference: Mapping[str, float], console: Console):
-        """reference: numbers to show beside the loss."""
+        """reference: numbers to show next to the loss."""
         self._console = console
         self._steps = steps
         self._seconds_per_step: float | None = None
@@ -262,8 +262,8 @@ class ProgressView:
         return "" if self._seconds_per_step is None else f"{clock(self._seconds_per_step * (self._steps - step))} left"
 
     def show(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show metrics: loss in nats and learning_rate; where known also pair_loss, seconds_per_step, tokens_per_second
-        or examples_per_second, and mfu."""
+        """Show metrics: loss in nats and learning_rate; if known also pair_loss, seconds_per_step, tokens_per_second or
+        examples_per_second, and mfu."""
         rates = [f"{n:,.0f} {kind}/s" for kind in ("tokens", "examples") if (n := metrics.get(f"{kind}_per_second"))]
         speed = "".join(rates)
         mfu = f"MFU {metrics['mfu']:.1%}" if "mfu" in metrics else ""
@@ -281,8 +281,8 @@ class ProgressView:
 
 
 def speed(config: Config, seconds: float) -> dict[str, float]:
-    """Return seconds_per_step, tokens_per_second and, where the peak of the devices is known, mfu, for a step in
-    `seconds`."""
+    """Return seconds_per_step, tokens_per_second and, if the peak FLOPs of the devices are known, mfu, for a step that
+    took `seconds`."""
     numbers = {
         "seconds_per_step": seconds,
         "tokens_per_second": config.data.batch_size * config.data.seq_len / seconds,
@@ -293,20 +293,20 @@ def speed(config: Config, seconds: float) -> dict[str, float]:
 
 
 class Tracer:
-    """Trace the steps counted from 0 in `steps`: range(10, 15) are the 11th to the 15th. Use as a context manager.
+    """Profile the steps in `steps`, counted from 0: range(10, 15) are the 11th to the 15th. Use as a context manager.
 
-    Report it where a run that starts at `start` is past them. `folder` is on this machine; `published` is the place
-    where the user finds the trace.
+    If a run starts at `start` after these steps, print a line. `folder` is on this machine; `published` is where the
+    user finds the trace.
     """
 
     def __init__(self, steps: range, start: int, folder: Path, published: epath.Path, say: Callable[[str], None]):
         self._steps, self._folder, self._published, self._say = steps, folder, published, say
         self._active = False
         if steps and steps.stop <= start:
-            say(f"trace: the run is at step {start}, past the last step to trace ({steps.stop}): nothing is traced")
+            say(f"trace: none, as the run is at step {start}, after the last step to trace ({steps.stop})")
 
     def at(self, done: int, running: Any) -> None:
-        """Start or stop the trace, where due after `done` steps; wait for the arrays `running` first, so that it holds
+        """Start or stop the trace, if due after `done` steps. Wait for the arrays `running` first, so that it has
         whole steps."""
         if (done in self._steps) != self._active:
             jax.block_until_ready(running)

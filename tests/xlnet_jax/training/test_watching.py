@@ -97,7 +97,7 @@ def test_a_run_past_the_steps_to_trace_says_that_it_traces_nothing(tmp_path):
     with Tracer(range(2, 4), 4, tmp_path, tmp_path, said.append) as tracer:
         for done in range(4, 8):
             tracer.at(done, None)
-    assert said == ["trace: the run is at step 4, past the last step to trace (4): nothing is traced"]
+    assert said == ["trace: none, as the run is at step 4, after the last step to trace (4)"]
 
 
 def test_a_restart_finds_its_programs_compiled(watched):
@@ -138,7 +138,7 @@ def test_a_missing_wandb_and_one_that_refuses_are_one_line(text, tmp_path, monke
         raise RuntimeError("api_key not configured\nTraceback of its own")
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=refuse))
-    with pytest.raises(InputError, match=r"did not start the run \(api_key not configured\): wandb login, or WANDB_M"):
+    with pytest.raises(InputError, match=r"did not start the run \(api_key not configured\): run wandb login, set "):
         start_wandb("p", Config(), tmp_path / "wandb-id")
 
 
@@ -153,7 +153,7 @@ def test_a_bad_batch_is_skipped_and_the_run_goes_on(watched):
 
 def test_the_batches_that_ended_a_run_can_be_looked_at_by_the_command_it_names(watched, tmp_path, capsys):
     assert "the last 3 steps were skipped, up to step 12 with a loss of nan" in watched.stopped
-    assert f"The last good one is {watched.workdir / 'checkpoints' / '8'}" in watched.stopped
+    assert f"The last good checkpoint is {watched.workdir / 'checkpoints' / '8'}" in watched.stopped
     command = watched.stopped.partition("python -m data_pipelines.inspect ")[2].partition(". ")[0]
     assert inspect.main([*shlex.split(command), "--out", str(tmp_path / "window.png")]) == 0
     assert "step 11" in capsys.readouterr().out
