@@ -1,5 +1,5 @@
-"""Every command line on the pages can be parsed. Those of `RUN` are also run, page by page and in order, on small files of
-the names that they use. `SMALLER` is appended to them, to keep networks small and runs short."""
+"""Every command line on the pages can be parsed. Those of `RUN` are also run, page by page and in order, on small files
+of the names that they use. `SMALLER` is appended to them, to keep networks small and runs short."""
 
 import gzip
 import re
