@@ -32,7 +32,7 @@ SETTINGS = f"""# Settings
 Every setting of every command, with its default and unit. `--help` lists the settings that people use most, and
 `--help-all` lists all except those that presets and checkpoints decide.
 
-- A preset changes defaults. The tables show the defaults without a preset.
+- Presets and tasks change many of these defaults: `--preset base --help` and `--task squad --help` print their own.
 - A setting whose default is `True` or `False` is a switch: `--tpu` turns it on, `--no-tpu` turns it off.
 - A setting that takes several values takes them one after another: `--corpus a.txt b.txt`.
 - In Python and in the JSON file of `--config`, `--data.seq-len` is `seq_len` in the section `data`.

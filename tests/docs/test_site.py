@@ -69,6 +69,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     html = "\n".join(page.read_text() for page in (tmp_path / "site").rglob("*.html"))
     assert re.findall(r'(?:src|<link rel="stylesheet" href)="https?:[^"]*"', html) == [], "requests to other hosts"
     assert 'data-md-component="source"' not in html, "asks GitHub for the repository's stars"
+    assert "notebook_library_0.png" in html
     edited = re.findall(rf'href="{SETTINGS["repo_url"]}/edit/main/([^"]*)"', html)
     assert "CONTRIBUTING.md" in edited
     assert [path for path in edited if not (ROOT / path).exists()] == []
