@@ -98,3 +98,8 @@ def on_page_content(html, page, config, files):
 def on_post_page(output, page, config):
     """Keep the theme from asking GitHub for the repository's stars: the site sends no request to other hosts."""
     return output.replace(' data-md-component="source"', "")
+
+
+def on_post_template(output, template_name, config):
+    """Do the same in 404.html, which is not a page."""
+    return on_post_page(output, None, config)
