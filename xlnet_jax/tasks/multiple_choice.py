@@ -3,6 +3,7 @@ their published formats, and JSON lines."""
 
 import dataclasses
 import json
+import math
 import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ PREDICTIONS = "predictions.jsonl"
 LEVELS = ("middle", "high")
 GAP = "_"
 LETTERS = string.ascii_uppercase
+MOST_GUESSES = 60  # enough for any mixture of 2 to 6 options
 
 
 @dataclass(frozen=True)
@@ -147,11 +149,18 @@ class MultipleChoice(Task[Question, list[Prediction]]):
     def trivial_answers(
         self, train: Sequence[Question], examples: Sequence[Question]
     ) -> dict[str, list[list[Prediction]]]:
-        """Return the option that is right most often in the training examples; the last option if a question has
-        fewer."""
+        """Return the option that is right most often in the training examples, and guesses: always answering A, always
+        B and so on, cyclically, whose mean is that of random options."""
+
+        def always(place: int) -> list[Prediction]:
+            return [Prediction(question.options[place % len(question.options)], {}) for question in examples]
+
         place = most_frequent(question.answer or 0 for question in train)
-        answers = [Prediction(question.options[min(place, len(question.options) - 1)], {}) for question in examples]
-        return {f"always answers {LETTERS[place]}, the option that is right most often": [answers]}
+        guesses = min(math.lcm(*(len(question.options) for question in examples)), MOST_GUESSES)
+        return {
+            f"always answers {LETTERS[place]}, the option that is right most often": [always(place)],
+            "guesses one of the options": [always(guess) for guess in range(guesses)],
+        }
 
     def write(self, folder: epath.Path, examples: Sequence[Question], answers: list[Prediction]) -> list[str]:
         """Write predictions.jsonl: for each question its id, the letter and text of its answer, and the probability of

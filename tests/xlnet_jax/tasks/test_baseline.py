@@ -57,12 +57,14 @@ def test_a_number_is_the_mean_and_correlates_with_nothing(tokenizer, tmp_path):
     assert found.metrics["spearman"] == 0
 
 
-def test_an_option_is_the_one_that_is_right_most_often(tokenizer, tmp_path):
+def test_an_option_is_the_one_that_is_right_most_often_or_a_guess(tokenizer, tmp_path):
     def asked(*answers):
         return [{"context": "c", "question": "q", "options": list("xyz"), "answer": a} for a in answers]
 
-    found = baseline_of("multiple_choice", asked("C", "B", "B"), asked("B", "A", "C"), tokenizer, tmp_path)
-    assert found.describe() == "0.3333 accuracy: always answers B, the option that is right most often"
+    found = baseline_of("multiple_choice", asked("C", "B", "B"), asked("B", "A", "B"), tokenizer, tmp_path)
+    assert found.describe() == "0.6667 accuracy: always answers B, the option that is right most often"
+    found = baseline_of("multiple_choice", asked("B"), asked("A", "A", "C", "C"), tokenizer, tmp_path)
+    assert found.describe() == "0.3333 accuracy: guesses one of the options"
 
 
 def test_words_have_the_most_frequent_label(tokenizer, tmp_path):
