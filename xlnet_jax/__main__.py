@@ -1,7 +1,7 @@
-"""python -m xlnet_jax: the commands, each with what it does; python -m xlnet_jax COMMAND … runs one of them.
+"""python -m xlnet_jax: list the commands; python -m xlnet_jax COMMAND … runs one.
 
-`xlnet-jax` is the same program, installed with the package. A command is a line of COMMANDS: it reads its settings and
-calls a function of the room that does the work. A mistake that the user can mend ends in one line and exit code 2
+`xlnet-jax`, which is installed with the package, is the same program. A command is an entry of COMMANDS: it reads its
+settings and calls the function that does the work. A mistake that the user can fix ends in one line and exit code 2
 (errors.py lists the codes).
 """
 
@@ -33,26 +33,26 @@ from xlnet_jax.storage.quiet import keep_tensorflow_quiet
 
 Main = Callable[[Sequence[str]], int]
 PROGRAM = "xlnet-jax"
-LONGEST_LINE = 1200  # characters of a message: a file may hold a name of any length
+LONGEST_LINE = 1200  # characters of a message: names in files have any length
 _JAX_VARIABLE = re.compile(r"for JAX flag (jax_\w+)|for environment '(JAX_\w+)|known backends.*(JAX_PLATFORMS)")
-"""Variable that an error of jax's settings is about"""
+"""Environment variable in an error of jax's settings"""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its settings, and the function that does its work. Modules are imported when they are needed: --help
-    and mistakes on the command line load neither jax nor TensorFlow."""
+    """A command: its settings and the function that does its work. Modules are imported when needed, so --help and
+    mistakes on the command line load neither jax nor TensorFlow."""
 
     name: str
     about: str
-    """line that says what it does, in the list of commands and in --help"""
+    """what it does, in one line, for the list of commands and --help"""
     settings: str
-    """dataclass of its settings as module:Class, or a union of several, of which the first word chooses one"""
+    """dataclass of its settings as module:Class, or a union of several, from which the first word selects one"""
     function: str
-    """function as module:function, which takes the settings, prints, and returns an exit code, or None for 0"""
+    """function as module:function; it takes the settings, prints, and returns an exit code, or None for 0"""
     parser: str | None = None
-    """function as module:function that reads the settings from (argv, prog, description); None = flags on the defaults
-    of the dataclass"""
+    """function as module:function that reads the settings from (argv, prog, description); None = flags override the
+    defaults of the dataclass"""
     has_huge_pages: bool = False
     """restart with huge pages (`runtime.start_with_huge_pages`)"""
 
@@ -63,7 +63,7 @@ class Command:
         return f"{package}.{self.name}"
 
     def parse(self, argv: Sequence[str]) -> Any:
-        """Return the settings. Raises InputError on words that cannot be read; prints and exits on --help."""
+        """Return the settings. Raises InputError for words that it cannot read; prints and exits on --help."""
         started_as = os.path.basename(sys.argv[0])
         prog = f"{PROGRAM} {self.name}" if started_as == PROGRAM else f"python -m {self.module}"
         description = f"{prog}: {self.about}"
@@ -74,7 +74,7 @@ class Command:
         return parser.parse(_load(self.settings), argv, prog, description)
 
     def main(self, argv: Sequence[str]) -> int:
-        """Do the work and print; return the exit code. InputErrors name flags (--max-len), not arguments of the
+        """Do the work and print; return the exit code. InputErrors have flags (--max-len) in place of arguments of the
         library."""
         try:
             settings = self.parse(argv)
@@ -91,7 +91,7 @@ class Command:
         return {flag.removeprefix("--") for option in get_args(kind) or (kind,) for flag, _ in flags_of(option)}
 
     def start(self, module: str) -> Main:
-        """Return `main`; run the command in a module that Python runs. module: its `__name__`."""
+        """Return `main`. If Python runs the calling module as a program, run the command. module: its `__name__`."""
         if module == "__main__":
             self.run()
         return self.main
@@ -108,13 +108,13 @@ class Command:
 _ALL = (
     Command(
         "inspect",
-        "one window of a corpus, as text and as a picture of which rows see which keys.",
+        "show one window of a corpus as text, and as a picture of its attention masks.",
         settings="xlnet_jax.objectives.inspect:InspectSettings",
         function="xlnet_jax.objectives.inspect:print_window",
     ),
     Command(
         "prepare",
-        "text into a corpus of token blocks, once for all training runs; --check compares one with its checksums.",
+        "make a corpus of token blocks from text, once for all training runs; --check verifies its checksums.",
         settings="data_pipelines.prepare.commands:PrepareSettings",
         function="data_pipelines.prepare.commands:print_corpus",
         parser="data_pipelines.prepare.commands:parse_preparation",
@@ -127,13 +127,13 @@ _ALL = (
     ),
     Command(
         "attention",
-        "where each piece of a text looks, by layer and head, as a page or a picture.",
+        "show the attention weights of a text, by layer and head, as a page or a picture.",
         settings="xlnet_jax.inference.attention:AttentionSettings",
         function="xlnet_jax.inference.attention:print_attention",
     ),
     Command(
         "compare",
-        "objectives and their ablations under equal conditions, as in the paper's Table 6.",
+        "compare objectives and their ablations under equal conditions, as in the paper's Table 6.",
         settings="xlnet_jax.comparison.settings:CompareConfig",
         function="xlnet_jax.comparison.run:compare",
         parser="xlnet_jax.comparison.settings:parse_comparison",
@@ -141,33 +141,32 @@ _ALL = (
     ),
     Command(
         "convert",
-        "checkpoints from and to the formats of the 2019 code, Hugging Face and this project; finetuned models to "
-        "StableHLO.",
+        "convert checkpoints between the formats of the 2019 code, Hugging Face and this project; export finetuned "
+        "models to StableHLO.",
         settings="xlnet_jax.tasks.convert:ConvertSettings",
         function="xlnet_jax.tasks.convert:print_conversion",
     ),
     Command(
         "embed",
-        "vectors of sentences or documents, as .npy or Parquet.",
+        "compute vectors of sentences or documents, as .npy or Parquet.",
         settings="xlnet_jax.inference.embed:EmbedSettings",
         function="xlnet_jax.inference.embed:print_embedding",
     ),
     Command(
         "evaluate",
-        "the held-out loss and perplexity of a checkpoint on any text.",
+        "measure the loss and perplexity of a checkpoint on any text.",
         settings="xlnet_jax.training.evaluate:EvaluateSettings",
         function="xlnet_jax.training.evaluate:print_evaluation",
     ),
     Command(
         "factorize",
-        "words predicted together against words predicted each by itself.",
+        "compare predicting words together with predicting each word alone.",
         settings="xlnet_jax.inference.factorize:FactorizeSettings",
         function="xlnet_jax.inference.factorize:print_factorizations",
     ),
     Command(
         "finetune",
-        "from a pretrained checkpoint to a task: classification, question answering, tagging, multiple choice, "
-        "ranking.",
+        "finetune a checkpoint for a task: classification, question answering, tagging, multiple choice, ranking.",
         settings="xlnet_jax.tasks.config:FinetuneConfig",
         function="xlnet_jax.tasks.finetune:run_finetuning",
         parser="xlnet_jax.tasks.defaults:parse_finetuning",
@@ -175,32 +174,32 @@ _ALL = (
     ),
     Command(
         "generate",
-        "text that continues a prompt, or that fills its gaps (___).",
+        "generate text that continues a prompt or fills its gaps (___).",
         settings="xlnet_jax.inference.generate:GenerateSettings",
         function="xlnet_jax.inference.generate:print_texts",
     ),
     Command(
         "plan",
-        "does a run fit TPUs or GPUs, and how long would it take? None of them is needed.",
+        "predict whether a run fits TPUs or GPUs, and how long it takes; this needs only a CPU.",
         settings="xlnet_jax.planning.settings:PlanConfig",
         function="xlnet_jax.planning.settings:print_plans",
         parser="xlnet_jax.planning.settings:parse_plan",
     ),
     Command(
         "recl",
-        "relative effective context length: how far back causal checkpoints gain by reading.",
+        "measure relative effective context length: how much context causal checkpoints make use of.",
         settings="xlnet_jax.inference.recl:ReclSettings",
         function="xlnet_jax.inference.recl:print_recl",
     ),
     Command(
         "score",
-        "the log-likelihood of sentences, under one or several orders of their pieces.",
+        "compute the log-likelihood of sentences, with one or several orders of their pieces.",
         settings="xlnet_jax.inference.score:ScoreSettings",
         function="xlnet_jax.inference.score:print_scores",
     ),
     Command(
         "train",
-        "from a text file to a pretrained XLNet.",
+        "pretrain XLNet on text.",
         settings="xlnet_jax.settings.config:Config",
         function="xlnet_jax.training.pretrain:run_pretraining",
         parser="xlnet_jax.objectives.presets:parse_config",
@@ -212,7 +211,7 @@ COMMANDS = {command.name: command for command in _ALL}
 
 
 def main(argv: Sequence[str]) -> int:
-    """List the commands, or run the one that the first word names; return the exit code."""
+    """List the commands, or run the one that the first word names. Return the exit code."""
     name, *rest = argv or ["--help"]
     if name in ("-h", "--help"):
         print("xlnet-jax COMMAND, python -m xlnet_jax COMMAND or python -m MODULE; each has --help; also --version\n")
@@ -237,11 +236,11 @@ def console() -> None:
 
 
 def run(main: Main) -> None:
-    """Call `main` with the words of this process and exit. A mistake of the user ends in one line and exit code 2,
+    """Call `main` with the arguments of this process and exit. A mistake of the user ends in one line and exit code 2,
     never in a stack trace.
 
-    Where the reader of the output is gone, as in `… | head`, the command ends without a word: --help with exit code 0,
-    anything else with UNREAD.
+    If the reader of the output has ended, as in `… | head`, the command ends silently, --help with exit code 0, others
+    with UNREAD.
     """
     sys.unraisablehook = _report
     print_safely()
@@ -269,19 +268,19 @@ def run(main: Main) -> None:
         half = LONGEST_LINE // 2
         print("error:", line if len(line) <= LONGEST_LINE else f"{line[:half]} … {line[-half:]}", file=sys.stderr)
         if isinstance(error, OSError) and not is_out_of_memory(error):
-            # Exit at once: open writers would report the same error again while the interpreter shuts down.
+            # Exit at once: open writers would report the same error again during shutdown.
             sys.stderr.flush()
             os._exit(code)
     sys.exit(code)
 
 
 def _explain(error: Exception) -> tuple[str | None, int]:
-    """Return what a user can do about an error, and the exit code; None for a bug, which keeps its trace."""
+    """Return what the user can do about an error, and the exit code. None for a bug, which keeps its trace."""
     code, text = exit_code(error), str(error)
     if isinstance(error, InputError):
         return text, code
     if is_out_of_memory(error):
-        advice = "give smaller batches or shorter texts, close other programs, or take a machine with more"
+        advice = "use smaller batches or shorter texts, close other programs, or use a machine with more"
         return f"out of memory ({first_line(error)}): {advice}", code
     if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd
         return "the current folder was deleted or moved: change into one that is there", USER_ERROR
@@ -295,20 +294,20 @@ def _explain(error: Exception) -> tuple[str | None, int]:
         return f"a name or a text in the command line is not UTF-8 ({error})", USER_ERROR
     if found := _JAX_VARIABLE.search(text):
         name = next(filter(None, found.groups())).upper()
-        return f"{name} in the environment: {first_line(error)}; give a right value, or unset it", USER_ERROR
+        return f"{name} in the environment: {first_line(error)}; correct it, or unset it", USER_ERROR
     hint = "check the name, the network, and `gcloud auth application-default login`"
     return f"{text}: {hint}" if "gs://" in text else None, code
 
 
 def _load(name: str) -> Any:
-    """Return what module:name stands for."""
+    """Return the object that module:name refers to."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def _report(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Print an error that no caller can catch. The threads of TensorStore that answer after a failed save are left out:
-    the asyncio loop that asked is closed, and the save itself has raised its reason."""
+    """Print an error that no caller can catch, except those of TensorStore's threads that finish after a failed save:
+    their asyncio loop is closed, and the save itself has raised the error."""
     if str(unraisable.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(unraisable)
 

@@ -219,9 +219,7 @@ class Checkpoints:
         guard = Guard(**restored["guard"])
         if self._has_memory(step) and not has_memory:
             guard = replace(guard, mems_begin=mems_begin)
-            say(
-                f"checkpoint {step} has no memory, which only the newest one keeps: rows go on without it until their next block"
-            )
+            say(f"checkpoint {step} lost its memory to a newer one: rows have none until their next block")
         return TrainState(step_array, restored["params"], restored["optimizer"], mems_ZBMD, guard)
 
     def _damage(self, step: int) -> str | None:

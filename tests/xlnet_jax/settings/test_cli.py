@@ -210,7 +210,7 @@ def raising(error):
         (RuntimeError("HTTP 503 writing gs://b/x"), 1, "error: HTTP 503 writing gs://b/x: check the name, the network"),
         (KeyboardInterrupt(), 130, "stopped at once; the same command goes on"),
         (UnicodeEncodeError("utf-8", "\udce9", 0, 1, "surrogate"), 2, "error: a name or a text in the command line is"),
-        (MemoryError(), 2, "error: out of memory (MemoryError): give smaller batches"),
+        (MemoryError(), 2, "error: out of memory (MemoryError): use smaller batches"),
     ],
 )
 def test_what_a_user_can_mend_and_a_network_ends_in_one_line(capsys, error, code, line):
@@ -264,7 +264,7 @@ def test_a_disk_that_fails_ends_in_one_line_and_nothing_after_it(error, code, li
 def test_memory_that_really_runs_out_ends_in_one_line_that_says_what_to_lower():
     done = ended("import jax; jax.numpy.ones(2**44).sum().block_until_ready()")
     assert done.returncode == 2
-    assert re.fullmatch(r"error: out of memory \(.*\): give smaller batches .*\nnoise\n", done.stderr), done.stderr
+    assert re.fullmatch(r"error: out of memory \(.*\): use smaller batches .*\nnoise\n", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize(("words", "most"), [(["--help-all"], 80 + 1), (["--preset", "large", "--help"], 25 + 1)])

@@ -102,7 +102,7 @@ def test_memory_is_kept_in_the_newest_checkpoint_only_and_an_older_one_is_better
         state = run.restore(checkpoints, said)
     assert int(state.step) == int(state.guard.mems_begin) == 6
     assert not np.asarray(state.mems_ZBMD).any()
-    assert said[0].startswith("checkpoint 6 has lost its memory to a newer one")
+    assert said[0].startswith("checkpoint 6 lost its memory to a newer one")
     run.train(state, 6, 8)
 
 
