@@ -267,8 +267,8 @@ def _unknown_setting(word: str, parsed: Any) -> str:
         return f"{word} has no flag in front{hint}"
     name = word.partition("=")[0]
     known = [setting.name for setting in flatten(parsed)]
-    if hint := hint_from_transformers(name.lstrip("-").replace("_", "-"), known):
-        return f"{name} {hint}"
+    if there := hint_from_transformers(name.lstrip("-").replace("_", "-"), known):
+        return f"{name} {there}"
     near = nearest(name.removeprefix("--"), known)
     hint = f"did you mean --{near}?" if near else f"{HELP_ALL} lists them all"
     return f"unknown setting {name}: {hint}"

@@ -1,9 +1,10 @@
-"""The attention implementation of a run: chosen for its devices, and compared with plain attention on this process's
-first device before the run uses it. The comparison is one attention call with random numbers, of the lengths, masks,
-segments, directions, dropout, type and head width of the run, and in the parts of a window that the run gives one
-device: so the kernel cuts it into the same tiles and blocks as in the run. Its output and its gradients by queries,
-keys, values, position keys, biases and segment keys are each compared with those of plain attention in float32,
-block by block.
+"""Choose the attention implementation of a run for its devices, and compare it with plain attention before use.
+
+The comparison runs one attention call with random numbers on the first device of this process. Lengths, masks,
+segments, directions, dropout, number format and head width are those of the run, and so is the part of a window on one
+device, so the kernel uses the same tiles and blocks as in the run. The output, and the gradients with respect to
+queries, keys, values, position keys, biases and segment keys, are compared with plain attention in float32, block by
+block.
 """
 
 from collections.abc import Callable
@@ -32,23 +33,23 @@ from xlnet_jax.training import sharding
 from xlnet_jax.training.hosts import Process
 
 BLOCK = 16
-"""Consecutive rows, keys or distances of one head that are compared together, by the root of the mean square: a few
-wrong rows stand out, and rounding averages out."""
+"""Number of consecutive rows, keys or distances of one head to compare together, by root mean square: a few wrong rows
+stand out, and rounding averages out."""
 
 SMALLEST = 0.01
-"""Blocks smaller than this share of the whole array's root mean square are compared with that share: the gradient by
-a key that hardly any row sees is rounding alone."""
+"""Blocks smaller than this share of the whole array's root mean square are compared with that share: the gradient of a
+key to which hardly any row attends is only rounding."""
 
 SCORES = 2**26
-"""Scores that plain attention computes at a time: those of a long window would not fit in memory."""
+"""Number of scores that plain attention computes at a time: all of a long window would not fit in memory."""
 
 
 Gradients = dict[str, jnp.ndarray]
 
 
 def last_windows(config: Config, batches: BatchSource) -> DeviceBatch:
-    """Return the last windows of two blocks, where memory is full. The second one has half of its memory, and reads
-    backwards where some windows do; ranks, segments and documents are those of a batch of the run."""
+    """Return the last windows of two blocks, where memory is full. The second one gets half of its memory, and is read
+    backwards if some windows are; ranks, segments and documents are those of a batch of the run."""
     mem_len = config.model.mem_len
     windows = batches.batch_at(batches.steps_per_block - 1, range(2))
     windows["is_reversed"] = np.array([False, config.data.bidirectional])
@@ -57,8 +58,8 @@ def last_windows(config: Config, batches: BatchSource) -> DeviceBatch:
 
 
 def two_texts(seq_len: int, mem_len: int) -> Inputs:
-    """Return two texts as finetuning has them: two segments in which every token sees every other. Memory is in use;
-    the second text is padded."""
+    """Return two texts as in finetuning: two segments in which all tokens attend to each other, with memory; the second
+    text is padded."""
     at_BL = jnp.broadcast_to(jnp.arange(seq_len)[None], (2, seq_len))
     is_real_BL = at_BL >= jnp.array([[0], [seq_len // 4]])
     in_second_BL = (at_BL > seq_len // 2).astype(jnp.int32)
@@ -66,8 +67,8 @@ def two_texts(seq_len: int, mem_len: int) -> Inputs:
 
 
 def difference(model: ModelConfig, examples: Inputs, num_parts: int) -> tuple[float, str]:
-    """Return how far the fused kernel is from plain attention at most, as a share of the size of what differs, and the
-    name of what differs.
+    """Return the largest difference of the fused kernel from plain attention, as a share of the compared values, and
+    the name of what differs.
 
     model: with the heads of one device; num_parts: devices that share a window (kernels/mesh.py).
     """
@@ -99,7 +100,7 @@ def largest_shares(ours: Gradients, reference: Gradients) -> dict[str, jnp.ndarr
     """Return how far each array of `compute_both` is from the reference in the block where it is farthest, as a share
     of the block's size."""
     least = {name: SMALLEST**2 * _squares_of_blocks(x).mean() for name, x in reference.items()}
-    # A bias sums the gradients of all queries. Where that sum is small by chance, rounding is left.
+    # A bias sums the gradients of all queries. If that sum is small by chance, mostly rounding is left.
     of_queries = reference["gradient of query_BNTH"]
     least["gradient of biases_3NH"] = jnp.square(of_queries).sum() / (16 * of_queries.shape[1])
     return {name: _share(ours[name], x, least[name]) for name, x in reference.items()}
@@ -145,7 +146,7 @@ def _pulled_back(implementation: Implementation, inputs: AttentionInputs, grad_B
 
 
 def _in_parts_BNTH(inputs: AttentionInputs, implementation: Implementation, count: int) -> jnp.ndarray:
-    """Return the attention output of every row, by the calls of devices that share a window, one after the other."""
+    """Return the attention output of every row, from the calls of the devices that share a window, one by one."""
     if count == 1:
         return implementation(inputs)
     query_BNTH = inputs.query_BNTH
@@ -162,7 +163,7 @@ def _in_parts_BNTH(inputs: AttentionInputs, implementation: Implementation, coun
 
 
 def _plain_BNTH(inputs: AttentionInputs, rows_at_once: int) -> jnp.ndarray:
-    """Return the attention output of every row by plain attention, some rows after the others."""
+    """Return the attention output of every row from plain attention, a few rows at a time."""
     relations, rows = inputs.relations, inputs.query_BNTH.shape[2]
     if inputs.position_key_2NRH is not None:
         # All as query rows, which may be anywhere.
@@ -194,14 +195,14 @@ def _plain_BNTH(inputs: AttentionInputs, rows_at_once: int) -> jnp.ndarray:
 
 
 def _side_by_side_BNTH(by_call: jnp.ndarray) -> jnp.ndarray:
-    """Return the rows of several calls, whose number is the first axis, in order."""
+    """Return the rows of several calls (the first axis) in order."""
     calls, batch, heads, rows, width = by_call.shape
     return jnp.moveaxis(by_call, 0, 2).reshape(batch, heads, calls * rows, width)
 
 
 def _share(ours: jnp.ndarray, reference: jnp.ndarray, least: jnp.ndarray) -> jnp.ndarray:
-    """Return the largest difference of a block as a share of its size, both as root mean squares; infinite where
-    something is not finite. least: squared size of a block, if it is smaller."""
+    """Return the largest difference of a block as a share of its size, both as root mean squares; infinite if something
+    is not finite. least: lower bound of the squared size of a block."""
     difference, size = (_squares_of_blocks(x) for x in (ours.astype(jnp.float32) - reference, reference))
     share = jnp.sqrt(difference / jnp.maximum(jnp.maximum(size, least), jnp.finfo(jnp.float32).tiny)).max()
     return jnp.where(jnp.isfinite(share), share, jnp.inf)
@@ -214,14 +215,14 @@ def _squares_of_blocks(x_NTH: jnp.ndarray) -> jnp.ndarray:
 
 
 TOLERANCE = {"float32": 2e-2, "bfloat16": 4e-2}
-"""Largest difference from plain attention, as a share of the size of what is compared. On a TPU kernels round float32
-operands to bfloat16, so float32 has the accuracy of bfloat16 operands."""
+"""Largest accepted difference from plain attention, as a share of the compared values. TPU kernels round float32
+operands to bfloat16, so float32 is only as accurate as bfloat16."""
 
 
 def choose_attention(config: RunConfig, mesh: Mesh) -> tuple[str, str]:
     """Return the attention implementation of a run, plain or fused, and the choice in words.
 
-    Raises InputError where the settings ask for the fused kernel and there is none.
+    Raises InputError if the settings ask for the fused kernel and there is none.
     """
     if config.model.attention == "plain":
         return "plain", "plain"
@@ -235,7 +236,7 @@ def choose_attention(config: RunConfig, mesh: Mesh) -> tuple[str, str]:
 
 
 def _call_shapes(config: RunConfig) -> AttentionInputs:
-    """Return the run's attention call as far as `why_not_fused` reads it."""
+    """Return the part of the run's attention call that `why_not_fused` reads."""
     model, rows = config.model, config.data.seq_len
     keys = rows + model.mem_len
     is_dense = isinstance(config.data, DataConfig) and config.data.emit == "dense"
@@ -245,11 +246,10 @@ def _call_shapes(config: RunConfig) -> AttentionInputs:
 
 
 def check_attention(config: RunConfig, process: Process, sample: Callable[[], Inputs]) -> str:
-    """Return the attention implementation that this run uses, and print it: the fused kernel only where it computes
-    what plain attention does on the devices of every process (`difference`).
+    """Return the attention implementation for this run, and print it. The fused kernel is used only if it agrees with
+    plain attention on the devices of all processes (`difference`).
 
-    sample: returns two examples as the run has them. Raises InputError as `choose_attention` does, and where the mesh
-    does not fit.
+    sample: returns two examples of the run. Raises InputError like `choose_attention`, and if the mesh does not fit.
     """
     mesh = sharding.make_mesh(config)
     attention, words = choose_attention(config, mesh)

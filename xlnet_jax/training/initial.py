@@ -22,8 +22,8 @@ R = TypeVar("R", bound=RunConfig)
 
 
 def describe_origin(init: str | None, drawn: Sequence[str]) -> str:
-    """Return where the first weights of a run come from, for the user. drawn: names of the parameters that the
-    checkpoint `init` lacks."""
+    """Return where the first weights of a run come from, for the user. drawn: names of the parameters that are not in
+    the checkpoint `init`."""
     path = Path(str(init))  # a model of the Hub stays as it is
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f"weights of {shown}" + (f"; drawn afresh: {', '.join(drawn)}" if drawn else "")
@@ -32,11 +32,11 @@ def describe_origin(init: str | None, drawn: Sequence[str]) -> str:
 def begin_from(init: str, config: R, there: R | None, usual: R) -> tuple[R, Pretrained | None]:
     """Return the settings with the network of the checkpoint `init`, and the checkpoint.
 
-    init: a path, or the name of a model on the Hugging Face Hub, which the settings hold with its commit.
+    init: a path, or the name of a model on the Hugging Face Hub; the returned settings have its commit too.
     there: settings of the run that resumes in the workdir. If it started from the same `init`, its weights are in its
-    own checkpoints: the source is not read again and may be gone, and None is returned in its place.
-    usual: the settings where nobody gave any.
-    Raises InputError where a setting of the network was given with another value than the weights have.
+    own checkpoints: the source is not read again, may be gone, and None is returned in its place.
+    usual: the default settings.
+    Raises InputError if a setting of the network was given with another value than the weights have.
     """
     demand_weights_on_disk(init, "`init` ")
     origin = _origin(init, config.workdir, there)
@@ -52,12 +52,12 @@ def begin_from(init: str, config: R, there: R | None, usual: R) -> tuple[R, Pret
 
 
 def _origin(init: str, workdir: str | None, there: RunConfig | None) -> str:
-    """Return what identifies the weights: an absolute path, so that another spelling of it is not another run; of a
-    model on the Hugging Face Hub OWNER/NAME@COMMIT, with the commit of the run that resumes where `init` names none; of
-    a model that comes with the package its name.
+    """Return what identifies the weights: an absolute path, so that another spelling is not another run;
+    OWNER/NAME@COMMIT for a model on the Hugging Face Hub, with the commit of the run that resumes if `init` has none;
+    or the name of a model in the package.
 
-    there: settings of the run that resumes in `workdir`. If the folder that holds it and the weights was moved, return
-    their earlier path."""
+    there: settings of the run that resumes in `workdir`. If the folder with run and weights was moved, return their
+    earlier path."""
     path = Path(init).expanduser().absolute()
     before = there.init if there else None
     if str(path) != before and hub.is_bundled(init):
@@ -68,24 +68,24 @@ def _origin(init: str, workdir: str | None, there: RunConfig | None) -> str:
 
 
 def _moved_with_its_run(path: Path, workdir: str | None, before: str, workdir_before: str | None) -> bool:
-    """Return True where weights lie beside the workdir, as they did when the run began, and are gone from there."""
+    """Return True if the weights are next to the workdir, as when the run began, and no longer at their old path."""
     if not (workdir and workdir_before) or in_bucket(workdir) or Path(before).exists():
         return False
     beside = Path(workdir).expanduser().absolute().parent == path.parent and Path(before).name == path.name
-    # The workdir may have been relative to a folder that is not known: compare the name of the folder around both.
+    # The workdir may have been relative to an unknown folder: compare only the name of the folder around both.
     return beside and Path(workdir_before).parent.name in ("", Path(before).parent.name)
 
 
 def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
     """Return the tokenizer that belongs to the weights.
 
-    Raises InputError where there is none, or where the setting `tokenizer` names another.
+    Raises InputError if there is none, or if the setting `tokenizer` names another.
     """
     if config.tokenizer is None:
         if start.tokenizer is None:
             raise InputError(
-                f"`init` {config.init} came without a tokenizer: give `tokenizer` the spiece.model that its weights "
-                "were trained with"
+                f"`init` {config.init} has no tokenizer: give `tokenizer` the spiece.model with which its weights were "
+                "trained"
             )
         return start.tokenizer
     given = Tokenizer.load(config.tokenizer)
@@ -102,10 +102,10 @@ def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
 
 
 def params_of(start: Pretrained, config: Config) -> tuple[dict[str, Any], list[str]]:
-    """Return the checkpoint's parameters that the objective uses, and the paths of those that it lacks.
+    """Return the parameters of the checkpoint that the objective uses, and the paths of those that are missing.
 
-    A finetuned checkpoint lacks the output bias, one of another objective the mask embedding; the head of a task is
-    left out. Raises InputError where a parameter has another shape.
+    A finetuned checkpoint has no output bias, and one of another objective may have no mask embedding; the head of a
+    task is left out. Raises InputError if a parameter has another shape.
     """
     wanted = flatten(unboxed(jax.eval_shape(objective_of(config).init, jax.random.key(0))))
     given = flatten(start.params)

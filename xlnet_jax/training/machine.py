@@ -1,4 +1,4 @@
-"""Find out about this machine: its place among the hosts of a run, whether it has a TPU; set up its memory pages."""
+"""Detect the place of this machine among the hosts of a run, and whether it has a TPU; set up its memory pages."""
 
 import errno
 import os
@@ -19,10 +19,10 @@ _LONGEST_METADATA = 1 << 20
 
 
 def place_of(config: RunConfig) -> DistributedConfig | None:
-    """Return the place of this process among those of its run; None where it is the only one. Ask for no device.
+    """Return the place of this process among those of its run; None if it is the only one. This uses no device.
 
-    The settings decide, then the environment (JAX_…), then the platform where `tpu` is set, then Slurm. Raises
-    InputError where they say too little, or contradict each other.
+    The settings come first, then the environment (JAX_…), then the platform if `tpu` is set, then Slurm. Raises
+    InputError if they are incomplete or contradict each other.
     """
     given = config.distributed
     try:
@@ -43,9 +43,9 @@ def place_of(config: RunConfig) -> DistributedConfig | None:
 
 
 def initialize_jax(place: DistributedConfig) -> None:
-    """Connect this process to the others. jax ends it (SIGABRT) where one does not come in time, or is lost later.
+    """Connect this process to the others. jax ends it (SIGABRT) if one does not come in time or is lost later.
 
-    Raises InputError where process 0 cannot listen, or something has asked for a device before.
+    Raises InputError if process 0 cannot listen, or if a device was used before.
     """
     import jax
 
@@ -72,10 +72,10 @@ def initialize_jax(place: DistributedConfig) -> None:
 
 
 def bind_address(coordinator_address: str) -> str | None:
-    """Return HOST:PORT on which process 0 listens: the coordinator's address where it is one of this host. None where
-    it is not, or where JAX_COORDINATOR_BIND_ADDRESS is set, which jax reads: then jax decides.
+    """Return HOST:PORT on which process 0 listens: the coordinator's address, if it is an address of this host. None if
+    it is not, or if JAX_COORDINATOR_BIND_ADDRESS is set: then jax decides.
 
-    Raises InputError where another program has the port: gRPC would share it.
+    Raises InputError if another program uses the port, which gRPC would share.
     """
     if os.environ.get("JAX_COORDINATOR_BIND_ADDRESS"):
         return None
@@ -89,10 +89,10 @@ def bind_address(coordinator_address: str) -> str | None:
                 f"`distributed.coordinator_address` {coordinator_address}: process 0 cannot listen there "
                 f"({error.strerror}): give a port that is free on its host"
             ) from None
-        return None  # of another host: a router translates it
+        return None  # an address of another host, which a router translates
     except UnicodeError:  # no name of a host
         return None
-    # Debian keeps a host's own name as 127.0.1.1, where no other host reaches it.
+    # Debian resolves a host's own name to 127.0.1.1, which no other host can reach.
     is_reachable = not ip.startswith("127.") or host == "localhost" or host.startswith("127.")
     return coordinator_address if is_reachable else None
 
@@ -112,7 +112,7 @@ def _detect(given: DistributedConfig, method: str | None) -> DistributedConfig:
 
 
 def demand_tpu() -> None:
-    """Raise InputError where there is no TPU."""
+    """Raise InputError if there is no TPU."""
     import jax
 
     try:
@@ -127,13 +127,13 @@ def demand_tpu() -> None:
 
 
 def worker_count() -> int:
-    """Return the number of hosts of all slices, as the platform names them: TPU_WORKER_HOSTNAMES on GKE, the metadata
-    server on a TPU VM. Colab names one, or none."""
+    """Return the number of hosts of all slices, from TPU_WORKER_HOSTNAMES on GKE, or the metadata server on a TPU VM.
+    Colab lists one or none."""
     return max(len(_worker_names()), 1) * _slice_count()
 
 
 def _slice_count() -> int:
-    """Return the number of slices: GKE puts it in the environment, a TPU VM in its metadata, as
+    """Return the number of slices, from the environment on GKE, or from the metadata of a TPU VM, as
     `MEGASCALE_NUM_SLICES: '2'`."""
     name = "MEGASCALE_NUM_SLICES"
     if name in os.environ:
@@ -149,7 +149,7 @@ def _worker_names() -> list[str]:
 
 
 def metadata(name: str) -> str:
-    """Return this value of the Google Cloud metadata server; an empty string where there is none."""
+    """Return this value of the Google Cloud metadata server; "" if there is none."""
     server = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     url = f"http://{server}/computeMetadata/v1/{name}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
@@ -161,11 +161,10 @@ def metadata(name: str) -> str:
 
 
 def start_with_huge_pages() -> None:
-    """Restart this process with huge pages in glibc's allocator, which reads that setting only at its start.
+    """Restart this process with huge pages in glibc's allocator, which reads that setting only when a process starts.
 
-    On a CPU, XLA allocates and frees its scratch memory at every step, and the kernel clears every page again: 2 MB
-    pages are cleared much faster (benchmarks/huge_pages.py). Do nothing on other systems, or where GLIBC_TUNABLES is
-    set.
+    On a CPU, XLA allocates and frees its scratch memory at every step, and the kernel clears every page again. 2 MB
+    pages are cleared much faster (benchmarks/huge_pages.py). Do nothing on other systems, or if GLIBC_TUNABLES is set.
     """
     if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"

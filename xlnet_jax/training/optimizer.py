@@ -27,8 +27,8 @@ def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """Return the optimizer: clip by the global norm, then Adam with decoupled weight decay of the parameters that
-    `decayed` names."""
+    """Return the optimizer: clip by the global norm, then Adam with decoupled weight decay of the parameters in
+    `decayed`."""
     clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     by_depth = [scale_layers(config.layer_decay, config.profile)] if config.layer_decay < 1 else []
     if config.profile == "paper2019":
@@ -83,8 +83,8 @@ def _stored(adam: optax.GradientTransformation, config: OptimizerConfig) -> opta
 def stored_as_bfloat16(adam: optax.GradientTransformation) -> optax.GradientTransformation:
     """Store Adam's moments as bfloat16 between steps, and compute with float32.
 
-    Moments are rounded at random (`rounded_at_random`): a second moment changes by a thousandth a step, and rounding
-    to the nearest of bfloat16's 8 bits would undo that every time.
+    Moments are rounded at random (`rounded_at_random`): a second moment changes by a thousandth per step, and rounding
+    to the nearest value with bfloat16's 8 bits would undo that change every time.
     """
 
     def init(params: Any) -> Any:
@@ -104,7 +104,7 @@ def stored_as_bfloat16(adam: optax.GradientTransformation) -> optax.GradientTran
 
 
 def rounded_at_random(x: jax.Array, key: jax.Array) -> jax.Array:
-    """Round float32 to one of its two bfloat16 neighbours at random, so that the expectation is x."""
+    """Round float32 to one of its two bfloat16 neighbors at random, so that the expected value is x."""
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + jax.random.bits(key, x.shape, jnp.uint16)
     rounded = jax.lax.bitcast_convert_type(bits & jnp.uint32(0xFFFF0000), jnp.float32)
     return jnp.where(jnp.isfinite(x), rounded, x).astype(jnp.bfloat16)
@@ -135,10 +135,10 @@ def scale_layers(decay: float, profile: str = "default") -> optax.GradientTransf
 
 
 def scale_matrices(share: float) -> optax.GradientTransformation:
-    """Scale the updates of the matrices in layers; not those of embeddings, biases and normalisation.
+    """Scale the updates of the matrices in layers, but not of embeddings, biases and normalization.
 
-    Adam's updates are as large as the learning rate, whatever the gradient: the change that they make to a product of a
-    matrix grows with its width, and a share that falls as the width grows keeps it (muP: Yang et al. 2022, "Tensor
+    The size of Adam's updates is the learning rate, whatever the gradient, so their effect on a matrix product grows
+    with the width. A share that shrinks as the width grows keeps the effect the same (muP: Yang et al. 2022, "Tensor
     Programs V", table 3, for Adam and hidden weights). Weight decay is not scaled (its appendix B.3).
     """
 
@@ -154,7 +154,7 @@ _VECTORS = ("scale", "bias", "biases", "output_bias", "query")
 
 
 def decayed(params: Any, profile: str = "default") -> Any:
-    """Return True for each parameter under weight decay: all but biases and normalisation; in the 2019 code also the
+    """Return True for each parameter with weight decay: all except biases and normalization; in the 2019 code also the
     r_w, r_r and r_s biases."""
     left_alone = set(_VECTORS) - ({"biases"} if profile == "paper2019" else set())
 

@@ -34,20 +34,20 @@ LOGICAL_TO_MESH: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
 def make_mesh(config: RunConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Arrange devices (None = all) as [data, fsdp, context, tensor]; each TPU slice is a contiguous part of data.
 
-    Raises InputError where the mesh does not divide the devices, the network, the batch or the window: it names sizes
-    that do.
+    Raises InputError, with sizes that work, if the mesh does not divide the devices, the network, the batch or the
+    window.
     """
     devices = jax.devices() if devices is None else devices
     mesh = config.mesh
     shape = _shape(mesh, len(devices))
     _demand_divisible(config, shape)
-    # To jax every host of GPUs or CPUs is a slice. In the order of jax.devices(), neighbours share a host.
+    # For jax every host of GPUs or CPUs is a slice. In the order of jax.devices(), neighbors share a host.
     slices = {getattr(d, "slice_index", 0) for d in devices if d.platform == "tpu"}
     in_slice = (shape[0] // mesh.dcn_data, *shape[1:])
     if not slices:
         arranged = np.asarray(devices).reshape(shape)
     elif len(slices) != mesh.dcn_data:
-        raise InputError(f"mesh.dcn-data {mesh.dcn_data}: {len(slices)} slices are here, give their number")
+        raise InputError(f"mesh.dcn-data {mesh.dcn_data}: there are {len(slices)} slices: give that number")
     elif len(slices) > 1:
         arranged = mesh_utils.create_hybrid_device_mesh(
             in_slice, (mesh.dcn_data, 1, 1, 1), devices, allow_split_physical_axes=True
@@ -119,15 +119,15 @@ def batch_shards(mesh: Mesh) -> int:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of arrays that every device holds whole."""
+    """Return the sharding of arrays that are replicated on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def of_boxed(abstract: Any, mesh: Mesh) -> Any:
     """Return the shardings of a tree whose parameters are boxed with logical axis names; the result has no boxes.
 
-    An axis that the mesh does not divide is not sharded: a vocabulary may have any size. A width that fsdp and context
-    together do not divide is divided by fsdp alone.
+    An axis that the mesh does not divide is not sharded, as a vocabulary may have any size. A width that fsdp and
+    context together do not divide is divided only by fsdp.
     """
     shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(abstract), mesh, LOGICAL_TO_MESH)
     return jax.tree.map(_divided, unboxed(abstract), shardings)
@@ -139,7 +139,7 @@ def _divided(array: jax.ShapeDtypeStruct, sharding: NamedSharding) -> NamedShard
 
 
 def _dividing(size: int, axes: str | tuple[str, ...] | None, mesh: Mesh | AbstractMesh) -> str | tuple[str, ...] | None:
-    """Return those of some mesh axes that have several devices, as far as their product divides the size."""
+    """Return the mesh axes among these that have several devices, as long as their product divides the size."""
     dividing: tuple[str, ...] = ()
     for axis in axes if isinstance(axes, tuple) else (axes,) if axes else ():
         if mesh.shape[axis] > 1 and size % math.prod(mesh.shape[name] for name in (*dividing, axis)) == 0:
@@ -153,19 +153,19 @@ def unboxed(tree: Any) -> Any:
 
 
 def shardings_of(tree: Any) -> Any:
-    """Return the shardings of a tree of arrays, or of shapes that have shardings."""
+    """Return the shardings of a tree of arrays, or of shapes with shardings."""
     return jax.tree.map(lambda array: array.sharding, tree)
 
 
 def bytes_on_device(abstract: Any) -> int:
-    """Return the bytes that one device holds of arrays, or of shapes with shardings."""
+    """Return the bytes of arrays, or of shapes with shardings, on one device."""
     return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in jax.tree.leaves(abstract))
 
 
 def from_host(tree: Any, shardings: Any) -> Any:
-    """Put arrays on the devices that every process holds whole in host memory.
+    """Put arrays on the devices. Every process has the whole arrays in host memory.
 
-    `jax.device_put` would send each array between the processes, to check that they are equal.
+    `jax.device_put` would send each array between the processes to check that they are equal.
     """
 
     def laid_out(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
@@ -175,9 +175,9 @@ def from_host(tree: Any, shardings: Any) -> Any:
 
 
 def process_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """Return the rows of the global batch that devices of this process hold: int64, ascending.
+    """Return the rows of the global batch on the devices of this process: int64, ascending.
 
-    They need not be contiguous: the devices of a TPU host are a square of the torus.
+    They need not be contiguous, as the devices of a TPU host are a square of the torus.
     """
     indices = over_batch(mesh).addressable_devices_indices_map((batch_size,)).values()
     rows = np.arange(batch_size)

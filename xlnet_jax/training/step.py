@@ -1,5 +1,5 @@
-"""The compiled part of a run: its state, created on the devices that hold it; its train step and its evaluation step;
-and its program, which is the train step with its mesh, the layout of its state and the shapes of its batches.
+"""The compiled part of a run: its state, created on the devices; its train step and evaluation step; and its program,
+which is the train step with its mesh, the layout of its state and the shapes of its batches.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from xlnet_jax.training.optimizer import learning_rate, make_optimizer
 
 @struct.dataclass
 class Guard:
-    """Statistics of the steps so far, by which a bad step is recognised."""
+    """Statistics of the steps so far, used to recognize a bad step."""
 
     norm_mean: jax.Array  # float32, running mean of the gradient norm over steps that were not skipped
     skipped: jax.Array  # int32, number of skipped steps
@@ -41,7 +41,7 @@ class Guard:
 
 @struct.dataclass
 class TrainState:
-    """Everything that the next step depends on, besides settings and batch; random numbers come from (seed, step)."""
+    """Everything besides settings and batch that the next step depends on. Random numbers come from (seed, step)."""
 
     step: jax.Array  # int32, steps done, skipped ones included
     params: Any  # float32, nested dicts
@@ -63,8 +63,8 @@ def _create(seed: int, objective: Objective, tx: optax.GradientTransformation) -
 
 
 def plan_state(objective: Objective, tx: optax.GradientTransformation, mesh: Mesh) -> TrainState:
-    """Return the shapes, types and shardings of a state (jax.ShapeDtypeStruct), before any of it exists: shapes by
-    `eval_shape`, shardings by the table of sharding.py. Checkpoints are restored to it."""
+    """Return the shapes, types and shardings of a state (jax.ShapeDtypeStruct) before it exists: shapes from
+    `eval_shape`, shardings from the table of sharding.py. Checkpoints are restored to this layout."""
     boxed = jax.eval_shape(lambda: _create(0, objective, tx))
     shardings = sharding.of_boxed(boxed, mesh).replace(mems_ZBMD=sharding.over_memory(mesh))
     return jax.tree.map(
@@ -78,7 +78,7 @@ def init_state(seed: int, objective: Objective, tx: optax.GradientTransformation
 
 
 def with_params(state: TrainState, params: Any) -> TrainState:
-    """Return the state with its parameters replaced by `params` (nested host arrays), as far as these have them."""
+    """Return the state with those of its parameters replaced that are in `params` (nested host arrays)."""
     drawn = flatten(state.params)
     given = {path: sharding.from_host(a, drawn[path].sharding) for path, a in flatten(params).items()}
     return dataclasses.replace(state, params=nest(drawn | given))
@@ -100,9 +100,9 @@ def make_train_step(
 ) -> TrainStep:
     """Return the train step: state, batch -> state, metrics. The state passed in is donated: do not read it again.
 
-    The loss is the mean over all targets of the global batch; the gradient is clipped after its sum over devices. A
-    step whose loss or gradient is not finite, or whose gradient norm is a spike, is skipped: parameters and optimizer
-    state stay as they were, and the memory is emptied.
+    The loss is the mean over all targets of the global batch; the gradient is clipped after summing it over devices. A
+    step is skipped if its loss or gradient is not finite, or if its gradient norm is a spike: then parameters and
+    optimizer state do not change, and the memory is emptied.
     """
     rate = learning_rate(config.optimizer, config.steps)
     has_dropout = config.model.dropout > 0 or config.model.attention_dropout > 0
@@ -204,7 +204,7 @@ def _sum_micro_batches(
     count: int,
     mesh: Mesh,
 ) -> tuple[Any, jax.Array]:
-    """Return the sum over `count` micro-batches of what run_rows(rows, memory) gives for each, and the next memory.
+    """Return the sum of run_rows(rows, memory) over `count` micro-batches, and the next memory.
 
     rows_B: arrays whose first axis is the batch.
     """
@@ -245,9 +245,9 @@ def _with_part(split: jax.Array, part: jax.Array, i: jax.Array, axis: int) -> ja
 
 
 def make_eval_step(objective: Objective, plan: TrainState, mesh: Mesh, count: int = 1) -> EvalStep:
-    """Return the evaluation step: params, batch, memory -> sums over the batch and the next memory; no dropout.
+    """Return the evaluation step, without dropout: params, batch, memory -> sums over the batch and the next memory.
 
-    count: micro-batches that it computes one after the other.
+    count: number of micro-batches, computed one after the other.
     """
 
     def eval_step(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array) -> Scored:
@@ -275,7 +275,7 @@ AbstractBatch = dict[str, jax.ShapeDtypeStruct]
 
 @dataclass(frozen=True)
 class Program(Generic[O]):
-    """Objective, optimizer, mesh, layout of the state, and train step, before anything is computed."""
+    """The objective, optimizer, mesh, layout of the state and train step of a run; nothing is computed yet."""
 
     config: RunConfig
     objective: O
@@ -287,9 +287,9 @@ class Program(Generic[O]):
 
     @classmethod
     def of(cls, config: RunConfig, objective: O, devices: Sequence[jax.Device] | None = None) -> "Program[O]":
-        """Return the program of these settings on `devices` (None = all that jax sees; they need not be here).
+        """Return the program of these settings on `devices` (None = all that jax sees; they need not exist here).
 
-        Raises InputError where the mesh does not divide the devices, the network or the batch.
+        Raises InputError if the mesh does not divide the devices, the network or the batch.
         """
         mesh = sharding.make_mesh(config, devices)
         tx = make_optimizer(config.optimizer, config.steps)
@@ -307,7 +307,7 @@ class Program(Generic[O]):
         return sharding.batch_to_mesh(self.mesh, self.config.data.batch_size)
 
     def init_state(self, params: dict[str, Any]) -> TrainState:
-        """Return the state before the first step: `params` (nested host arrays), and what they lack drawn at random."""
+        """Return the state before the first step, with `params` (nested host arrays); others are drawn at random."""
         state = init_state(self.config.seed, self.objective, self.tx, self.plan)
         return with_params(state, params) if params else state
 

@@ -62,7 +62,7 @@ def test_what_contradicts_the_weights_is_refused(straight, text, tmp_path, refer
     with pytest.raises(InputError, match=r"spiece\.model does not belong to the weights"):
         run_from(straight, text, tmp_path / "b", "--tokenizer", str(other))
     xlnet_jax.save(random_model(), tmp_path / "bare", "hf")
-    with pytest.raises(InputError, match="came without a tokenizer: give --tokenizer"):
+    with pytest.raises(InputError, match="has no tokenizer: give --tokenizer"):
         run_from(tmp_path / "bare", text, tmp_path / "c")
     with pytest.raises(InputError, match=r"has 800 pieces, the weights of --init .* 40"):
         run_from(tmp_path / "bare", text, tmp_path / "d", "--tokenizer", str(other))

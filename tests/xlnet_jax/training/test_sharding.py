@@ -68,7 +68,7 @@ def of_two_slices(platform):
 
 
 def test_slices_that_the_mesh_does_not_name_are_refused():
-    with pytest.raises(InputError, match=r"mesh\.dcn-data 1: 2 slices are here, give their number"):
+    with pytest.raises(InputError, match=r"mesh\.dcn-data 1: there are 2 slices: give that number"):
         sharding.make_mesh(CONFIG, of_two_slices("tpu"))
 
 
