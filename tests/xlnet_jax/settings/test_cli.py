@@ -92,6 +92,16 @@ def test_every_hint_from_transformers_names_a_setting_that_a_command_has():
         assert not value or parser._can_be(value, known[name])
 
 
+def test_every_training_argument_on_the_page_about_transformers_has_a_hint():
+    page = (Path(__file__).parents[3] / "docs" / "from_transformers.md").read_text()
+    table = page[page.index("TrainingArguments") :].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    names = [name.replace("_", "-") for row in rows for name in re.findall(r"`([a-z0-9_]+)`", row)]
+    known = {setting.name for kind in (PRESETS["demo"](), DEFAULTS["classification"]()) for setting in flatten(kind)}
+    assert len(names) > 20
+    assert [n for n in names if n not in known and not transformers_names.hint_from_transformers(n, known)] == []
+
+
 def test_the_hint_fits_the_command():
     assert transformers_names.hint_from_transformers("num-train-epochs", ["steps", "epochs"]) == "is --epochs here"
     assert "counts steps" in transformers_names.hint_from_transformers("num-train-epochs", ["steps"])
