@@ -1,4 +1,4 @@
-"""XLNet pretraining in JAX: permutation language modelling, two-stream attention, Transformer-XL memory.
+"""XLNet pretraining in JAX: permutation language modeling, two-stream attention, Transformer-XL memory.
 
 Public names are resolved when they are used: importing this package loads neither jax nor TensorFlow. Several are also
 names of commands: `xlnet_jax.evaluate` is the function, and `python -m xlnet_jax.evaluate` runs the module.

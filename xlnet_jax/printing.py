@@ -23,7 +23,7 @@ _OBEYED = re.compile(
 )
 """Control characters except tab and newline, marks of direction and of lines, and lone surrogates. Not joiners, which
 some languages need."""
-_COLOUR = re.compile(r"(\x1b\[[\d;]*m)")
+_COLOR = re.compile(r"(\x1b\[[\d;]*m)")
 _SCHEME = re.compile(r"(?i)([a-z0-9+.-]{1,16}://)")
 _URLS = re.compile(_SCHEME.pattern + r"\S+")
 _END = "\"'<>:;,.)]}"
@@ -72,9 +72,9 @@ def _public(found: re.Match[str]) -> str:
 class Printable:
     """Output stream that escapes control characters, and characters that its encoding does not have."""
 
-    def __init__(self, raw: TextIO, colours: bool = False) -> None:
-        """colours: do not escape the codes of colors. Use it only for text that does not come from others."""
-        self._raw, self._colours = raw, colours
+    def __init__(self, raw: TextIO, colors: bool = False) -> None:
+        """colors: do not escape the codes of colors. Use it only for text that does not come from others."""
+        self._raw, self._colors = raw, colors
 
     @property
     def rich_proxied_file(self) -> TextIO:
@@ -82,7 +82,7 @@ class Printable:
         return self._raw
 
     def write(self, text: str) -> int:
-        parts = _COLOUR.split(text) if self._colours else [text]
+        parts = _COLOR.split(text) if self._colors else [text]
         self._raw.write("".join(part if i % 2 else printable(part) for i, part in enumerate(parts)))
         return len(text)
 
@@ -129,10 +129,10 @@ def print_safely() -> None:
 
 
 @contextlib.contextmanager
-def printing_colours() -> Iterator[None]:
+def printing_colors() -> Iterator[None]:
     """Let the color codes of a terminal through to the standard output while the body prints."""
     raw = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
-    with contextlib.redirect_stdout(Printable(raw, colours=True)):
+    with contextlib.redirect_stdout(Printable(raw, colors=True)):
         yield
 
 

@@ -219,7 +219,7 @@ class Tokenizer:
         """Return the share of the letters in texts that are in unknown pieces, 0 to 1; of a long text, in its first
         KNOWN_SAMPLE characters. Raises InputError, which calls the text `name`, where it is above MOST_UNKNOWN.
 
-        Letters, because SentencePiece makes one piece of neighbouring unknown characters, and knows the punctuation of
+        Letters, because SentencePiece makes one piece of neighboring unknown characters, and knows the punctuation of
         most scripts.
         """
         lines, room = [], KNOWN_SAMPLE

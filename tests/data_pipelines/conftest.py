@@ -26,7 +26,7 @@ def prepared(texts, tokenizer, data, folder):
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory):
-    """Batches of permutation language modelling."""
+    """Batches of permutation language modeling."""
     folder = tmp_path_factory.mktemp("corpus")
     text = folder / "text.txt"
     with open(sources.embedded()[0]) as novels:

@@ -13,7 +13,7 @@ TEXT = np.arange(len(SPECIAL_PIECES), 600)
 
 @pytest.fixture(scope="module", params=["without memory", "with memory"])
 def masked(source, request):
-    """Batches of masked language modelling, 15 % of the pieces."""
+    """Batches of masked language modeling, 15 % of the pieces."""
     lengths = {"reuse_len": 0, "num_predict": 10} if request.param == "without memory" else {"num_predict": 9}
     data = dataclasses.replace(source.data, batch_size=48, targets="pieces", bidirectional=False, **lengths)
     mem_len = 0 if request.param == "without memory" else source.mem_len
@@ -73,7 +73,7 @@ def test_random_pieces_are_any_of_the_vocabulary_but_special_symbols(masked):
 @pytest.mark.parametrize("targets", ["pieces", "words", "spans"])
 @pytest.mark.parametrize("window", ["pairs", "sentences"])
 def test_only_text_is_a_target_and_only_targets_are_altered(masked, targets, window):
-    """Compare the unmasked windows with permutation language modelling's, from the same draws."""
+    """Compare the unmasked windows with permutation language modeling's, from the same draws."""
     source = with_data(masked, targets=targets, window=window)
     special = 0
     for step in range(12):

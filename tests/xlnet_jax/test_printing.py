@@ -44,7 +44,7 @@ def test_what_a_terminal_obeys_is_escaped_and_all_letters_are_printed():
     assert printable(plain) == plain
 
 
-def test_a_table_holds_colours_of_ours_and_no_escapes_of_strangers():
+def test_a_table_holds_colors_of_ours_and_no_escapes_of_strangers():
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=200, color_system="standard")
     table = Table(EVIL, title=EVIL)
@@ -65,9 +65,9 @@ def test_a_note_is_one_line_without_secrets(capsys):
     assert printed.count("\n") == 1
 
 
-def test_colours_of_help_pass_and_nothing_else():
+def test_colors_of_help_pass_and_nothing_else():
     out = io.StringIO()
-    Printable(out, colours=True).write("\x1b[1;31mbold\x1b[0m\x1b[2J")
+    Printable(out, colors=True).write("\x1b[1;31mbold\x1b[0m\x1b[2J")
     assert out.getvalue() == "\x1b[1;31mbold\x1b[0m\\u001b[2J"
 
 

@@ -57,7 +57,7 @@ def is_remote(path: str | Path) -> bool:
     return hub.is_remote(path) and not tf1.is_checkpoint(Path(path))
 
 
-def recognise(source: Path) -> Format:
+def recognize(source: Path) -> Format:
     """Return the format of a folder, or of the prefix of a TensorFlow 1 checkpoint. Raises InputError, which says what
     was looked for, if there is no checkpoint."""
     for name, form in _FORMATS.items():
@@ -85,7 +85,7 @@ def load(path: str | Path, *, partial: bool = False, activation: Activation | No
     contradict each other, or hold something unsupported.
     """
     source = locate(path)
-    loaded: Pretrained | Found = _FORMATS[recognise(source)].read(source)
+    loaded: Pretrained | Found = _FORMATS[recognize(source)].read(source)
     if isinstance(loaded, Found):
         loaded = assemble(loaded, str(source), partial)
     if activation:

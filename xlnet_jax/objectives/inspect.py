@@ -16,7 +16,7 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError, flags_for
 from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.registry import batch_source, validate
-from xlnet_jax.printing import Console, printing_colours, printing_until_unread
+from xlnet_jax.printing import Console, printing_colors, printing_until_unread
 from xlnet_jax.settings.config import Config, DataConfig
 from xlnet_jax.settings.fields import (
     Given,
@@ -129,7 +129,7 @@ def print_window(settings: InspectSettings) -> None:
         console.print(f"picture     {found.picture}")
         for part in describe(found.view):
             console.print(part)
-    with printing_until_unread(), printing_colours():
+    with printing_until_unread(), printing_colors():
         print("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 

@@ -12,7 +12,7 @@ from etils import epath
 from xlnet_jax.plots.style import DPI, lettering, shorten, write_png
 
 UNIT = 65535  # the page stores weights as integers in units of 1 / 65535; 0 = not seen
-CONTENT_COLOUR, QUERY_COLOUR, UNSEEN_COLOUR = "#08306b", "#a63603", "#dcd7c9"  # as in attention.html
+CONTENT_COLOR, QUERY_COLOR, UNSEEN_COLOR = "#08306b", "#a63603", "#dcd7c9"  # as in attention.html
 CELL_INCHES = 0.24
 SMALLEST_INCHES = 4.2  # of a matrix
 THUMBNAIL_INCHES = (0.5, 1.6)
@@ -91,13 +91,13 @@ def draw_attention_png(
 
 
 def _streams(found: AttentionWeights) -> list[tuple[str, list[int], np.ndarray, str]]:
-    """Return (title, position of each row, weights, colour) of each stream."""
+    """Return (title, position of each row, weights, color) of each stream."""
     (pieces,), (targets,) = found.pieces, found.targets
     positions = list(range(len(pieces)))
-    content = "content stream: a row sees its own piece", positions, found.content_ZBNLK[:, 0], CONTENT_COLOUR
+    content = "content stream: a row sees its own piece", positions, found.content_ZBNLK[:, 0], CONTENT_COLOR
     if found.query_ZBNPK is None:
         return [content]
-    return [content, ("query stream: a row predicts its piece", targets, found.query_ZBNPK[:, 0], QUERY_COLOUR)]
+    return [content, ("query stream: a row predicts its piece", targets, found.query_ZBNPK[:, 0], QUERY_COLOR)]
 
 
 def _draw_head(panel: Any, found: AttentionWeights, layer: int, head: int | None) -> None:
@@ -109,10 +109,10 @@ def _draw_head(panel: Any, found: AttentionWeights, layer: int, head: int | None
         labels[position] = f"{place + 1}·{labels[position]}"
     streams = _streams(found)
     several: Any = panel.subplots(1, len(streams), squeeze=False, sharex=True)[0]
-    for axes, (title, rows, weights, colour) in zip(several, streams, strict=True):
+    for axes, (title, rows, weights, color) in zip(several, streams, strict=True):
         shown_RK = weights[layer].mean(0) if head is None else weights[layer, head]
-        axes.imshow(np.ma.masked_equal(shown_RK, 0), **_scale(colour), aspect="equal", interpolation="nearest")
-        axes.set_title(title, loc="left", color=colour, fontsize=9)
+        axes.imshow(np.ma.masked_equal(shown_RK, 0), **_scale(color), aspect="equal", interpolation="nearest")
+        axes.set_title(title, loc="left", color=color, fontsize=9)
         axes.set_xticks(range(len(labels)), labels, rotation=90)
         axes.set_yticks(range(len(rows)), [labels[i] for i in rows])
         axes.tick_params(length=0)
@@ -120,9 +120,9 @@ def _draw_head(panel: Any, found: AttentionWeights, layer: int, head: int | None
         for ticks, positions in ((axes.get_xticklabels(), range(len(labels))), (axes.get_yticklabels(), rows)):
             for tick, position in zip(ticks, positions, strict=True):
                 if position in targets:
-                    tick.set(color=QUERY_COLOUR, fontweight="bold")
+                    tick.set(color=QUERY_COLOR, fontweight="bold")
         bar = axes.figure.colorbar(
-            ScalarMappable(**_scale(colour)), ax=axes, ticks=TICKS, shrink=0.6, anchor=(0, 1), panchor=False
+            ScalarMappable(**_scale(color)), ax=axes, ticks=TICKS, shrink=0.6, anchor=(0, 1), panchor=False
         )
         bar.ax.set_yticklabels([f"{tick:.0%}" for tick in TICKS])
         bar.set_label("attention weight", fontsize=8)
@@ -136,7 +136,7 @@ def _draw_all(panel: Any, found: AttentionWeights, layer: int, head: int | None)
     layers, _, heads, wide, _ = found.content_ZBNLK.shape
     below = "" if found.query_ZBNPK is None else ", the query stream below the content stream"
     panel.suptitle(f"all heads{below}", fontsize=10, fontweight="bold")
-    streams = [(weights, ScalarMappable(**_scale(colour))) for _, _, weights, colour in _streams(found)]
+    streams = [(weights, ScalarMappable(**_scale(color))) for _, _, weights, color in _streams(found)]
     high = sum(weights.shape[2] for weights, _ in streams) + len(streams) - 1
     gap = 1 + wide // 12
     mosaic = np.zeros((layers * (high + gap) - gap, heads * (wide + gap) - gap, 4))
@@ -145,8 +145,8 @@ def _draw_all(panel: Any, found: AttentionWeights, layer: int, head: int | None)
         for n in range(heads):
             y, x = z * (high + gap), n * (wide + gap)
             top = y
-            for weights, colours in streams:
-                picture = colours.to_rgba(np.ma.masked_equal(weights[z, n], 0))
+            for weights, colors in streams:
+                picture = colors.to_rgba(np.ma.masked_equal(weights[z, n], 0))
                 mosaic[top : top + len(picture), x : x + wide] = picture
                 top += len(picture) + 1
             color, width, order = ("#222222", 2, 3) if z == layer and head in (None, n) else ("#bbbbbb", 0.5, 1)
@@ -160,9 +160,9 @@ def _draw_all(panel: Any, found: AttentionWeights, layer: int, head: int | None)
     axes.spines[:].set_visible(False)
 
 
-def _scale(colour: str) -> dict[str, Any]:
+def _scale(color: str) -> dict[str, Any]:
     """Return the color scale of all matrices: from white to the color, by the square root of the weight."""
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
-    colours = LinearSegmentedColormap.from_list("", ["white", colour])
-    return {"norm": PowerNorm(0.5, 0, 1), "cmap": colours.with_extremes(bad=UNSEEN_COLOUR)}
+    colors = LinearSegmentedColormap.from_list("", ["white", color])
+    return {"norm": PowerNorm(0.5, 0, 1), "cmap": colors.with_extremes(bad=UNSEEN_COLOR)}

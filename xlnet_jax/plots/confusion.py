@@ -13,7 +13,7 @@ from xlnet_jax.plots.style import DPI, lettering, shorten, write_png
 MOST_LABELS = 16  # more do not fit into a matrix: the most frequent confusions are listed instead
 LISTED = 20  # confusions
 LONGEST = 24  # characters of a label
-COLOUR = "#08306b"
+COLOR = "#08306b"
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Confusion:
         letters = 0.085 * longest
         figure = Figure(figsize=(max(side + letters + 1.9, 4.6), side + letters + 1.4), dpi=DPI, layout="constrained")
         axes = figure.add_subplot()
-        colours = LinearSegmentedColormap.from_list("", ["white", COLOUR])
-        image = axes.imshow(shares, cmap=colours, vmin=0, vmax=1)
+        colors = LinearSegmentedColormap.from_list("", ["white", COLOR])
+        image = axes.imshow(shares, cmap=colors, vmin=0, vmax=1)
         for (i, j), share in np.ndenumerate(shares):
             text = f"{self.counts[i, j]:,}\n{share:.0%}" if self.counts[i, j] else "0"
             axes.text(j, i, text, ha="center", va="center", fontsize=8, color="white" if share > 0.5 else "#222222")
@@ -83,7 +83,7 @@ class Confusion:
         figure = Figure(figsize=(8, 1.6 + 0.3 * max(len(shown), 2)), dpi=DPI, layout="constrained")
         axes = figure.add_subplot()
         values = [int(self.counts[pair]) for pair in shown]
-        bars = axes.barh(range(len(shown)), values, color=COLOUR)
+        bars = axes.barh(range(len(shown)), values, color=COLOR)
         axes.bar_label(
             bars, [f" {n:,}, {shares[pair]:.0%} of the true label" for n, pair in zip(values, shown, strict=True)]
         )
@@ -115,7 +115,7 @@ class Scatter:
             figure = Figure(figsize=(5.4, 5), dpi=DPI, layout="constrained")
             axes = figure.add_subplot()
             alpha = float(np.clip(200 / max(len(self.true), 1), 0.15, 0.7))
-            axes.scatter(self.true[finite], self.predicted[finite], s=14, color=COLOUR, alpha=alpha, linewidths=0)
+            axes.scatter(self.true[finite], self.predicted[finite], s=14, color=COLOR, alpha=alpha, linewidths=0)
             if finite.any():
                 ends = [float(end) for end in (self.true[finite].min(), self.true[finite].max())]
                 axes.plot(ends, ends, ls="--", color="gray", label="predicted = true")

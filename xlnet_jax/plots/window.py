@@ -37,7 +37,7 @@ class Cell(IntEnum):
 
 
 # Okabe and Ito's colors: color-blind readers can distinguish them, and so can readers of gray prints.
-COLOURS = {
+COLORS = {
     Cell.HIDDEN: ("#f2f2f2", "may not see"),
     Cell.SEEN: ("#8ecae6", "may see"),
     Cell.SEEN_TARGET: ("#e69f00", "may see: a target"),
@@ -45,7 +45,7 @@ COLOURS = {
     Cell.UNUSED: ("#bdbdbd", "memory that is still empty"),
     Cell.MAPPED: ("#000000", "target mapping: 1"),
 }
-TARGET_COLOUR, TEXT_COLOUR = "#a84300", "#222222"
+TARGET_COLOR, TEXT_COLOR = "#a84300", "#222222"
 
 HOW_TO_READ = (
     "How to read it: each line is one row of the network, and its colored cells are what the row may see: tokens of "
@@ -135,7 +135,7 @@ def _matrices(window: "WindowView", axis: Axis) -> list[np.ndarray]:
 def _draw_panels(panel: Any, window: "WindowView", axis: Axis, letter_height: float) -> list[Any]:
     from matplotlib.colors import ListedColormap
 
-    colours = ListedColormap([COLOURS[cell][0] for cell in Cell])
+    colors = ListedColormap([COLORS[cell][0] for cell in Cell])
     matrices = _matrices(window, axis)
     heights = [max(len(m), letter_height) for m in matrices]
     plots = list(panel.subplots(len(matrices), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0])
@@ -143,19 +143,19 @@ def _draw_panels(panel: Any, window: "WindowView", axis: Axis, letter_height: fl
     shapes = ("one row per token", "one row per target", "one row per target")
     for axes, matrix, name, shape in zip(plots, matrices, names, shapes, strict=False):
         if len(matrix):
-            axes.imshow(matrix, cmap=colours, vmin=0, vmax=len(Cell) - 1, aspect="auto", interpolation="nearest")
+            axes.imshow(matrix, cmap=colors, vmin=0, vmax=len(Cell) - 1, aspect="auto", interpolation="nearest")
         else:
             axes.text(0.5, 0.5, "no targets here", ha="center", va="center", transform=axes.transAxes)
         axes.set_title(name, loc="left", fontsize=10, fontweight="bold")
         if len(matrix) > LETTERING:
-            axes.set_ylabel(shape, color=TEXT_COLOUR)
+            axes.set_ylabel(shape, color=TEXT_COLOR)
         axes.tick_params(length=0)
         if name == "target mapping" and axis.memory:
             axes.axvspan(-0.5, axis.memory - 0.5, color="white", zorder=2)
     if len(axis.targets) and len(plots) > 1:
         columns = [axis.column(position) for position in axis.targets.tolist()]
         size, width = (26, 1.2) if len(axis.rows) <= LEGIBLE else (5, 0.7)
-        plots[1].scatter(columns, range(len(columns)), marker="x", s=size, color=TARGET_COLOUR, linewidths=width)
+        plots[1].scatter(columns, range(len(columns)), marker="x", s=size, color=TARGET_COLOR, linewidths=width)
     _separate_parts(plots, window, axis)
     return plots
 
@@ -165,11 +165,11 @@ def _separate_parts(plots: Sequence[Any], window: "WindowView", axis: Axis) -> N
     starts = [part.begin for part in window.parts if axis.rows[0] < part.begin <= axis.rows[-1]]
     for axes in plots:
         for begin in starts:
-            axes.axvline(axis.column(begin) - 0.5, color=TEXT_COLOUR, lw=0.8)
+            axes.axvline(axis.column(begin) - 0.5, color=TEXT_COLOR, lw=0.8)
             row = axis.row(begin) if axes is plots[0] else np.searchsorted(axis.targets, begin)
-            axes.axhline(row - 0.5, color=TEXT_COLOUR, lw=0.8)
+            axes.axhline(row - 0.5, color=TEXT_COLOR, lw=0.8)
         if axis.memory:
-            axes.axvline(axis.memory - 0.5, color=TEXT_COLOUR, lw=1.6)
+            axes.axvline(axis.memory - 0.5, color=TEXT_COLOR, lw=1.6)
 
 
 def _shown_parts(window: "WindowView", axis: Axis) -> list[tuple[str, float, int]]:
@@ -190,7 +190,7 @@ def _draw_whole(panel: Any, window: "WindowView", stretch: range) -> None:
     names = [(name, middle + axis.memory) for name, middle, _ in _shown_parts(window, axis)]
     for name, x in [("memory", (axis.memory - 1) / 2), *names] if axis.memory else names:
         above = -0.5 - len(axis.rows) / 100
-        plots[0].text(x, above, name, ha="center", va="bottom", fontweight="bold", color=TEXT_COLOUR)
+        plots[0].text(x, above, name, ha="center", va="bottom", fontweight="bold", color=TEXT_COLOR)
     plots[0].set_title("content stream", loc="left", fontsize=10, fontweight="bold", pad=18)
     step = 2 ** max(0, (window.mem_len + len(window.pieces)).bit_length() - 5)
     tokens = np.arange(0, len(window.pieces), step)
@@ -200,7 +200,7 @@ def _draw_whole(panel: Any, window: "WindowView", stretch: range) -> None:
     for axes in plots[1:]:
         axes.set_yticks([])
     corner, size = (axis.column(stretch.start) - 0.5, axis.row(stretch.start) - 0.5), len(stretch) / axis.step
-    plots[0].add_patch(Rectangle(corner, size, size, fill=False, ec=TARGET_COLOUR, lw=2, zorder=5))
+    plots[0].add_patch(Rectangle(corner, size, size, fill=False, ec=TARGET_COLOR, lw=2, zorder=5))
     shown = "The whole window" if axis.step == 1 else f"The whole window, one token of {axis.step}"
     panel.suptitle(f"{shown} (the frame is enlarged on the right)", fontsize=11)
 
@@ -240,7 +240,7 @@ def _draw_close(panel: Any, window: "WindowView", axis: Axis) -> None:
 def _mark_targets(labels: Sequence[Any], positions: Sequence[int], window: "WindowView") -> None:
     for label, position in zip(labels, positions, strict=True):
         if position in window.place and not window.predicts_next:
-            label.set(color=TARGET_COLOUR, fontweight="bold")
+            label.set(color=TARGET_COLOR, fontweight="bold")
 
 
 def _draw_legend(figure: Any, window: "WindowView") -> None:
@@ -250,8 +250,8 @@ def _draw_legend(figure: Any, window: "WindowView") -> None:
     left_out |= {Cell.SEEN_TARGET} if window.predicts_next else set()
     left_out |= set() if window.by_query_stream else {Cell.MAPPED}
     patches = [
-        Patch(facecolor=colour, edgecolor="#888888", label=text)
-        for cell, (colour, text) in COLOURS.items()
+        Patch(facecolor=color, edgecolor="#888888", label=text)
+        for cell, (color, text) in COLORS.items()
         if cell not in left_out
     ]
     width = int(figure.get_figwidth() * 15)

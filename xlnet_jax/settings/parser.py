@@ -19,7 +19,7 @@ import tyro
 from etils import epath
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.printing import printing_colours
+from xlnet_jax.printing import printing_colors
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.fields import (
     T,
@@ -178,7 +178,7 @@ def parse(
     description = f"{description}\n\n{HELP}"
     start: dict[str, Any] = {} if default is None else {"default": default}
     try:
-        with contextlib.redirect_stderr(mistakes), printing_colours():
+        with contextlib.redirect_stderr(mistakes), printing_colors():
             parsed, unknown = tyro.cli(
                 kind, prog=prog, description=description, args=words, return_unknown_args=True, **start
             )
@@ -205,7 +205,7 @@ def _show_help(settings: Any, prog: str, description: str, shows_all: bool) -> N
     shown = _shown_of(settings, shows)
     rest = "docs/settings.md also lists what presets set." if shows_all else f"{HELP_ALL} lists the others."
     description += f"\n\n{rest} {HELP}"
-    with printing_colours():
+    with printing_colors():
         tyro.cli(type(shown), prog=prog, description=description, args=["--help"], default=shown)
 
 

@@ -45,7 +45,7 @@ def convert(settings: ConvertSettings) -> list[str]:
     import jax.numpy as jnp
     import numpy as np
 
-    from xlnet_jax.checkpoints.formats import demand_new, load, locate, recognise, save
+    from xlnet_jax.checkpoints.formats import demand_new, load, locate, recognize, save
     from xlnet_jax.checkpoints.pretrained import Pretrained
     from xlnet_jax.storage import hub
     from xlnet_jax.tasks.exporting import export
@@ -64,7 +64,7 @@ def convert(settings: ConvertSettings) -> list[str]:
             raise InputError(f"`push` {settings.push}: a folder of Hugging Face is uploaded: give `to` hf")
         hub.demand_account(settings.push)
     source = locate(settings.source)
-    source_format = recognise(source)
+    source_format = recognize(source)
     if source_format == "native" and settings.to is None:
         raise InputError(f"{settings.source} is a native checkpoint already: give `to` hf or `to` tf1")
     partial, activation = settings.partial, settings.activation

@@ -25,7 +25,7 @@ TEXTS = [LONG, "The list of names is new", "new", "The names are old."]
 SAME = 1e-5
 
 
-def test_vectors_are_pooled_from_the_real_tokens_whatever_the_padding_and_the_neighbours(model):
+def test_vectors_are_pooled_from_the_real_tokens_whatever_the_padding_and_the_neighbors(model):
     """`embed_texts` pads on the right to powers of two, `hidden_states` on the left to the longest text."""
     ids_BL, mask_BL, segments_BL = model.encode(TEXTS)
     hidden_BLD = np.asarray(model.hidden_states(ids_BL, mask_BL, segments_BL))

@@ -96,7 +96,7 @@ def assert_uncorrelated(one, other, rate=RATE):
 
 
 @pytest.mark.parametrize("mask", [hidden_mask, attention_mask])
-def test_neighbours_diagonals_and_seeds_are_uncorrelated_and_no_two_rows_are_equal(mask):
+def test_neighbors_diagonals_and_seeds_are_uncorrelated_and_no_two_rows_are_equal(mask):
     """A hash of row + column would repeat along diagonals. Heads at distance 1 are the halves of a word, or of two."""
     found = mask()
     for distance, (axis, size) in itertools.product((1, 2, 3, 16), enumerate(found.shape)):

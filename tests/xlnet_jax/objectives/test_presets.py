@@ -83,7 +83,7 @@ def test_its_batches_are_made():
 
 @pytest.mark.parametrize("objective", ["plm", "mlm", "clm", "prefix"])
 def test_targets_stand_in_ascending_order(objective):
-    """So tiles of neighbouring query rows read neighbouring keys."""
+    """So tiles of neighboring query rows read neighboring keys."""
     config = with_objective(SMALLER, objective)
     validate(config)
     batch = batches_of(config).batch_at(0)

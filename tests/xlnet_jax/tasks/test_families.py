@@ -76,7 +76,7 @@ def family(request, english, tmp_path_factory):
     return Family(request.param, english, tmp_path_factory.mktemp("rows") / "rows.jsonl")
 
 
-def test_answers_and_loss_depend_on_no_padding_bucket_or_neighbour(family):
+def test_answers_and_loss_depend_on_no_padding_bucket_or_neighbor(family):
     # The last batch is partly padding, and may begin with a long item whose positions mean nothing in it.
     params, longest = random_params(family.network, family.head), int(family.features.lengths.max())
     (ours, loss), (theirs, other) = (
