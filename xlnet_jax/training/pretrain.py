@@ -34,15 +34,13 @@ from xlnet_jax.training.step import make_eval_step
 from xlnet_jax.training.workdir import Workdir
 
 TRAIN = ("python", "-m", "xlnet_jax.train")
-CONTINUES_TEXT = ("plm", "clm", "prefix")
-"""Objectives whose networks write text from left to right"""
 
 
 def propose_next(config: Config, folder: str) -> dict[str, str]:
     """Return two commands that make use of a finished run, by what they do. For a run in a bucket, the command that
     copies it comes first."""
     there, copy = name_on_disk(folder)
-    if config.objective in CONTINUES_TEXT:
+    if objective_named(config.objective).order:
         first = {"generate": ["python", "-m", "xlnet_jax.generate", there, "She opened the letter and"]}
     else:
         finetune = ["python", "-m", "xlnet_jax.finetune", "--task", "classification", "--init", there]
