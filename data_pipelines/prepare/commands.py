@@ -41,7 +41,7 @@ MADE_FROM = {
     "tokenizer": "its tokenizer differs",
     "block_len": "the length of its blocks differs",
 }
-REMEDY = "give more text, or lower `data.windows_per_block` or `data.seq_len` (prepare: `block_len`)"
+REMEDY = "give more text, lower `data.windows_per_block` or `data.seq_len` (prepare: `block_len`), or use `preset` demo"
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ class Checkpoints:
     def save(self, state: TrainState, step: int) -> None:
         """Start writing the checkpoint of `step`; return as soon as the state may change.
 
-        Raises OSError where the disk is full.
+        Raises OSError if the disk is full.
         """
         if step == self._manager.latest_step():
             return
@@ -166,10 +166,10 @@ class Checkpoints:
         self._drop_old_memory()
 
     def restore(self, plan: TrainState, say: Callable[[str], None]) -> TrainState | None:
-        """Return the newest state that can be read, laid out by `plan`; None where there is no checkpoint.
+        """Return the newest state that can be read, laid out by `plan`; None if there is no checkpoint.
 
         A checkpoint that cannot be read is moved to broken-checkpoints/ and reported, and the one before it is taken.
-        Raises InputError where no checkpoint can be read, or one belongs to another model or corpus; then nothing is
+        Raises InputError if no checkpoint can be read, or if one belongs to another model or corpus; then nothing is
         moved. Several processes step back only from a checkpoint whose checksums are wrong: a file that one process
         alone cannot read ends the run.
         """

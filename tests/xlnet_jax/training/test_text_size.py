@@ -36,6 +36,11 @@ def test_a_large_text_changes_nothing_and_a_small_one_of_another_preset_the_voca
     assert name == "demo" or chosen(THREE_HUNDRED, name).keys() == pieces
 
 
+@pytest.mark.parametrize(("characters", "rows"), [(800, 2), (1_500, 4), (3_000, 8), (64_000, 16)])
+def test_a_batch_has_fewer_rows_than_the_text_has_blocks(characters, rows):
+    assert suit(preset(), TextSize((characters,), (), 40)).data.batch_size == rows
+
+
 def test_what_was_given_stays():
     given = {"steps": 3, "model": {"vocab_size": 300}, "data": {"windows_per_block": 16, "batch_size": 16}}
     assert not chosen(THREE_HUNDRED, **given)
