@@ -103,10 +103,13 @@ class Text:
             )
         return given
 
-    def suit(self, config: Config, console: Console) -> Config:
+    def suit(self, config: Config, workdir: Workdir, console: Console) -> Config:
         """Return the settings, with those that follow from the size of the text, and print these."""
-        if self.prepared:
+        is_demo, is_open = config.preset == "demo", text_size.leaves_vocabulary_open(config)
+        if self.prepared or not (is_demo or is_open):
             return config
+        if not is_demo and (before := workdir.resumes(Config)):  # reading a large text again takes minutes
+            return with_values(config, {"model.vocab_size": before.model.vocab_size})
         size = text_size.TextSize.of(self.train, self.validation, text_size.enough_characters(config))
         suited = text_size.suit(config, size)
         if line := text_size.describe(suited, config, size):
@@ -242,7 +245,7 @@ def _prepare(config: Config, workdir: Workdir, console: Console) -> _Prepared:
     # ---- text and weights -------------------------------------------------------------------------------------------
     text = Text.of(config)
     given = config
-    config, start = _begin(text.suit(config, console), workdir)
+    config, start = _begin(text.suit(config, workdir, console), workdir)
     validate(config)
     # ---- tokenizer --------------------------------------------------------------------------------------------------
     known = text.demanded_tokenizer(config, tokenizer_of(start, config) if start else None)

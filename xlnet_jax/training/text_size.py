@@ -67,6 +67,12 @@ def enough_characters(config: Config) -> int:
     return max(math.ceil((config.model.vocab_size / PIECES_PER_ROOT) ** 2), 2 * config.data.batch_size * a_block)
 
 
+def leaves_vocabulary_open(config: Config) -> bool:
+    """Return True if neither a setting nor weights nor a tokenizer determine the size of the vocabulary."""
+    is_given = config.tokenizer or config.init or "model.vocab-size" in given_in(config, defaults_of(config))
+    return config.data.token_level == "piece" and not is_given
+
+
 def suit(config: Config, size: TextSize) -> Config:
     """Return the settings with those that nobody gave as the size of the text suggests.
 
@@ -74,7 +80,7 @@ def suit(config: Config, size: TextSize) -> Config:
     """
     usual = defaults_of(config)
     given = given_in(config, usual)
-    if config.data.token_level == "piece" and not (config.tokenizer or config.init or "model.vocab-size" in given):
+    if leaves_vocabulary_open(config):
         pieces = max(
             10 * math.ceil(PIECES_PER_ROOT * math.sqrt(size.characters) / 10), size.alphabet + BESIDE_CHARACTERS
         )
