@@ -63,7 +63,7 @@ def test_a_few_unknown_letters_are_a_share():
 def test_a_text_that_is_too_short_to_evaluate_is_no_training_text(tmp_path):
     short = tmp_path / "short.txt"
     short.write_text("It was a short letter.\n")
-    with pytest.raises(InputError, match=rf"^text {short} has \d+ tokens, and needs a block of 1086"):
+    with pytest.raises(InputError, match=rf"^text {short} has \d+ tokens, but needs one block of 1086"):
         xlnet_jax.evaluate("tiny", text=str(short))
 
 
