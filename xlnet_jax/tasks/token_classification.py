@@ -233,11 +233,16 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
     def trivial_answers(
         self, train: Sequence[Sentence], examples: Sequence[Sentence]
     ) -> dict[str, list[list[Prediction]]]:
-        """Return the most frequent label of the training examples for every word, which is O where few words are
-        entities."""
-        label = most_frequent(label for sentence in train for label in sentence.labels or ())
-        answers = [Prediction((label,) * len(sentence.words), {}) for sentence in examples]
-        return {f"labels every word {label}, the most frequent label": [answers]}
+        """Return the most frequent label of the training examples for every word and, as that is O where few words are
+        entities, the most frequent label of an entity."""
+        labels = [label for sentence in train for label in sentence.labels or ()]
+        constants = {"labels every word {}, the most frequent label": most_frequent(labels)}
+        if entities := [label for label in labels if label != OUTSIDE]:
+            constants["labels every word {}, the most frequent label of an entity"] = most_frequent(entities)
+        return {
+            words.format(label): [[Prediction((label,) * len(sentence.words), {}) for sentence in examples]]
+            for words, label in constants.items()
+        }
 
     def compare(self, examples: Sequence[Sentence], answers: list[Prediction]) -> Confusion:
         """Count words by their true and predicted label; for tags of entities, by the type of the entity, or O."""

@@ -43,6 +43,12 @@ def test_a_label_is_the_most_frequent_one_of_the_training_examples(tokenizer, tm
     assert found.metrics["mcc"] == 0.0
 
 
+def test_a_label_is_the_one_that_f1_counts_if_that_scores_more(tokenizer, tmp_path):
+    rows = labelled("0", "0", "1")
+    found = baseline_of("classification", rows, rows, tokenizer, tmp_path, **{"selection.metric": "f1"})
+    assert found.describe() == '0.5 f1: always answers "1", the label that F1 counts'
+
+
 def test_several_labels_are_the_most_frequent_set_or_label(tokenizer, tmp_path):
     train = labelled(["a"], ["b", "a"], ["a", "b"], [])
     found = baseline_of("multilabel", train, labelled(["a", "b"], ["b"]), tokenizer, tmp_path)
@@ -70,8 +76,9 @@ def test_an_option_is_the_one_that_is_right_most_often_or_a_guess(tokenizer, tmp
 def test_words_have_the_most_frequent_label(tokenizer, tmp_path):
     rows = [{"words": ["she", "met", "Ann"], "labels": ["O", "O", "B-PER"]}]
     found = baseline_of("ner", rows, rows, tokenizer, tmp_path)
-    assert found.describe() == "0 f1: labels every word O, the most frequent label"
-    assert found.metrics["accuracy"] == pytest.approx(2 / 3)
+    assert found.describe() == "0.5 f1: labels every word B-PER, the most frequent label of an entity"
+    found = baseline_of("ner", rows, rows, tokenizer, tmp_path, **{"selection.metric": "accuracy"})
+    assert found.describe() == "0.6667 accuracy: labels every word O, the most frequent label"
 
 
 def questions(*answers):

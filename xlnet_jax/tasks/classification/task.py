@@ -290,9 +290,11 @@ class Classification(TextTask):
     def trivial_answers(
         self, train: Sequence[TextExample], examples: Sequence[TextExample]
     ) -> dict[str, list[list[Prediction]]]:
-        """Return the most frequent label of the training examples."""
-        label = most_frequent(e.label for e in train)
-        return {f'always answers "{label}", the most frequent label': [[Prediction(label, {})] * len(examples)]}
+        """Return the most frequent label of the training examples and, of two labels, the one that F1 counts."""
+        constants = {'always answers "{}", the most frequent label': most_frequent(e.label for e in train)}
+        if len(self._labels) == 2:
+            constants['always answers "{}", the label that F1 counts'] = self._labels[1]
+        return {words.format(label): [[Prediction(label, {})] * len(examples)] for words, label in constants.items()}
 
     def compare(self, examples: Sequence[TextExample], answers: list[Prediction]) -> Confusion:
         return Confusion.count(self._labels, *self._both(examples, answers), "examples")
