@@ -325,7 +325,7 @@ def _check_words(words: Sequence[str], hints: Mapping[str, Any]) -> None:
             if values and values[0].lower() in ("true", "false", "yes", "no", "on", "off", "0", "1"):
                 raise InputError(f"{name} takes no value, such as {values[0]}: give {name} alone, or {_negated(name)}")
             continue
-        if not values:
+        if not values and get_origin(hint) is not tuple:
             raise InputError(f"{name} needs {describe_type(hint)}{_example(hint)}; it has no value")
         for value in values if get_origin(hint) is tuple else values[:1]:
             if not _can_be(value, hint):

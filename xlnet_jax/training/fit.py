@@ -231,7 +231,7 @@ class Memory:
         backend's message is written to the workdir."""
         words = self.need.refused
         if _ON_CHIP.search(words):
-            advice = "A kernel needs more memory than the chip has: give `model.attention` plain"
+            advice = "A kernel needs more memory than there is on the chip: give `model.attention` plain"
         elif values := self.propose():
             advice = f"{_in_words(values)} should fit, with the same batch"
             advice += "" if self.config.auto_fit else "; `auto_fit` applies that"

@@ -36,16 +36,22 @@ from xlnet_jax.training.workdir import Workdir
 TRAIN = ("python", "-m", "xlnet_jax.train")
 
 
-def propose_next(config: Config, folder: str) -> dict[str, str]:
+def propose_next(config: Config, folder: str, has_learned: bool = True) -> dict[str, str]:
     """Return two commands that make use of a finished run, by what they do. For a run in a bucket, the command that
-    copies it comes first."""
+    copies it comes first.
+
+    has_learned: the held-out loss is below the unigram line. If it is not, a longer run would not help.
+    """
     there, copy = name_on_disk(folder)
     if objective_named(config.objective).order:
         first = {"generate": ["python", "-m", "xlnet_jax.generate", there, "She opened the letter and"]}
     else:
         finetune = ["python", "-m", "xlnet_jax.finetune", "--task", "classification", "--init", there]
         first = {"finetune": [*finetune, "--train", "mine.csv", "--eval", "dev.csv"]}
-    if config.corpus:
+    if config.corpus and not has_learned and not config.init and config.objective == Config().objective:
+        from_tiny = [*TRAIN, "--init", "tiny", "--corpus", *config.corpus, "--workdir", f"{folder}-from-tiny"]
+        second = {"from tiny": from_tiny}
+    elif config.corpus:
         steps = 4 * config.steps
         longer = [*TRAIN, "--config", f"{there}/config.json", "--workdir", f"{folder}-longer", "--steps", str(steps)]
         if config.optimizer.decay_steps is not None and config.optimizer.decay_steps < steps:
@@ -156,7 +162,7 @@ def _report(run: Run, config: Config, step: int, console: Console) -> None:
     objective = objective_named(config.objective)
     draw_curves(records, unigram_nats, workdir.curves, objective.name, objective.title)
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
-    following = propose_next(config, str(workdir.folder).rstrip("/"))
+    following = propose_next(config, str(workdir.folder).rstrip("/"), loss < unigram_nats)
     console.print(
         f"\nheld-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n"
         f"  checkpoint   {workdir.checkpoints / str(step)}\n"
