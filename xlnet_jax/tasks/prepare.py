@@ -96,7 +96,9 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     if baseline:
         console.print(f"baseline    {baseline.describe()}")
     if narrow:
-        console.print(f"narrow      {narrow}; --no-narrow-start keeps the values in parentheses")
+        console.print(
+            f"narrow      {narrow}, as the network is {config.model.d_model} wide; --no-narrow-start undoes this"
+        )
     sha256 = hashlib.sha256("".join(map(repr, train)).encode()).hexdigest()
     return Prepared(config, task, start, tokenizer, sha256, training_features, splits, baseline)
 
@@ -162,7 +164,7 @@ def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) ->
     if config.head.reads_summary and config.model.network == "xlnet":
         values["head.summary"] = source.head.summary if source.head and source.head.reads_summary else "mean"
     begun = set_ungiven(config, values)
-    changed = ", ".join(f"{s.name} {_shown(s.value)} ({_shown(old)})" for s, old in differences(begun, config))
+    changed = ", ".join(f"--{s.name} {_shown(s.value)} (not {_shown(old)})" for s, old in differences(begun, config))
     return begun, changed
 
 
