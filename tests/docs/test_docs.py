@@ -72,7 +72,7 @@ def untrained_run(tmp_path_factory):
         ("generate.md", 7, "demo_run"),
         ("tokenizer.md", 4, "untrained_run"),
         ("data.md", 9, "untrained_run"),
-        ("windows.md", 13, "untrained_run"),
+        ("windows.md", 8, "untrained_run"),
         ("../benchmarks/README.md", 8, "tmp_path"),
     ],
 )
