@@ -148,7 +148,7 @@ def test_contenders_and_seeds_can_be_added(compared, folder, tmp_path, ran):
     ("more", "difference"),
     [
         ("--model.d-ff 32", "model.d-ff: 16 there, 32 here"),
-        ("--finetune steps=5", "finetune sst-2.steps: 4 there, 5 here"),
+        ("--finetune steps=5", "--finetune sst-2 --steps: 4 there, 5 here"),
     ],
 )
 def test_another_setting_in_the_same_folder_is_refused_by_name(more, difference, compared, folder, tmp_path, ran):

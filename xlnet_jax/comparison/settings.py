@@ -93,11 +93,11 @@ def list_differences(ours: CompareConfig, theirs: CompareConfig) -> list[str]:
     of_ours, of_theirs = finetune_configs(ours), finetune_configs(theirs)
     for task in of_ours.keys() & of_theirs.keys():
         here, there = of_ours[task], of_theirs[task]
-        found += [f"finetune {task}.{setting}" for setting in identity_difference(here, there)]
+        found += [f"--finetune {task} {setting}" for setting in identity_difference(here, there)]
         # A finetuning run checks its steps and examples, but a finished run is skipped without that check.
         for name, new, old in (
-            (f"tasks {task}", task_folders(ours)[task], task_folders(theirs)[task]),
-            (f"finetune {task}.epochs", here.epochs, there.epochs),
+            (f"--tasks {task}", task_folders(ours)[task], task_folders(theirs)[task]),
+            (f"--finetune {task} --epochs", here.epochs, there.epochs),
         ):
             found += [f"{name}: {old} there, {new} here"] if new != old else []
     return found

@@ -48,7 +48,7 @@ def test_a_task_without_names_of_its_own_has_the_files_called_train_and_dev(tmp_
 
 def test_a_task_whose_folder_moved_is_named(examples):
     ours, theirs = (parsed(GOOD + " --tasks sst-2={x}", x=folder) for folder in (examples, examples / "empty"))
-    assert list_differences(ours, theirs) == [f"tasks sst-2: {examples}/empty there, {examples} here"]
+    assert list_differences(ours, theirs) == [f"--tasks sst-2: {examples}/empty there, {examples} here"]
 
 
 @pytest.mark.parametrize(
