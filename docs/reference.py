@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_o
 
 from xlnet_jax import PUBLIC
 from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.objectives.presets import demo
+from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import docstrings_of, fields_of, is_marked
 
 DOCS = Path(__file__).resolve().parent
@@ -29,10 +31,11 @@ SETTINGS = f"""# Settings
 
 {NOTE}
 
-Every setting of every command, with its default and unit. `--help` lists the settings that people use most, and
-`--help-all` lists all except those that presets and checkpoints decide.
+Every setting of every command, with its default and unit. `--help` lists the settings that people use most,
+and `--help-all` all except those that presets and checkpoints determine.
 
-- Presets and tasks change many of these defaults: `--preset base --help` and `--task squad --help` print their own.
+- `train` starts from `--preset demo`. Other presets and tasks change many defaults: `--preset base --help` and
+  `--task squad --help` print theirs.
 - A setting whose default is `True` or `False` is a switch: `--tpu` turns it on, `--no-tpu` turns it off.
 - A setting that takes several values takes them one after another: `--corpus a.txt b.txt`.
 - In Python and in the JSON file of `--config`, `--data.seq-len` is `seq_len` in the section `data`.
@@ -97,7 +100,7 @@ def _command(command: str) -> str:
         own = vars(kind)["__annotations__"]
         fields = [f for f in fields_of(kind) if command not in ADDS or f.name in own]
         fields.sort(key=lambda field: field.name not in own)  # as --help does
-        parts += _tables(name, kind, fields)
+        parts += _tables(name, kind, fields, demo() if kind is Config else None)
     return "\n".join(parts)
 
 
