@@ -13,6 +13,7 @@ from xlnet_jax.errors import InputError, OtherRun
 from xlnet_jax.objectives.presets import PRESETS, defaults_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.plots.curves import draw_curves
+from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, DistributedConfig
 from xlnet_jax.settings.fields import differences, flags_that_give, given_in, with_plain_paths, with_values
 from xlnet_jax.storage.files import name_on_disk
@@ -61,7 +62,7 @@ def propose_next(config: Config, folder: str, has_learned: bool = True) -> dict[
         preset = [] if config.preset == Config().preset else ["--preset", config.preset]
         objective = [] if config.objective == PRESETS[config.preset]().objective else ["--objective", config.objective]
         second = {"your text": [*TRAIN, *preset, *objective, "--corpus", "my.txt"]}
-    commands = {name: shlex.join(words) for name, words in {**first, **second}.items()}
+    commands = {name: shlex.join(without_secrets(words)) for name, words in {**first, **second}.items()}
     return {"copy": copy, **commands} if copy else commands
 
 

@@ -46,7 +46,7 @@ def test_a_stop_does_not_wait_for_an_evaluation_which_is_made_up_for(straight, t
         patch.setattr(pretrain, "make_eval_step", stopped_at_the_second_batch)
         assert train.main(arguments(text, tmp_path / "run")) == 143
     assert next(calls) == 3  # of four batches
-    assert [r["split"] for r in records_of(tmp_path / "run")] == ["train", "train"]
+    assert [r["split"] for r in records_of(tmp_path / "run")] == ["train", "train", "train"]
     assert (tmp_path / "run" / "checkpoints" / "6").is_dir()
     assert train.main(arguments(text, tmp_path / "run")) == 0
     assert records_of(tmp_path / "run") == records_of(straight)
