@@ -65,7 +65,7 @@ def start_wandb(project: str, config: RunConfig, id_file: epath.Path) -> Any:
             f"log.wandb {project}: Weights & Biases did not start the run ({first_line(error)}): run wandb login, "
             "set WANDB_MODE=offline, or leave `log.wandb` out"
         ) from None
-    # A resumed run writes some steps again. W&B drops records that are behind its own step counter, so our step is a
+    # A resumed run writes some steps again, and W&B drops records of steps that it already has. So our step is a
     # separate metric, and the x axis of all others.
     run.define_metric("step")
     run.define_metric("*", step_metric="step")

@@ -7,6 +7,7 @@ import shlex
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from xlnet_jax.errors import InputError, OtherRun
@@ -35,21 +36,23 @@ from xlnet_jax.training.step import make_eval_step
 from xlnet_jax.training.workdir import Workdir
 
 TRAIN = ("python", "-m", "xlnet_jax.train")
+BEGIN = "She opened the letter and"
+"""Beginning of a text that a model of English novels can continue"""
 
 
-def propose_next(config: Config, folder: str, has_learned: bool = True) -> dict[str, str]:
+def propose_next(config: Config, folder: str, begin: str = BEGIN, needs_tiny: bool = False) -> dict[str, str]:
     """Return two commands that make use of a finished run, by what they do. For a run in a bucket, the command that
     copies it comes first.
 
-    has_learned: the held-out loss is below the unigram line. If it is not, a longer run would not help.
+    begin: text to continue. needs_tiny: propose to start from the weights of tiny, because a longer run would not help.
     """
     there, copy = name_on_disk(folder)
     if objective_named(config.objective).order:
-        first = {"generate": ["python", "-m", "xlnet_jax.generate", there, "She opened the letter and"]}
+        first = {"generate": ["python", "-m", "xlnet_jax.generate", there, begin]}
     else:
         finetune = ["python", "-m", "xlnet_jax.finetune", "--task", "classification", "--init", there]
         first = {"finetune": [*finetune, "--train", "mine.csv", "--eval", "dev.csv"]}
-    if config.corpus and not has_learned and not config.init and config.objective == Config().objective:
+    if config.corpus and needs_tiny and not config.init and config.objective == Config().objective:
         from_tiny = [*TRAIN, "--init", "tiny", "--corpus", *config.corpus, "--workdir", f"{folder}-from-tiny"]
         second = {"from tiny": from_tiny}
     elif config.corpus:
@@ -114,7 +117,7 @@ def _run(config: Config, process: Process) -> int:
         with Checkpoints(workdir.checkpoints, run.config, workdir.tokenizer, steps, data, process) as checkpoints:
             done, exit_code = train(run, checkpoints, process)
         if process.first and exit_code == 0:
-            _report(run, resolved.config, done, process.console)
+            _report(run, resolved, done, process.console)
     return exit_code
 
 
@@ -156,14 +159,17 @@ def _build(resolved: Resolved, workdir: Workdir, process: Process) -> Run:
     return run
 
 
-def _report(run: Run, config: Config, step: int, console: Console) -> None:
+def _report(run: Run, resolved: Resolved, step: int, console: Console) -> None:
     """Draw the curves, print the result and where it is, and propose two commands."""
+    config, tokenizer = resolved.config, resolved.tokenizer
     workdir, unigram_nats = run.workdir, run.reference["unigram"]
     records = list(read_records(workdir.metrics))
     objective = objective_named(config.objective)
     draw_curves(records, unigram_nats, workdir.curves, objective.name, objective.title)
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
-    following = propose_next(config, str(workdir.folder).rstrip("/"), loss < unigram_nats)
+    begin = tokenizer.decode(resolved.corpus.read("validation", np.zeros(1, int))[0][0, :8]) if config.corpus else BEGIN
+    needs_tiny = loss >= unigram_nats and tokenizer.settings.normalization == "english"  # tiny knows English alone
+    following = propose_next(config, str(workdir.folder).rstrip("/"), begin, needs_tiny)
     console.print(
         f"\nheld-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n"
         f"  checkpoint   {workdir.checkpoints / str(step)}\n"

@@ -205,10 +205,10 @@ def proposed(tmp_path):
     folder = tmp_path / "it's mine"
     Tokenizer.train(["a lovely walk", "a dreadful rain"] * 20, 33, "english").save(folder / "tokenizer")
 
-    def of(config, has_learned=True):
+    def of(config, **how):
         config = with_values(config, {"model.vocab_size": 33})
         Workdir(folder).write_settings(config)
-        commands = propose_next(config, str(folder), has_learned)
+        commands = propose_next(config, str(folder), **how)
         return {name: shlex.split(command)[2:] for name, command in commands.items()}
 
     return of
@@ -232,8 +232,9 @@ def test_two_commands_fit_what_was_done(proposed, tmp_path):
     assert list(proposed(demo())) == ["generate", "your text"]
     assert list(proposed(own)) == ["generate", "longer"]
     assert list(proposed(with_objective(own, "mlm"))) == ["finetune", "longer"]
-    from_tiny = parsed(proposed(own, has_learned=False)["from tiny"])
+    from_tiny = parsed(proposed(own, needs_tiny=True)["from tiny"])
     assert from_tiny == replace(own, init="tiny", workdir=f"{folder}-from-tiny")
+    assert proposed(own, begin="你好")["generate"][-1] == "你好"
     config = with_objective(demo(), "clm")
     assert parsed(proposed(config)["your text"]) == replace(config, corpus=("my.txt",))
     settings = parser.parse(GenerateSettings, proposed(demo())["generate"][1:], "generate", "")
