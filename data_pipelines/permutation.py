@@ -4,7 +4,8 @@ A row's rank is its place in the order: it sees every position of lower rank, an
 Non-targets of the reused part have rank -1. Non-targets of the new part share one rank above the whole reused part, so
 the reused part never sees the new part, and the new part sees all of the reused part. Targets, <sep> and <cls> rank
 above the non-targets of their part, in permuted order. In the tf2 profile, <sep> and <cls> rank with the non-targets.
-All chunks of perm_size tokens use the same shuffle.
+All chunks of perm_size tokens use the same shuffle. Targets that are predicted together share a rank: no query row of
+theirs sees one of them, and their content rows see each other.
 """
 
 import numpy as np
@@ -23,6 +24,19 @@ def permuted_places(length: int, perm_size: int, uniform: np.ndarray) -> np.ndar
     offset = smallest_first(uniform)
     chunk_begin = np.arange(0, length, perm_size)
     return (chunk_begin[:, None] + offset[:, None, :]).reshape(len(uniform), length)
+
+
+def group_places(places: np.ndarray, is_target: np.ndarray, size_B1: np.ndarray) -> np.ndarray:
+    """Return places, int64 [B, length], in which every group of consecutive targets in the order has the place of its
+    first. The last group may be smaller.
+
+    places: from `permuted_places`. is_target: bool [B, length]. size: int [B, 1], targets in a group of each row.
+    """
+    target_at = np.empty_like(is_target)
+    np.put_along_axis(target_at, places, is_target, axis=1)
+    begins = target_at & ((target_at.cumsum(1) - 1) % size_B1 == 0)
+    first = np.maximum.accumulate(np.where(begins, np.arange(places.shape[1]), 0), axis=1)
+    return np.where(is_target, np.take_along_axis(first, places, axis=1), places)
 
 
 def perm_rank(hidden: np.ndarray, reused_places: np.ndarray, new_places: np.ndarray, data: DataConfig) -> np.ndarray:
@@ -63,7 +77,7 @@ def to_dense(batch: Batch) -> Batch:
     row, slot = np.nonzero(batch["target_weights"])
     mapping = np.zeros((rows, positions.shape[1], length), np.float32)
     mapping[row, slot, positions[row, slot]] = 1.0
-    # This is the query stream's mask: targets do not see themselves, all other rows do.
+    # This is the query stream's mask: targets do not see their own rank, all other rows do.
     key_rank: np.ndarray = 2 * rank.astype(np.int16 if length < 2**13 else np.int32)  # int16 halves bytes and time
     own_rank: np.ndarray = key_rank.copy()
     own_rank[row, positions[row, slot]] -= 1

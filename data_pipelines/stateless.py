@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     SAMPLES = 12
     PREFIX = 13
     EPOCH = 14
+    GROUP_SIZE = 15
 
 
 def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.ndarray, width: int) -> np.ndarray:

@@ -22,6 +22,9 @@ from xlnet_jax.settings.config import DataConfig
 
 UNUSED_MEMORY = np.iinfo(np.int32).max
 FILLED_MEMORY = np.iinfo(np.int32).min
+GROUPS = """
+The numbers count groups: targets with the same number are predicted together, and no query row sees a target of its
+group."""
 TARGET, SPECIAL, HEADING = "bold dark_orange3", "dim", "bold"  # styles of rich
 
 
@@ -89,8 +92,15 @@ class WindowView:
 
     @cached_property
     def place(self) -> dict[int, int]:
-        """Place of each target in the order, counted from 1, by position."""
-        return {position: place for place, position in enumerate(self.order, start=1)}
+        """Place of each target in the order, counted from 1, by position. The targets of a group have the same."""
+        places = np.unique(self.perm_rank[self.targets], return_inverse=True)[1] + 1
+        return dict(zip(self.targets.tolist(), places.tolist(), strict=True))
+
+    @property
+    def legend(self) -> str:
+        """Explanation below the printed text and below the picture."""
+        in_groups = self.by_query_stream and max(self.data.group_sizes) > 1
+        return self.filling.legend + (GROUPS if in_groups else "")
 
     @cached_property
     def is_special(self) -> np.ndarray:
@@ -179,7 +189,7 @@ def describe(view: WindowView) -> Iterator[RenderableType]:
         keys = f"{len(view.key_rank)} keys ({view.mem_len} of memory, {len(view.pieces)} tokens)"
         yield Text(f"\n{name}", HEADING).append(f"  {what} how many of the {keys} each target sees", "not bold")
         yield _order(view)
-    yield Text(view.filling.legend)
+    yield Text(view.legend)
 
 
 def _facts(view: WindowView) -> dict[str, str]:

@@ -5,7 +5,7 @@ import numpy as np
 
 from data_pipelines import permutation
 from data_pipelines.objectives import SEGMENTS, TARGETS, TOKENS, Filling, Windows
-from data_pipelines.stateless import Purpose
+from data_pipelines.stateless import Purpose, choice
 from data_pipelines.targets import draw_targets
 from data_pipelines.tokenizer import CLS, SEP
 from data_pipelines.windows import lowest_of_document
@@ -15,7 +15,7 @@ from xlnet_jax.dims import Batch
 def fill(windows: Windows) -> Batch:
     """Return input_ids, segment_ids, perm_rank and the targets; input_ids hold the targets themselves.
 
-    If documents do not see each other, the first target of a document may see no token at all. Such a target becomes
+    If documents do not see each other, the first targets of a document may see no token at all. Such targets become
     context for the others.
     """
     ids, data, draw = windows.arrays["input_ids"], windows.data, windows.draw
@@ -29,12 +29,21 @@ def fill(windows: Windows) -> Batch:
         permutation.permuted_places(data.seq_len - reuse, data.perm_size, draw(Purpose.ORDER_NEW, data.perm_size)),
     )
 
+    sizes = np.array(data.group_sizes)
+    size_B1 = sizes[choice(draw(Purpose.GROUP_SIZE, 1), len(sizes))] if len(sizes) > 1 else sizes[:, None]
+
     def ranks() -> np.ndarray:
-        hidden = drawn & ~functional if data.profile == "tf2" else drawn | functional
-        return permutation.perm_rank(hidden, *places, data)
+        is_target = drawn & ~functional
+        hidden = is_target if data.profile == "tf2" else drawn | functional
+        reused, new = (
+            permutation.group_places(of_part, is_target[:, part], size_B1)
+            for of_part, part in zip(places, (slice(reuse), slice(reuse, None)), strict=True)
+        )
+        return permutation.perm_rank(hidden, reused, new, data)
 
     rank = ranks()
-    if data.pack and (blind := drawn & lowest_of_document(windows.arrays["document_start"], rank)).any():
+    # Groups without the dropped targets begin elsewhere, perhaps before all that another document shows.
+    while data.pack and (blind := drawn & lowest_of_document(windows.arrays["document_start"], rank)).any():
         drawn &= ~blind
         rank = ranks()
     return {

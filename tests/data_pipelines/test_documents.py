@@ -25,6 +25,8 @@ FORMS = {
     "plm, sentences": (plm.FILLING, {"window": "sentences"}),
     "plm without memory": (plm.FILLING, WHOLE),
     "plm, all targets that their context allows, words": (plm.FILLING, {"num_predict": None, "span_unit": "word"}),
+    "plm in groups": (plm.FILLING, WHOLE | {"group_sizes": (2, 11)}),
+    "plm in groups, sentences": (plm.FILLING, {"window": "sentences", "group_sizes": (3,), "num_predict": 24}),
     "mlm, static": (mlm.FILLING, WHOLE | {"targets": "pieces", "masking": "static"}),
     "clm": (clm.FILLING, {"reuse_len": 64, "num_predict": None, "bidirectional": False}),
 }
@@ -121,7 +123,7 @@ def test_sep_and_cls_belong_to_the_last_document_of_their_window(source):
     np.testing.assert_array_equal(batch["document_start"][:, -2:], batch["document_start"][:, -3:-2].repeat(2, 1))
 
 
-@pytest.mark.parametrize("name", ["plm", "plm, sentences", "clm"])
+@pytest.mark.parametrize("name", ["plm", "plm, sentences", "plm in groups", "clm"])
 def test_the_view_of_a_window_sees_what_the_model_sees(source, name):
     source = formed(source, FORMS[name])
     several = 0

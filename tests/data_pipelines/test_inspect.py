@@ -50,7 +50,9 @@ def show(tmp_path, capsys, monkeypatch):
     return run
 
 
-def test_the_view_sees_what_the_model_sees_and_what_the_dense_masks_say(source, tokenizer):
+@pytest.mark.parametrize("sizes", [(1,), (3,)])
+def test_the_view_sees_what_the_model_sees_and_what_the_dense_masks_say(source, tokenizer, sizes):
+    source = dataclasses.replace(source, data=dataclasses.replace(DATA, group_sizes=sizes))
     for step in (0, 3):
         dense = to_dense(source.batch_at(step))
         for row in range(DATA.batch_size):
@@ -147,6 +149,18 @@ def test_the_order_lists_each_target_with_what_its_row_sees(folder, source, toke
         assert int(found[10]) == sum(map(int, found[5:10])) == sees.sum()
         assert f"[{place}:{found[4]}]" in text
     assert max(map(len, (text + order).splitlines())) <= 120
+
+
+def test_groups_have_one_number_and_the_legend_says_so(folder, source, tokenizer, show):
+    source = dataclasses.replace(source, data=dataclasses.replace(DATA, group_sizes=(2,)))
+    view = view_window(source, tokenizer, 2, 3)
+    text, order = printed_window(folder, show, 3, "--data.group-sizes", 2)
+    rows = [line.split() for line in order.splitlines()[2:] if re.match(r" *\d", line)]
+    assert [int(r[0]) for r in rows] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6]
+    assert [int(r[8]) for r in rows] == [0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10]
+    assert [text.count(f"[{place}:") for place in (1, 6)] == [2 * (1 + view.is_reversed), 1 + view.is_reversed]
+    assert "The numbers count groups: targets with the same number are predicted together" in order
+    assert "count groups" not in "".join(printed_window(folder, show, 3))
 
 
 def test_the_cells_of_the_picture_say_what_the_rows_see(source, tokenizer):

@@ -96,6 +96,48 @@ def test_ranks_are_equal_without_memory_and_with_it_the_reused_part_does_not_see
     assert (none == 0).all()
 
 
+# ---- batches with groups -------------------------------------------------------------------------------------------
+
+
+def in_groups(rank_L, targets, size, reuse):
+    """Return ranks with groups of `size` targets, by hand."""
+    grouped = rank_L.copy()
+    for part in (targets[targets < reuse], targets[targets >= reuse]):
+        order = part[rank_L[part].argsort()]
+        for begin in range(0, len(order), size):
+            grouped[order[begin : begin + size]] = rank_L[order[begin]]
+    return grouped
+
+
+@pytest.mark.parametrize("form", [{}, {"num_predict": None}, {"profile": "tf2"}, {"reuse_len": 0, "targets": "pieces"}])
+def test_groups_are_consecutive_targets_of_one_part_and_nothing_else_changes(source, form):
+    alone = with_data(source, **form)
+    for size, step in ((1, 0), (2, 1), (4, 2), (11, 3)):
+        ours, theirs = (with_data(alone, group_sizes=sizes).batch_at(step) for sizes in ((size,), (1,)))
+        expected = [
+            in_groups(rank, positions[weights > 0], size, alone.data.reuse_len)
+            for rank, positions, weights in zip(
+                theirs["perm_rank"], theirs["target_positions"], theirs["target_weights"], strict=True
+            )
+        ]
+        np.testing.assert_array_equal(ours.pop("perm_rank"), expected)
+        for name, values in ours.items():
+            np.testing.assert_array_equal(values, theirs[name], err_msg=name)
+
+
+def test_each_window_draws_one_of_the_sizes_alike_and_afresh(source):
+    drawn, seen = with_data(source, group_sizes=(1, 3, 5), batch_size=48), []
+    for step in range(20):
+        batch = drawn.batch_at(step)
+        of_size = [with_data(drawn, group_sizes=(size,)).batch_at(step)["perm_rank"] for size in (1, 3, 5)]
+        is_size = (batch["perm_rank"] == np.array(of_size)).all(-1)
+        assert (is_size.sum(0) == 1).all()
+        seen.append(is_size.argmax(0))
+    counts = np.bincount(np.concatenate(seen))
+    assert (np.abs(counts - 320) < 5 * np.sqrt(320 * 2 / 3)).all()
+    assert (seen[0] != seen[1]).any()
+
+
 # ---- batches with a prefix ------------------------------------------------------------------------------------------
 
 

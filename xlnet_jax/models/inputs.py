@@ -75,6 +75,7 @@ def dense_inputs(
     segment_ids_BL: jnp.ndarray | None = None,
     attention_mask_BL: jnp.ndarray | None = None,
     perm_mask_BLL: jnp.ndarray | None = None,
+    tied_BLL: jnp.ndarray | None = None,
     target_mapping_BPL: jnp.ndarray | None = None,
     predicted_BL: jnp.ndarray | None = None,
     is_reversed_B: jnp.ndarray | None = None,
@@ -83,9 +84,10 @@ def dense_inputs(
 ) -> Inputs:
     """Return inputs from tensors of the 2019 code or of Hugging Face, batch first (`transformer_xl` of modeling.py).
 
-    attention_mask: 1 = real token; perm_mask: 1 = row may NOT attend; target_mapping: one-hot rows, the positions of
-    the query stream. Without it, predicted (the original's inp_q, 1 = starts from the mask embedding) adds a query
-    stream at all positions. Without both there is only the content stream. memory: slots in use, None = no memory.
+    attention_mask: 1 = real token; perm_mask: 1 = row may NOT attend; tied: as in `mask_relations`, which these tensors
+    cannot express; target_mapping: one-hot rows, the positions of the query stream. Without it, predicted (the
+    original's inp_q, 1 = starts from the mask embedding) adds a query stream at all positions. Without both there is
+    only the content stream. memory: slots in use, None = no memory.
     """
     batch, length = input_ids_BL.shape
     positions_BP = predicted_BP = None
@@ -105,7 +107,7 @@ def dense_inputs(
     return Inputs(
         input_ids_BL,
         segment_ids_BL,
-        mask_relations(allowed_BLL, positions_BP, attended_BM),
+        mask_relations(allowed_BLL, positions_BP, attended_BM, tied_BLL),
         jnp.zeros(batch, bool) if is_reversed_B is None else is_reversed_B,
         positions_BP,
         memory_BM,

@@ -38,12 +38,17 @@ def rank_relations(
 
 
 def mask_relations(
-    allowed_BLL: jnp.ndarray, target_positions_BP: jnp.ndarray | None, memory_BM: jnp.ndarray
+    allowed_BLL: jnp.ndarray,
+    target_positions_BP: jnp.ndarray | None,
+    memory_BM: jnp.ndarray,
+    tied_BLL: jnp.ndarray | None = None,
 ) -> Relations:
     """Return the masks of the dense form. allowed: bool, row may see key. Every content row also sees itself, even
-    padding."""
+    padding. tied: bool, row and key are predicted together, so that only the content row sees the key; None = none."""
     batch, length, _ = allowed_BLL.shape
     rows_BTL = jnp.logical_or(allowed_BLL, jnp.eye(length, dtype=bool)[None])
+    if tied_BLL is not None:
+        rows_BTL |= tied_BLL
     if target_positions_BP is not None:
         query_BPL = jnp.take_along_axis(allowed_BLL, target_positions_BP[:, :, None], axis=1)
         rows_BTL = jnp.concatenate([rows_BTL, query_BPL], axis=1)

@@ -164,10 +164,12 @@ def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | N
     attend_empty_memory = model.profile == "paper2019"
     segment_ids_BL = batch.get("segment_ids") if model.num_segments else None
     if "perm_rank" not in batch:
+        mask_BLL = batch["perm_mask"]
         inputs = dense_inputs(
             batch["input_ids"],
             segment_ids_BL=segment_ids_BL,
-            perm_mask_BLL=batch["perm_mask"],
+            perm_mask_BLL=mask_BLL,
+            tied_BLL=mask_BLL & mask_BLL.swapaxes(1, 2),  # only targets of one group do not see each other
             target_mapping_BPL=batch["target_mapping"],
             is_reversed_B=batch["is_reversed"],
             memory_BM=memory_BM,

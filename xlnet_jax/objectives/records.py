@@ -67,6 +67,11 @@ def _plm_contradictions(config: Config) -> Iterator[str]:
             f"--data.perm-size {data.perm_size} must divide both parts of the window: --data.reuse-len "
             f"{data.reuse_len} and seq-len - reuse-len = {new}"
         )
+    if not data.group_sizes:
+        yield "--data.group-sizes has no size: give at least one, such as 1"
+    elif (largest := max(data.group_sizes)) > data.num_slots:
+        slots = f"seq-len {data.seq_len}" if data.num_predict is None else f"num-predict {data.num_predict}"
+        yield f"--data.group-sizes {largest} is more than the targets of a window: give at most --data.{slots}"
 
 
 PLM = Record(

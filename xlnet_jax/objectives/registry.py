@@ -157,6 +157,8 @@ def unread(config: Config) -> dict[str, str]:
     found: dict[str, str] = {}
     if not filling.replaces:
         found |= dict.fromkeys(("data.mask-share", "data.random-share"), f"{name} replaces no tokens")
+    if filling.stream == "content":
+        found["data.group-sizes"] = f"{name} predicts all targets at once or from left to right"
     if filling.target == "next":
         found["data.targets"] = f"{name} predicts every token"
     if filling.target == "next" or targets != "spans":

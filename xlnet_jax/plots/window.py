@@ -263,7 +263,7 @@ def _draw_legend(figure: Any, window: "WindowView") -> None:
         ncols=3 if width > 180 else 2,
         frameon=False,
         fontsize=9,
-        title="\n".join(textwrap.wrap(HOW_TO_READ + written + apart + window.filling.legend.strip(), width)),
+        title="\n".join(textwrap.wrap(HOW_TO_READ + written + apart + window.legend.strip(), width)),
         title_fontproperties={"size": 9},
         alignment="left",
     )

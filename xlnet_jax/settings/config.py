@@ -159,6 +159,9 @@ class DataConfig(BatchConfig):
     """plm only: the order is permuted within chunks of this many tokens; must divide both parts of the window"""
     num_predict: int | None = setting(85, at_least(1))
     """targets in a window, half of them in each part; None = as many as mask_alpha and mask_beta give"""
+    group_sizes: tuple[int, ...] = setting((1,), at_least(1))
+    """plm only: number of targets that are predicted together, without seeing each other; if several are given, each
+    window draws one of them (docs/windows.md)"""
     targets: Literal["spans", "words", "pieces"] = "spans"
     """what a target is: a span of 1 to span_max units inside its context, a whole word, or a single piece"""
     masking: Literal["dynamic", "static"] = "dynamic"
@@ -192,7 +195,7 @@ class DataConfig(BatchConfig):
     (NFKD, accents removed); auto = english for English text with few accents, none for Thai and Lao, else nfkc"""
     token_level: Literal["piece", "word", "character", "byte"] = setting("piece", "blocks")
     """tokens of a tokenizer trained on the corpus: pieces, the most frequent words, characters, or bytes"""
-    profile: Literal["default", "tf2"] = "default"
+    profile: Literal["default", "tf2"] = setting("default", "preset")
     """tf2 = tokens attend to the <sep> and <cls> of their part; by default they do not, as in the original code"""
     emit: Literal["compact", "dense"] = operational("compact")
     """form of the masks in a batch: ranks and positions (compact), or perm_mask and target_mapping (dense); the loss is

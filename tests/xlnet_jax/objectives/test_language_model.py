@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from data_pipelines.permutation import to_dense
 from tests.xlnet_jax.influence import influence_on_rows
 from tests.xlnet_jax.tiny_text import batches_of
 from xlnet_jax.dims import Batch
@@ -117,6 +118,43 @@ def test_a_causal_loss_depends_on_its_position_on_all_before_it_and_in_memory_an
     assert (found.of_tokens[~sees] == 0.0).all()
     assert (found.batch["mem_filled"] == MEMORY).all()
     assert (found.of_memory > 0.0).all()
+
+
+# ---- plm in groups --------------------------------------------------------------------------------------------------
+
+GROUPED = with_data(
+    PLM, seq_len=16, reuse_len=8, perm_size=8, num_predict=8, targets="pieces", group_sizes=(3,), bidirectional=False
+)
+
+
+def test_a_loss_depends_on_no_target_of_its_group_and_on_all_of_earlier_ones():
+    found = influence(GROUPED, step=1)
+    rank_BL = found.batch["perm_rank"]
+    own_PB = np.take_along_axis(rank_BL, found.batch["target_positions"], axis=1).T
+    assert {tuple(np.unique(own_B, return_counts=True)[1]) for own_B in own_PB.T} == {(3, 1, 3, 1)}
+    sees = rank_BL < own_PB[..., None]
+    assert (found.of_tokens[sees] > 0.0).all()
+    assert (found.of_tokens[~sees] == 0.0).all()
+    assert (found.of_memory > 0.0).all()
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 4)])
+def test_targets_of_a_group_see_each_other_in_the_content_stream_and_alike_in_dense_batches(sizes):
+    config = with_data(GROUPED, group_sizes=sizes)
+    batch, params = batches_of(config).batch_at(1), drawn_params(config)
+    inputs, _ = inputs_of(batch, config)
+    of_tokens, _ = influence_on_rows(config.model, params["backbone"], inputs, random_mems(config))
+    content, rank_BL = of_tokens[: config.data.seq_len], batch["perm_rank"]
+    sees = rank_BL <= rank_BL.T[..., None]
+    assert (content[sees] > 0.0).all()
+    assert (content[~sees] == 0.0).all()
+
+    score = jax.jit(LanguageModel(config).score)
+    compact, dense = (score(params, form, random_mems(config), None) for form in (batch, to_dense(batch)))
+    np.testing.assert_allclose(dense.loss_sum, compact.loss_sum, rtol=1e-6)
+    np.testing.assert_array_equal(dense.new_mems_ZBMD, compact.new_mems_ZBMD)
+    alone = batches_of(with_data(config, group_sizes=(1,))).batch_at(1)
+    assert abs(score(params, alone, random_mems(config), None).loss_sum - compact.loss_sum) > 1e-3
 
 
 # ---- documents packed into one window --------------------------------------------------------------------------------

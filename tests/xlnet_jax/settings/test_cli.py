@@ -178,6 +178,7 @@ def test_a_file_gives_what_a_command_demands_and_flags_replace_that_too(written)
 UNREAD = {
     '{"data.mask_share": 0.5}': "data.mask-share has no effect: --objective plm replaces no tokens; leave it out",
     '{"objective": "clm", "data.targets": "words"}': "data.targets has no effect: --objective clm predicts every",
+    '{"objective": "mlm", "data.group_sizes": [4]}': "data.group-sizes has no effect: --objective mlm predicts all tar",
     '{"objective": "mlm", "data.span-max": 3}': "data.span-max has no effect: it is for spans, and --data.targets i",
     '{"model.max-positions": 64}': "model.max-positions has no effect: it is for learned positions, and --model",
 }

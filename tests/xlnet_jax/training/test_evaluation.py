@@ -122,6 +122,11 @@ def test_python_code_measures_without_a_command_line(straight):
     assert (found.config.data, found.measured.windows) == (data, 8)
     found = xlnet_jax.evaluate(straight, max_windows=16, data={"batch_size": 16})
     assert found.config.data == replace(data, batch_size=16)
+    alone, grouped = (xlnet_jax.evaluate(straight, data={"group_sizes": [size]}) for size in (1, 4))
+    assert grouped.config.data == replace(data, group_sizes=(4,))
+    assert alone.measured == xlnet_jax.evaluate(straight).measured
+    assert abs(grouped.measured.loss - alone.measured.loss) > 1e-5
+    assert replace(grouped.measured, loss=alone.measured.loss) == alone.measured  # of the same targets
     with pytest.raises(InputError, match="`max_window` is not a setting: did you mean max_windows"):
         xlnet_jax.evaluate(straight, max_window=8)
 
