@@ -26,7 +26,10 @@ FORMS = {
     "plm without memory": (plm.FILLING, WHOLE),
     "plm, all targets that their context allows, words": (plm.FILLING, {"num_predict": None, "span_unit": "word"}),
     "plm in groups": (plm.FILLING, WHOLE | {"group_sizes": (2, 11)}),
-    "plm in groups, sentences": (plm.FILLING, {"window": "sentences", "group_sizes": (3,), "num_predict": 24}),
+    "plm in groups, sentences": (
+        plm.FILLING,
+        WHOLE | {"window": "sentences", "group_sizes": (8,), "num_predict": 50},
+    ),
     "mlm, static": (mlm.FILLING, WHOLE | {"targets": "pieces", "masking": "static"}),
     "clm": (clm.FILLING, {"reuse_len": 64, "num_predict": None, "bidirectional": False}),
 }
