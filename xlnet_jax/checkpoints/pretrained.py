@@ -52,8 +52,8 @@ def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
     objective = objective_named(pretrained.objective)
     if objective.order != "any":
         raise InputError(
-            f"the checkpoint was trained to predict {objective.learns} ({objective.name}), each by itself: it has no "
-            "query stream, so it cannot predict in an order"
+            f"the checkpoint was trained with {objective.name}, which has no likelihood: it predicts "
+            f"{objective.learns}, each by itself, and in no order"
         )
     return tokenizer
 
