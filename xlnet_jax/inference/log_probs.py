@@ -5,11 +5,12 @@ A row of the query stream sees the pieces that are not hidden, and hidden pieces
 such as the first of a completely hidden text, must read zero from the attention of every layer: with all scores masked,
 a softmax is uniform and would reveal all pieces, including its own.
 
-A causal network can read a text in segments, each with the hidden states of the mem_len positions before it, so that
-every token is read once (Transformer-XL: Dai et al. 2019, section 3.2). Or it can read a separate window for each
-token, in which only the last position predicts (Al-Rfou et al. 2019; Dai et al. 2019, section 3.1). Both give the same
-numbers until a text is longer than the memory. After that they differ, because the hidden states in memory depend on
-tokens before the window.
+A text can be read in segments, each with the hidden states of the mem_len positions before it, so that every token is
+read once (Transformer-XL: Dai et al. 2019, section 3.2). A network of any order reads a segment for memory in a pass of
+its own, in which all tokens see each other, so memory does not depend on the order. A causal network can also read a
+separate window for each token, in which only the last position predicts (Al-Rfou et al. 2019; Dai et al. 2019, section
+3.1). Both give the same numbers until a text is longer than the memory. After that they differ, because the hidden
+states in memory depend on tokens before the window.
 """
 
 import functools
@@ -24,7 +25,7 @@ import numpy as np
 from data_pipelines.tokenizer import PAD
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
-from xlnet_jax.models.heads import build_model
+from xlnet_jax.models.heads import build_encoder, build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs
 from xlnet_jax.models.masks import HIGHEST, memory_in_use_BM
 from xlnet_jax.models.xlnet import XLNetLM
@@ -42,12 +43,13 @@ BATCH_TOKENS = 4096
 
 
 def batches_by_length(
-    lengths: Sequence[int], batch_tokens: int, longest: int = 2**31
+    lengths: Sequence[int], batch_tokens: int, longest: int = 2**31, mem_len: int = 0
 ) -> Iterator[tuple[list[int], int, int]]:
     """Yield (indices of rows, number of rows in the batch, padded length), the shortest rows first.
 
     Each batch has rows of the same padded length. batch_tokens: maximum number of tokens in a batch, including padding;
-    a batch has at least one row. longest: largest padded length; no row may be longer.
+    a batch has at least one row. longest: largest padded length; no row may be longer. mem_len: positions of memory in
+    each row, which count as tokens.
     """
     by_length: dict[int, list[int]] = {}
     for i in np.argsort(np.asarray(lengths), kind="stable").tolist():
@@ -55,7 +57,7 @@ def batches_by_length(
     for length, rows in by_length.items():
         # Round the number of rows up to a power of two, also to have few shapes.
         fitting = max(power_of_two(len(rows)), FEW_TOKENS // length)
-        size = max(1, min(batch_tokens // length, fitting))
+        size = max(1, min(batch_tokens // (length + mem_len), fitting))
         for begin in range(0, len(rows), size):
             yield rows[begin : begin + size], size, length
 
@@ -89,6 +91,7 @@ class Query(NamedTuple):
     ids_L: np.ndarray  # int32
     positions_P: np.ndarray  # int
     rank_P: np.ndarray  # int, from 0; pieces of equal rank do not see each other
+    mems_ZMD: Any = None  # hidden states of the M positions before the text, which all its pieces see; None = none
 
 
 class QueryBatch(NamedTuple):
@@ -99,6 +102,7 @@ class QueryBatch(NamedTuple):
     rank_BL: np.ndarray  # int32
     positions_BP: np.ndarray  # int32
     target_ids_BP: np.ndarray  # int32, the pieces at these positions
+    mems_ZBMD: Any = None  # None = none
 
 
 def log_probs_PV(pretrained: Pretrained, query: Query) -> np.ndarray:
@@ -116,52 +120,81 @@ def log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_toke
     """
     found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(queries)
     alone = all(len(query.positions_P) == 1 for query in queries)
-    for indices, rows, length in batches_by_length([len(query.ids_L) for query in queries], batch_tokens):
-        batch = padded_queries([queries[i] for i in indices], rows, length, 1 if alone else length)
-        scores_BP = np.asarray(_log_likelihoods_BP(pretrained.model, pretrained.params, batch))
-        for i, scores_P in zip(indices, scores_BP, strict=False):
-            found[i] = scores_P[: len(queries[i].positions_P)]
+    by_memory: dict[int, list[int]] = {}
+    for i, query in enumerate(queries):
+        by_memory.setdefault(0 if query.mems_ZMD is None else query.mems_ZMD.shape[1], []).append(i)
+    for mem_len, same in by_memory.items():
+        lengths = [len(queries[i].ids_L) for i in same]
+        for places, rows, length in batches_by_length(lengths, batch_tokens, mem_len=mem_len):
+            indices = [same[place] for place in places]
+            batch = padded_queries([queries[i] for i in indices], rows, length, 1 if alone else length)
+            scores_BP = np.asarray(_log_likelihoods_BP(pretrained.model, pretrained.params, batch))
+            for i, scores_P in zip(indices, scores_BP, strict=False):
+                found[i] = scores_P[: len(queries[i].positions_P)]
     return found
 
 
+def extend_memory(pretrained: Pretrained, ids_BL: np.ndarray, mems_ZBMD: jax.Array | None, mem_len: int) -> jax.Array:
+    """Return the memory after a segment whose pieces all see each other and the memory before it (None = none): the
+    hidden states of the newest mem_len positions, [Z, B, M, D]. ids: int32, without padding.
+
+    Raises InputError if the network does not support memory.
+    """
+    return _extend(with_mem_len(pretrained.model, mem_len), pretrained.params["backbone"], ids_BL, mems_ZBMD)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _extend(config: ModelConfig, backbone: Any, ids_BL: jax.Array, mems_ZBMD: jax.Array | None) -> jax.Array:
+    memory_BM = None if mems_ZBMD is None else jnp.ones(mems_ZBMD.shape[1:3], bool)
+    inputs = compact_inputs(ids_BL, segment_ids_BL=jnp.zeros_like(ids_BL), memory_BM=memory_BM)
+    return cast(Any, build_encoder(config).apply({"params": backbone}, inputs, mems_ZBMD)).new_mems_ZBMD
+
+
 def padded_queries(queries: Sequence[Query], rows: int, length: int, targets: int) -> QueryBatch:
-    """Return queries as one batch of `rows` rows, each with `length` tokens and `targets` query rows."""
+    """Return queries as one batch of `rows` rows, each with `length` tokens and `targets` query rows. All have memory
+    of one length, or none has."""
     ranks = []
-    for ids_L, positions_P, rank_P in queries:
+    for ids_L, positions_P, rank_P, _ in queries:
         rank_L = np.full(len(ids_L), CONTEXT)
         rank_L[positions_P] = rank_P
         ranks.append(rank_L)
+    mems = [q.mems_ZMD for q in queries]
     return QueryBatch(
         padded([q.ids_L for q in queries], rows, length, PAD),
         padded([np.ones_like(q.ids_L) for q in queries], rows, length, 0),
         padded(ranks, rows, length, CONTEXT),
         padded([q.positions_P for q in queries], rows, targets, 0),
         padded([q.ids_L[q.positions_P] for q in queries], rows, targets, 0),
+        None if mems[0] is None else jnp.stack(mems + mems[-1:] * (rows - len(mems)), axis=1),
     )
 
 
 def query_inputs(
     config: ModelConfig, batch: QueryBatch, segment_ids_BL: jnp.ndarray | None = None
 ) -> tuple[Inputs, jax.Array]:
-    """Return (inputs of the network, memory of one slot), with keys K = 1 + L. segment_ids: None = segment 0.
+    """Return (inputs of the network, memory), with keys K = M + L. segment_ids: None = segment 0.
 
-    Only rows that see no piece see the slot, at position -1, whose values are zeros.
+    All rows see all memory. Without memory there is one slot, at position -1, whose values are zeros; only rows that
+    see no piece see it.
     """
-    rows = batch.ids_BL.shape[0]
+    has_memory = batch.mems_ZBMD is not None
+    shape = config.num_layers, len(batch.ids_BL), 1, config.d_model
+    mems_ZBMD = batch.mems_ZBMD if has_memory else jnp.zeros(shape)
     inputs = compact_inputs(
         jnp.asarray(batch.ids_BL),
         segment_ids_BL=jnp.zeros_like(batch.ids_BL) if segment_ids_BL is None else segment_ids_BL,
         perm_rank_BL=jnp.asarray(batch.rank_BL),
         target_positions_BP=jnp.asarray(batch.positions_BP),
-        memory_BM=jnp.zeros((rows, 1), bool),
+        memory_BM=jnp.full(mems_ZBMD.shape[1:3], has_memory),
         attention_mask_BL=jnp.asarray(batch.real_BL),
         attend_empty_memory=True,
     )
+    if has_memory:
+        return inputs, mems_ZBMD
     relations = inputs.relations
     sees_nothing_BT = relations.row_rank_BT < relations.key_rank_BK[:, 1:].min(1, keepdims=True)
     first_BT = jnp.where(sees_nothing_BT, -1, 0)
-    inputs = inputs._replace(relations=relations.within(first_BT, jnp.full_like(first_BT, HIGHEST)))
-    return inputs, jnp.zeros((config.num_layers, rows, 1, config.d_model))
+    return inputs._replace(relations=relations.within(first_BT, jnp.full_like(first_BT, HIGHEST))), mems_ZBMD
 
 
 def _logits_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
@@ -211,23 +244,38 @@ def with_mem_len(config: ModelConfig, mem_len: int) -> ModelConfig:
     return replace(config, mem_len=mem_len, same_length=config.same_length and mem_len > 0)
 
 
-def causal_log_likelihoods(pretrained: Pretrained, texts: Sequence[np.ndarray], batch_tokens: int) -> list[np.ndarray]:
+def causal_log_likelihoods(
+    pretrained: Pretrained,
+    texts: Sequence[np.ndarray],
+    batch_tokens: int,
+    segment_len: int | None = None,
+    mem_len: int = 0,
+) -> list[np.ndarray]:
     """Return for each text, int32 [L], the log-probabilities of its pieces after the first, given all pieces before
     them, float32 [L - 1], nats.
 
-    batch_tokens: maximum number of tokens in a batch; does not change the results. Raises InputError if the checkpoint
-    is not causal.
+    batch_tokens: maximum number of tokens in a batch; does not change the results. segment_len: a text with more pieces
+    after the first is read in segments with a memory of mem_len positions; None = no text is. Raises InputError if the
+    checkpoint is not causal, or does not support memory.
     """
     demand_causal(pretrained)
-    config = with_mem_len(pretrained.model, 0)
     found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(texts)
-    for indices, rows, length in batches_by_length([len(ids_L) - 1 for ids_L in texts], batch_tokens):
-        ids_BL = padded([texts[i][:-1] for i in indices], rows, length, PAD)
-        next_BL = padded([texts[i][1:] for i in indices], rows, length, PAD)
-        mems_ZBMD = _empty_mems_ZBMD(config, rows)
-        scores_BL, _ = _segment(config, pretrained.params, ids_BL, next_BL, mems_ZBMD, 0)
-        for i, scores_L in zip(indices, np.asarray(scores_BL), strict=False):
-            found[i] = scores_L[: len(texts[i]) - 1]
+    longest = segment_len or max((len(ids_L) for ids_L in texts), default=1)
+    short = [i for i, ids_L in enumerate(texts) if len(ids_L) - 1 <= longest]
+    long = sorted((i for i in range(len(texts)) if len(texts[i]) - 1 > longest), key=lambda i: len(texts[i]))
+    config = with_mem_len(pretrained.model, 0)
+    batches = [
+        (config, [short[place] for place in places], rows, length)
+        for places, rows, length in batches_by_length([len(texts[i]) - 1 for i in short], batch_tokens)
+    ]
+    if long:
+        config = with_mem_len(pretrained.model, mem_len)
+        rows = max(1, min(batch_tokens // (longest + mem_len), power_of_two(len(long))))
+        batches += [(config, long[first : first + rows], rows, longest) for first in range(0, len(long), rows)]
+    for config, indices, rows, length in batches:
+        scores = _by_segments(config, pretrained.params, [texts[i] for i in indices], rows, length)
+        for i, scores_L in zip(indices, scores, strict=True):
+            found[i] = scores_L
     return found
 
 
@@ -238,17 +286,24 @@ def with_memory(pretrained: Pretrained, ids_L: np.ndarray, segment_len: int, mem
     Raises InputError if the checkpoint is not causal, or does not support memory.
     """
     demand_causal(pretrained)
-    config = with_mem_len(pretrained.model, mem_len)
-    mems_ZBMD = _empty_mems_ZBMD(config, 1)
-    scores = []
-    for begin in range(0, len(ids_L) - 1, segment_len):
-        ids_1L = padded([ids_L[begin : begin + segment_len]], 1, segment_len, PAD)
-        next_1L = padded([ids_L[begin + 1 : begin + 1 + segment_len]], 1, segment_len, PAD)
+    return _by_segments(with_mem_len(pretrained.model, mem_len), pretrained.params, [ids_L], 1, segment_len)[0]
+
+
+def _by_segments(
+    config: ModelConfig, params: Any, texts: Sequence[np.ndarray], rows: int, segment_len: int
+) -> list[np.ndarray]:
+    """Return the log-probabilities of each text's pieces after the first, read side by side in segments."""
+    scores, mems_ZBMD = [], _empty_mems_ZBMD(config, rows)
+    for begin in range(0, max(map(len, texts)) - 1, segment_len):
+        end = begin + segment_len
+        ids_BL = padded([ids_L[:-1][begin:end] for ids_L in texts], rows, segment_len, PAD)
+        next_BL = padded([ids_L[1:][begin:end] for ids_L in texts], rows, segment_len, PAD)
         # At most mem_len: in a long text the position would overflow int32.
-        filled = min(begin, mem_len)
-        scores_1L, mems_ZBMD = _segment(config, pretrained.params, ids_1L, next_1L, mems_ZBMD, filled)
-        scores.append(scores_1L)
-    return np.concatenate(scores, axis=1)[0, : len(ids_L) - 1]
+        filled = min(begin, config.mem_len)
+        scores_BL, mems_ZBMD = _segment(config, params, ids_BL, next_BL, mems_ZBMD, filled)
+        scores.append(np.asarray(scores_BL))
+    whole_BL = np.concatenate(scores, axis=1)
+    return [scores_L[: len(ids_L) - 1] for scores_L, ids_L in zip(whole_BL, texts, strict=False)]
 
 
 def by_window(

@@ -5,6 +5,14 @@ only the order from left to right: its content stream predicts, and reads <eod> 
 
 A text is read as its pieces, without <sep> and <cls>. In pretraining a target sees most of its window. Here the first
 pieces of an order see almost nothing, unless there is a context, which all pieces see.
+
+A text longer than max_len is read in segments with memory (Transformer-XL: Dai et al. 2019, section 3.2): log p(x) =
+sum over segments of log p(segment | memory of the segments before), with an order for each segment. Memory does not
+depend on the orders (`log_probs.extend_memory`).
+
+The masked-diffusion bound of the same network is log p(x) >= E[(n / k) sum over i in M of log p(x_i | pieces outside
+M)] for k uniform in 1..n and a random set M of k of the n pieces (Hoogeboom et al. 2022, section 3; Nie et al. 2025,
+section 2). The pieces of M have equal ranks: they do not see each other.
 """
 
 import contextlib
@@ -37,14 +45,18 @@ from xlnet_jax.storage.files import complete_file, demand_new_file
 
 if TYPE_CHECKING:
     from data_pipelines.sources import TextRecord
+    from data_pipelines.tokenizer import Tokenizer
     from xlnet_jax.checkpoints.pretrained import Pretrained
-    from xlnet_jax.inference.log_probs import Query
 
-LEFT_TO_RIGHT, RIGHT_TO_LEFT, RANDOM, PSEUDO = "left-to-right", "right-to-left", "random:", "pseudo"
-_ORDER = re.compile(rf"{LEFT_TO_RIGHT}|{RIGHT_TO_LEFT}|{RANDOM}[1-9]\d*|\d+( \d+)*")
+LEFT_TO_RIGHT, RIGHT_TO_LEFT, RANDOM, ALL = "left-to-right", "right-to-left", "random:", "all"
+PSEUDO, BOUND = "pseudo", "bound:"
+_ORDER = re.compile(rf"{LEFT_TO_RIGHT}|{RIGHT_TO_LEFT}|{RANDOM}[1-9]\d*|{ALL}|\d+( \d+)*")
+_ALONE = re.compile(rf"{PSEUDO}|{BOUND}[1-9]\d*")
+LONGEST_OF_ALL = 6  # pieces: 720 orders
 MAX_LEN = 512  # pieces, as in the released models (paper, section 3.1)
 BATCH_TOKENS = 4096
 TEXTS_AT_ONCE = 512  # read from files
+NO_IDS = np.zeros(0, np.int32)
 DIGITS = 6
 
 
@@ -59,14 +71,18 @@ class ScoreSettings(TextSourceSettings):
     sentences: tuple[str, ...] = setting((), ANY_TEXT)
     """sentences to score, instead of files"""
     orders: tuple[str, ...] = (LEFT_TO_RIGHT,)
-    """factorization orders; several are averaged: left-to-right, right-to-left, random:N, or positions of pieces such
-    as "2 0 1"; or pseudo: each piece given all others"""
+    """factorization orders; several are averaged: left-to-right, right-to-left, random:N, all (of at most 6 pieces), or
+    positions of pieces such as "2 0 1"; or pseudo: each piece given all others; or bound:N: the masked-diffusion bound,
+    estimated from N samples"""
     seed: int = 0
-    """seed of the random orders"""
+    """seed of the random orders and of the bound's samples"""
     context: str = ""
     """text before each sentence, which all its pieces see; it is not scored"""
     max_len: int | None = setting(None, at_least(1))
-    """maximum number of pieces in a sentence with its context; None = the window length of the run, or 512"""
+    """longest segment, in pieces; longer sentences with their context are read in segments with memory; None = the
+    window length of the run, or 512"""
+    mem_len: int | None = None
+    """memory of earlier segments, in positions; None = as in training, or the paper's 384; 0 = none"""
     out: str | None = None
     """file to write: .jsonl with the scores of each piece, or .tsv with a row for each sentence; None = print JSON
     Lines"""
@@ -91,7 +107,8 @@ class Totals(NamedTuple):
 
 class TextScore(NamedTuple):
     """Scores of a text, in nats. With `pseudo` every piece sees all others: the sum is a pseudo-log-likelihood, and
-    exp(sum) is not a probability of the text."""
+    exp(sum) is not a probability of the text. With `bound` they are the parts of the bound, which may be below the
+    log-probabilities of their pieces."""
 
     pieces: list[str]
     log_probs_OP: np.ndarray  # float32 [orders, pieces], pieces in the order of the text
@@ -139,20 +156,22 @@ def score_files(settings: ScoreSettings) -> Totals:
     from data_pipelines.sources import TextRecord, read_texts
     from data_pipelines.tokenizer import UNK
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
-    from xlnet_jax.checkpoints.native import Run
+    from xlnet_jax.checkpoints.native import Run, trained_mem_len
     from xlnet_jax.checkpoints.pretrained import on_device, vocabulary_tokenizer
 
     run = Run.of(settings.checkpoint)
     pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
     unknown_piece = vocabulary_tokenizer(pretrained).pieces[UNK]
     max_len = settings.max_len or (run.config.data.seq_len if run else MAX_LEN)
+    mem_len = trained_mem_len(pretrained, run) if settings.mem_len is None else settings.mem_len
     if settings.texts:
         texts = read_texts(settings.find(settings.texts), "line", settings.id_field)
     else:
         texts = (TextRecord(text, f"sentence {i}") for i, text in enumerate(settings.sentences, start=1))
     pretrained = on_device(pretrained, settings.dtype)
     as_table = (settings.out or "").endswith(".tsv")
-    likelihood = "pseudo_log_likelihood" if PSEUDO in settings.orders else "log_likelihood"
+    names = {PSEUDO: "pseudo_log_likelihood", BOUND: "log_likelihood_bound"}
+    likelihood = names.get(settings.orders[0].rstrip("0123456789"), "log_likelihood")
     done, pieces, log_likelihood, unknown = 0, 0, 0.0, 0
     with progress(shown=settings.out is not None) as show, _open(settings.out) as file:
         while records := list(itertools.islice(texts, TEXTS_AT_ONCE)):
@@ -160,7 +179,7 @@ def score_files(settings: ScoreSettings) -> Totals:
                 pretrained.demand_tokenizer().demand_known((r.text for r in records), "the text")
             scores = score_texts(
                 pretrained, [r.text for r in records], settings.orders, context=settings.context, seed=settings.seed,
-                max_len=max_len, names=[r.where for r in records],
+                max_len=max_len, mem_len=mem_len, names=[r.where for r in records],
             )  # fmt: skip
             for record, score in zip(records, scores, strict=True):
                 _write_record(file, as_table, done, record, score, likelihood)
@@ -192,84 +211,168 @@ def score_texts(
     context: str = "",
     seed: int = 0,
     max_len: int = MAX_LEN,
+    mem_len: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
     names: Sequence[str] | None = None,
 ) -> list[TextScore]:
     """Return the scores of each text, in the order of the texts.
 
     orders: one or several of `left-to-right`, `right-to-left`, `random:N` (N orders, which depend only on the seed and
-    the length of the text), and permutations of the positions of the pieces, counted from 0, such as "2 0 1"; or only
-    `pseudo`. context: text before each text, which all pieces see. max_len: maximum number of pieces in a text with its
-    context. batch_tokens: tokens in a batch; does not change the scores. names: names of the texts in errors.
+    the length of the text), `all` (of a text of at most 6 pieces), and permutations of the positions of the pieces,
+    counted from 0, such as "2 0 1"; or only `pseudo`; or only `bound:N`, the masked-diffusion bound from N samples,
+    exact for a text that has at most N sets of pieces. context: text before each text, which all pieces see. max_len:
+    longest segment, in pieces; a longer text with its context is read in segments, and an order is drawn for each.
+    mem_len: memory of earlier segments, in positions; None = as in the checkpoint. batch_tokens: tokens in a batch;
+    does not change the scores. names: names of the texts in errors.
 
     Raises InputError for orders that do not exist, do not fit a text, or that a causal model does not support; for
-    texts without pieces, or longer than max_len; for a checkpoint without a tokenizer or vocabulary scores, or trained
-    on masked pieces.
+    texts without pieces; for a checkpoint without a tokenizer or vocabulary scores, trained on masked pieces, or
+    without the relative positions that memory needs.
+    """
+    texts, orders = list_of_texts(texts), list_of_texts(orders, "orders")
+    tokenizer = demand_orders(pretrained, orders)
+    context_ids, *encoded = tokenizer.encode_lines([context, *texts])
+    names = names or [f"text {i}" for i in range(len(texts))]
+    for name, ids_P in zip(names, encoded, strict=True):
+        if not len(ids_P):
+            raise InputError(f"{name} has no pieces: the tokenizer removes all of it")
+    pieces = [[tokenizer.pieces[i] for i in ids_P] for ids_P in encoded]
+    reads = [f"{name}, which reads: {' '.join(own)}" for name, own in zip(names, pieces, strict=True)]
+    found = score_ids(
+        pretrained, encoded, orders, context_ids=context_ids, seed=seed, max_len=max_len, mem_len=mem_len,
+        batch_tokens=batch_tokens, names=reads,
+    )  # fmt: skip
+    return [TextScore(own, scores_OP) for own, scores_OP in zip(pieces, found, strict=True)]
+
+
+def score_ids(
+    pretrained: "Pretrained",
+    texts: Sequence[np.ndarray],
+    orders: Sequence[str],
+    *,
+    context_ids: np.ndarray = NO_IDS,
+    seed: int = 0,
+    max_len: int = MAX_LEN,
+    mem_len: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    names: Sequence[str],
+) -> list[np.ndarray]:
+    """Return the scores of each text, int32 [P] with at least one piece, as in `TextScore.log_probs_OP`.
+
+    The other arguments are those of `score_texts`; `demand_orders` has checked the orders.
     """
     from data_pipelines.tokenizer import EOD
-    from xlnet_jax.checkpoints.pretrained import scoring_tokenizer, vocabulary_tokenizer
     from xlnet_jax.inference import log_probs
 
-    texts, orders = list_of_texts(texts), list_of_texts(orders, "orders")
+    mem_len, given = pretrained.model.mem_len if mem_len is None else mem_len, len(context_ids)
+    if pretrained.reads_left_to_right:
+        rows = [np.concatenate([[EOD], context_ids, ids_P]) for ids_P in texts]
+        by_text = log_probs.causal_log_likelihoods(pretrained, rows, batch_tokens, max_len, mem_len)
+        return [scores_L[None, given:] for scores_L in by_text]
+    rows = [np.concatenate([context_ids, ids_P]).astype(np.int32) for ids_P in texts]
+    short = [i for i, row_L in enumerate(rows) if len(row_L) <= max_len]
+    long = sorted((i for i in range(len(rows)) if len(rows[i]) > max_len), key=lambda i: len(rows[i]))
+    size = max(1, min(batch_tokens // (max_len + mem_len), log_probs.power_of_two(len(long))))
+    found: list[np.ndarray] = [np.zeros((0, 0))] * len(texts)
+    for indices in (short, *(long[first : first + size] for first in range(0, len(long), size))):
+        segments = _Segments([rows[i] for i in indices], [names[i] for i in indices], given, max_len, mem_len)
+        for i, scores_OP in zip(indices, segments.score(pretrained, orders, seed, batch_tokens, size), strict=True):
+            found[i] = scores_OP
+    return found
+
+
+def demand_orders(pretrained: "Pretrained", orders: Sequence[str]) -> "Tokenizer":
+    """Return the tokenizer of a checkpoint that can score in these orders. Raises InputError for other checkpoints, and
+    for orders that do not exist."""
+    from xlnet_jax.checkpoints.pretrained import scoring_tokenizer, vocabulary_tokenizer
+
     check_orders(orders)
-    is_causal = pretrained.reads_left_to_right
-    if is_causal and orders != [LEFT_TO_RIGHT]:
+    if not pretrained.reads_left_to_right:
+        return scoring_tokenizer(pretrained)
+    if list(orders) != [LEFT_TO_RIGHT]:
         raise InputError(
             f"`orders` {' '.join(orders)}: the checkpoint reads from left to right ({pretrained.objective}), so "
             f"{LEFT_TO_RIGHT} is the only order that it can score"
         )
-    tokenizer = (vocabulary_tokenizer if is_causal else scoring_tokenizer)(pretrained)
-    context_ids, *encoded = tokenizer.encode_lines([context, *texts])
-    pieces = [[tokenizer.pieces[i] for i in ids_L] for ids_L in encoded]
-    names = names or [f"text {i}" for i in range(len(texts))]
-    for name, ids_L in zip(names, encoded, strict=True):
-        if not len(ids_L):
-            raise InputError(f"{name} has no pieces: the tokenizer removes all of it")
-        if (length := len(context_ids) + len(ids_L)) > max_len:
-            raise InputError(
-                f"{name} has {length} pieces with the context, more than {max_len}: split it, or raise `max_len`"
-            )
-    if is_causal:
-        rows = [np.concatenate([[EOD], context_ids, ids_L]) for ids_L in encoded]
-        found = log_probs.causal_log_likelihoods(pretrained, rows, batch_tokens)
-        scores_OP = [row_L[None, len(context_ids) :] for row_L in found]
-    else:
-        reads = [f"{name}, which reads: {' '.join(own)}" for name, own in zip(names, pieces, strict=True)]
-        queries = [_queries(context_ids, ids, orders, seed, where) for ids, where in zip(encoded, reads, strict=True)]
-        together = iter(log_probs.log_likelihoods(pretrained, [q for own in queries for q in own], batch_tokens))
-        each = [[next(together) for _ in own] for own in queries]
-        scores_OP = [np.concatenate(rows)[None] if orders == [PSEUDO] else np.stack(rows) for rows in each]
-    return [TextScore(own, score_OP) for own, score_OP in zip(pieces, scores_OP, strict=True)]
+    return vocabulary_tokenizer(pretrained)
 
 
 def check_orders(orders: Sequence[str]) -> None:
     """Raise InputError for orders that do not exist."""
-    if list(orders) != [PSEUDO] and not (orders and all(map(_ORDER.fullmatch, orders))):
+    alone = len(orders) == 1 and _ALONE.fullmatch(orders[0])
+    if not (alone or (orders and all(map(_ORDER.fullmatch, orders)))):
         raise InputError(
             f"`orders` {', '.join(orders)}: give one or several of {LEFT_TO_RIGHT}, {RIGHT_TO_LEFT}, {RANDOM}8 (any "
-            f'number) and positions of the pieces, such as "2 0 1"; or only {PSEUDO}'
+            f'number), {ALL} and positions of the pieces, such as "2 0 1"; or only {PSEUDO} or {BOUND}128'
         )
 
 
-def _queries(context_ids: np.ndarray, ids_L: np.ndarray, orders: Sequence[str], seed: int, name: str) -> "list[Query]":
-    from xlnet_jax.inference.log_probs import Query
+class _Ask(NamedTuple):
+    """One query for a text's pieces. Scores times their weight are added to the pieces in one row of the result."""
 
-    row_L = np.concatenate([context_ids, ids_L])
-    places_P = np.arange(len(ids_L))
-    positions_P = len(context_ids) + places_P
-    if PSEUDO in orders:
-        # One query per piece: with several targets, other content rows would leak a piece to its own query row.
-        return [Query(row_L, positions_P[i : i + 1], places_P[:1]) for i in places_P]
-    return [
-        Query(row_L, positions_P, np.argsort(order_P))
-        for order in orders
-        for order_P in _permutations(order, len(ids_L), seed, name)
-    ]
+    row: int
+    weight: float
+    places_P: np.ndarray  # int, the pieces to predict
+    rank_P: np.ndarray  # int
 
 
-def _permutations(order: str, length: int, seed: int, name: str) -> list[np.ndarray]:
-    """Return arrays of positions in the order of prediction; argsort of one gives the rank of each position."""
-    from data_pipelines.stateless import Purpose, smallest_first, uniforms
+class _Segments(NamedTuple):
+    """Texts that are read side by side, in segments with memory."""
+
+    rows: list[np.ndarray]  # int32, context and text
+    names: list[str]
+    given: int  # pieces of context in each row
+    max_len: int
+    mem_len: int
+
+    def score(
+        self, pretrained: "Pretrained", orders: Sequence[str], seed: int, batch_tokens: int, size: int
+    ) -> list[np.ndarray]:
+        """Return the scores of each text, float32 [orders, pieces]. size: rows in a batch that becomes memory."""
+        from data_pipelines.tokenizer import PAD
+        from xlnet_jax.inference import log_probs
+
+        parts: list[list[np.ndarray]] = [[] for _ in self.rows]
+        mems_ZBMD, longest = None, max(map(len, self.rows), default=0)
+        for begin in range(0, longest, self.max_len):
+            queries, asked = [], []
+            segments = [row_L[begin : begin + self.max_len] for row_L in self.rows]
+            first = max(self.given - begin, 0)
+            for i, ids_L in enumerate(segments):
+                if len(ids_L) > first:
+                    asks = self._asks(i, orders, begin, len(ids_L) - first, seed)
+                    mems_ZMD = None if mems_ZBMD is None else mems_ZBMD[:, i]
+                    queries += [log_probs.Query(ids_L, first + a.places_P, a.rank_P, mems_ZMD) for a in asks]
+                    asked += [(i, asks)]
+            found = iter(log_probs.log_likelihoods(pretrained, queries, batch_tokens))
+            for i, asks in asked:
+                scores_OP = np.zeros((1 + asks[-1].row, len(segments[i]) - first))
+                for ask in asks:
+                    scores_OP[ask.row, ask.places_P] += ask.weight * next(found)
+                parts[i].append(scores_OP.astype(np.float32))
+            if self.mem_len and begin + self.max_len < longest:
+                ids_BL = log_probs.padded(segments, size, self.max_len, PAD)  # rows of texts that have ended are unused
+                mems_ZBMD = log_probs.extend_memory(pretrained, ids_BL, mems_ZBMD, self.mem_len)
+        return [np.concatenate(of_text, axis=1) for of_text in parts]
+
+    def _asks(self, i: int, orders: Sequence[str], begin: int, length: int, seed: int) -> list[_Ask]:
+        """Return the queries for the pieces of a text that are in its segment from `begin`."""
+        places_P, number = np.arange(length), begin // self.max_len
+        if orders[0] == PSEUDO:
+            # One query per piece: with several targets, other content rows would leak a piece to its own query row.
+            return [_Ask(0, 1, places_P[place : place + 1], places_P[:1]) for place in places_P]
+        if orders[0].startswith(BOUND):
+            sets = _hidden_sets(length, int(orders[0].removeprefix(BOUND)), seed, number)
+            return [_Ask(0, weight, hidden_P, np.zeros_like(hidden_P)) for weight, hidden_P in sets]
+        pieces, name = len(self.rows[i]) - self.given, self.names[i]
+        drawn = [_permutations(order, length, pieces, seed, number, name) for order in orders]
+        return [_Ask(row, 1, places_P, np.argsort(order_P)) for row, order_P in enumerate(itertools.chain(*drawn))]
+
+
+def _permutations(order: str, length: int, pieces: int, seed: int, number: int, name: str) -> Iterable[np.ndarray]:
+    """Return arrays of positions in the order of prediction; argsort of one gives the rank of each position. length: of
+    the segment; pieces: of the whole text; number: of the segment."""
+    from data_pipelines.stateless import smallest_first
 
     if order == LEFT_TO_RIGHT:
         return [np.arange(length)]
@@ -277,12 +380,46 @@ def _permutations(order: str, length: int, seed: int, name: str) -> list[np.ndar
         return [np.arange(length)[::-1]]
     if order.startswith(RANDOM):
         draws = range(int(order.removeprefix(RANDOM)))
-        drawn = [uniforms(seed, Purpose.SCORING_ORDER, draw, [length], length) for draw in draws]
-        return [smallest_first(uniform)[0] for uniform in drawn]
+        return [smallest_first(_draw(seed, draw, number, length, length))[0] for draw in draws]
+    if length < pieces:
+        raise InputError(
+            f"`orders` {order!r} needs a text that is read at once, but the {pieces} pieces of {name} are read in "
+            f"segments: give {RANDOM}8, or raise `max_len`"
+        )
+    if order == ALL:
+        if pieces > LONGEST_OF_ALL:
+            raise InputError(
+                f"`orders` {ALL} is for texts of at most {LONGEST_OF_ALL} pieces ({math.factorial(LONGEST_OF_ALL)} "
+                f"orders): give {RANDOM}8 for the {pieces} pieces of {name}"
+            )
+        return map(np.array, itertools.permutations(range(length)))
     positions = [int(word) for word in order.split()]
     if sorted(positions) != list(range(length)):
         raise InputError(f"`orders` {order!r} must have each position of the {length} pieces exactly once in {name}")
     return [np.array(positions)]
+
+
+def _hidden_sets(length: int, samples: int, seed: int, number: int) -> Iterator[tuple[float, np.ndarray]]:
+    """Yield (weight, hidden positions) of the masked-diffusion bound: samples, stratified over the number of hidden
+    pieces; or all sets with their exact weights, if they are not more."""
+    from data_pipelines.stateless import smallest_first
+
+    if 2**length - 1 <= samples:
+        for count in range(1, length + 1):
+            weight = 1 / (count * math.comb(length, count))  # the probability of the set, times length / count
+            yield from ((weight, np.array(places)) for places in itertools.combinations(range(length), count))
+        return
+    for sample in range(samples):
+        uniform = _draw(seed, sample, number, length, 1 + length)
+        count = 1 + int(length * (sample + uniform[0, 0]) / samples)
+        yield length / count / samples, smallest_first(uniform[:, 1:])[0, :count]
+
+
+def _draw(seed: int, draw: int, number: int, length: int, width: int) -> np.ndarray:
+    """Return uniforms [1, width] for a draw, a number of a segment and its length."""
+    from data_pipelines.stateless import Purpose, uniforms
+
+    return uniforms(seed, Purpose.SCORING_ORDER, draw + (number << 32), [length], width)
 
 
 @contextlib.contextmanager

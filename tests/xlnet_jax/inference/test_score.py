@@ -6,9 +6,11 @@ import dataclasses
 import io
 import itertools
 import json
+import math
 from importlib import import_module
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -21,7 +23,8 @@ from xlnet_jax.inference import score as scoring
 from xlnet_jax.inference.factorize import factorize
 from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
 from xlnet_jax.inference.score import score_texts
-from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.models.inputs import dense_inputs, text_inputs
+from xlnet_jax.models.xlnet import XLNetLM
 
 command = import_module("xlnet_jax.score")
 
@@ -67,6 +70,169 @@ def test_scores_depend_neither_on_the_bucket_nor_on_the_batch(model, monkeypatch
         np.testing.assert_allclose(other.log_probs_OP, ours.log_probs_OP, atol=1e-5)
 
 
+@jax.jit
+def _dense_logits(params, ids_BL, hides_BLL, mems_ZBMD, is_slot):
+    """Return the logits of all pieces, [B, L, V]. hides: bool, which others a piece does not see."""
+    batch, length = ids_BL.shape
+    network = XLNetLM(dataclasses.replace(SMALL, vocab_size=params["output_bias"].shape[0]))
+    inputs = dense_inputs(
+        ids_BL,
+        segment_ids_BL=jnp.zeros_like(ids_BL),
+        perm_mask_BLL=hides_BLL.astype(jnp.float32),
+        target_mapping_BPL=jnp.broadcast_to(jnp.eye(length), (batch, length, length)),
+        memory_BM=jnp.broadcast_to(~is_slot, mems_ZBMD.shape[1:3]),
+        attend_empty_memory=mems_ZBMD.shape[2] > 0,
+    )
+    logits_BLV, outputs = network.apply({"params": params}, inputs, mems_ZBMD)
+    return logits_BLV, outputs.new_mems_ZBMD
+
+
+def dense_scores(model, ids, sees_OLL, mems=None):
+    """Return log p of each piece given those that it sees, [O, L], by the dense masks of the original. mems: [Z, M, D],
+    which all pieces see."""
+    orders, length = sees_OLL.shape[:2]
+    ids_OL, none = jnp.broadcast_to(jnp.asarray(ids), (orders, length)), jnp.zeros((3, 0, 24))
+    mems_ZOMD = jnp.repeat((none if mems is None else mems)[:, None], orders, axis=1)
+    logits_OLV, _ = _dense_logits(model.params, ids_OL, ~sees_OLL, mems_ZOMD, False)
+    log_probs_OL = np.array(jax.nn.log_softmax(logits_OLV))[:, np.arange(length), ids]
+    if mems is None:  # a piece that sees nothing reads one slot of zeros
+        slot, alone = jnp.zeros((3, 1, 1, 24)), jnp.ones((1, length, length), bool)
+        logits_1LV, _ = _dense_logits(model.params, ids_OL[:1], alone, slot, True)
+        blind_L = np.asarray(jax.nn.log_softmax(logits_1LV[0]))[np.arange(length), ids]
+        log_probs_OL = np.where(sees_OLL.any(-1), log_probs_OL, blind_L)
+    return log_probs_OL
+
+
+def sees_before(orders_OL):
+    """Return bool [O, L, L], which pieces come before each piece in each order."""
+    rank_OL = np.argsort(orders_OL, axis=1)
+    return rank_OL[:, None, :] < rank_OL[:, :, None]
+
+
+def hidden_sets(length):
+    """Return every set of hidden pieces, bool [2^n - 1, n], and its weight in the bound."""
+    hidden_OL = np.array(list(itertools.product([False, True], repeat=length))[1:])
+    count_O = hidden_OL.sum(1)
+    share_O = np.array([1 / length / math.comb(length, count) for count in count_O.tolist()])
+    assert share_O.sum() == pytest.approx(1)
+    return hidden_OL, share_O * length / count_O
+
+
+def dense_bound(model, ids, mems=None):
+    """Return the masked-diffusion bound, from all sets."""
+    hidden_OL, weight_O = hidden_sets(len(ids))
+    sees_OLL = np.broadcast_to(~hidden_OL[:, None, :], (len(hidden_OL), len(ids), len(ids)))
+    return weight_O @ (dense_scores(model, ids, sees_OLL, mems) * hidden_OL).sum(1, dtype=np.float64)
+
+
+TEXTS_OF_LENGTHS = {1: "new", 4: "The list is new", 6: TEXT}
+
+
+@pytest.mark.parametrize("length", TEXTS_OF_LENGTHS)
+def test_all_orders_give_the_sums_of_dense_masks_over_every_permutation(model, length):
+    ids = model.tokenizer.encode_lines([text := TEXTS_OF_LENGTHS[length]])[0]
+    assert len(ids) == length
+    orders_OL = np.array(list(itertools.permutations(range(length))))
+    expected_O = dense_scores(model, ids, sees_before(orders_OL)).sum(1, dtype=np.float64)
+    (score,) = score_texts(model, [text], "all")
+    np.testing.assert_allclose(score.log_likelihoods_O, expected_O, rtol=0, atol=5e-5)
+    assert score.log_likelihood == pytest.approx(expected_O.mean(), abs=1e-5)
+    largest = expected_O.max()
+    assert score.log_mean_likelihood == pytest.approx(largest + np.log(np.exp(expected_O - largest).mean()), abs=1e-5)
+
+
+def test_the_bound_is_that_of_every_set_of_hidden_pieces(model):
+    for length, text in TEXTS_OF_LENGTHS.items():
+        (score,) = score_texts(model, [text], f"bound:{2**length - 1}")
+        ids = model.tokenizer.encode_lines([text])[0]
+        assert score.log_likelihood == pytest.approx(dense_bound(model, ids), abs=1e-5)
+    exact, sampled = (score_texts(model, [TEXT], f"bound:{n}")[0].log_likelihood for n in (63, 62))
+    assert sampled != exact
+    assert sampled == pytest.approx(exact, abs=1)
+    assert sampled == score_texts(model, ["new", TEXT], "bound:62")[1].log_likelihood
+    assert sampled != score_texts(model, [TEXT], "bound:62", seed=1)[0].log_likelihood
+
+
+def test_samples_of_the_bound_have_all_counts_and_its_weights():
+    """On average each piece has the weight 1, whatever the number of samples."""
+    counts = [len(hidden_P) for _, hidden_P in scoring._hidden_sets(8, 16, 3, 0)]
+    assert counts == sorted(counts)
+    assert set(counts) == set(range(1, 9))
+    for samples in (3, 16):
+        weight_8 = np.zeros(8)
+        for seed in range(1_000):
+            for weight, hidden_P in scoring._hidden_sets(8, samples, seed, 0):
+                weight_8[hidden_P] += weight
+        np.testing.assert_allclose(weight_8 / 1_000, 1, atol=0.1)
+
+
+@pytest.mark.parametrize("orders", [["left-to-right", "random:2"], "pseudo", "bound:99"])
+def test_a_long_text_is_read_in_segments_with_the_memory_of_the_whole_ones_before(model, orders):
+    """Memory is the hidden states of pieces that all see each other; mem_len is 5, so the third segment sees the second
+    and what memory had kept of the first."""
+    ids = model.tokenizer.encode_lines([TEXT + " The list"])[0]
+    assert len(ids) == 8
+    (score,) = score_texts(model, [TEXT + " The list"], orders, max_len=3)
+    mems, expected, seen = None, [], jnp.zeros((3, 1, 0, 24))
+    for number, segment in enumerate(np.split(ids, [3, 6])):
+        n = len(segment)
+        if orders == "pseudo":
+            others_LLL = np.broadcast_to(~np.eye(n, dtype=bool)[:, None, :], (n, n, n))  # no row sees the piece
+            expected.append(np.diagonal(dense_scores(model, segment, others_LLL, mems))[None])
+        elif orders == "bound:99":
+            expected.append(dense_bound(model, segment, mems)[None, None])
+        else:
+            places = [np.arange(n), *(scoring._permutations("random:2", n, 8, 0, number, ""))]
+            expected.append(dense_scores(model, segment, sees_before(np.array(places)), mems))
+        _, seen = _dense_logits(model.params, segment[None], jnp.zeros((1, n, n), bool), seen, False)
+        mems = seen[:, 0]
+        assert mems.shape[1] == min(5, 3 * (number + 1))
+    expected_OP = np.concatenate(expected, axis=1)
+    if orders != "bound:99":
+        np.testing.assert_allclose(score.log_probs_OP, expected_OP, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(score.log_likelihoods_O, expected_OP.sum(1), rtol=0, atol=5e-5)
+    (forgetting,) = score_texts(model, [TEXT + " The list"], orders, max_len=3, mem_len=0)
+    assert np.abs(forgetting.log_probs_OP - score.log_probs_OP).max() > 1e-2
+
+
+def test_each_segment_has_an_order_of_its_own():
+    first, second = (scoring._permutations("random:4", 9, 18, 0, number, "") for number in (0, 1))
+    assert not any(np.array_equal(*both) for both in zip(first, second, strict=True))
+
+
+def test_probabilities_of_texts_in_two_segments_sum_to_one():
+    tiny = random_model(dataclasses.replace(SMALL, vocab_size=12))
+    texts = [np.array(pair, np.int32) for pair in itertools.product(range(12), repeat=2)]
+    for mem_len in (0, 5):
+        scores = scoring.score_ids(tiny, texts, ["random:1"], max_len=1, mem_len=mem_len, names=["pair"] * len(texts))
+        total = np.exp([scores_OP.sum(dtype=np.float64) for scores_OP in scores]).sum()
+        assert total == pytest.approx(1, abs=1e-5)
+
+
+def test_scores_of_long_texts_depend_neither_on_the_batch_nor_on_other_texts(model, causal):
+    texts = [LONGER, "new", LONGER + TEXT, TEXT]
+    for network, orders in ((model, ["left-to-right", "random:2"]), (causal, ["left-to-right"])):
+        together = score_texts(network, texts, orders, max_len=16)
+        alone = [score_texts(network, [text], orders, max_len=16, batch_tokens=1)[0] for text in texts]
+        for ours, other in zip(together, alone, strict=True):
+            np.testing.assert_allclose(ours.log_probs_OP, other.log_probs_OP, atol=2e-5)
+
+
+def test_a_context_can_fill_segments_of_its_own(model):
+    """The text is then in one segment, whose memory is the context."""
+    (score,) = score_texts(model, ["is new"], ["all"], context="The list of names", max_len=4)
+    before, ids = (model.tokenizer.encode_lines([words])[0] for words in ("The list of names", "is new"))
+    _, mems = _dense_logits(model.params, before[None], jnp.zeros((1, 4, 4), bool), jnp.zeros((3, 1, 0, 24)), False)
+    expected_OP = dense_scores(model, ids, sees_before(np.array([[0, 1], [1, 0]])), mems[:, 0])
+    np.testing.assert_allclose(score.log_probs_OP, expected_OP, atol=2e-5)
+
+
+def test_a_causal_model_reads_a_long_text_with_memory(causal):
+    (score,) = score_texts(causal, [LONGER], max_len=8, mem_len=12)
+    ids = np.concatenate([[EOD], causal.tokenizer.encode_lines([LONGER])[0]])
+    np.testing.assert_array_equal(score.log_probs_OP[0], log_probs.with_memory(causal, ids, 8, 12))
+
+
 def test_averages_over_orders_are_means_of_each_order(model):
     (both,) = score_texts(model, [TEXT], ["left-to-right", "right-to-left"])
     each = [score_texts(model, [TEXT], order)[0].log_likelihood for order in ("0 1 2 3 4 5", "5 4 3 2 1 0")]
@@ -108,6 +274,7 @@ def test_a_causal_model_scores_from_left_to_right_after_the_end_of_another_text(
         ("backwards", r"`orders` backwards: give one or several of left-to-right, right-to-left, random:8"),
         (["pseudo", "left-to-right"], r"`orders` pseudo, left-to-right: give one .* or only pseudo"),
         ((), r"`orders` : give one"),
+        (["bound:8", "all"], r"`orders` bound:8, all: give one .* or only pseudo or bound:128"),
         (
             "0 1 1",
             r"`orders` '0 1 1' must have each position of the 6 pieces exactly once in text 0, which reads: ▁The",
@@ -117,6 +284,13 @@ def test_a_causal_model_scores_from_left_to_right_after_the_end_of_another_text(
 def test_an_order_that_does_not_fit_is_named(model, orders, said):
     with pytest.raises(InputError, match=said):
         score_texts(model, [TEXT], orders)
+
+
+def test_all_orders_of_a_longer_text_are_too_many(model):
+    with pytest.raises(
+        InputError, match=r"`orders` all is for texts of at most 6 pieces \(720 orders\): give random:8"
+    ):
+        score_texts(model, [TEXT + " too"], "all")
 
 
 def test_texts_and_checkpoints_that_cannot_be_scored_are_named(model):
@@ -129,7 +303,7 @@ def test_texts_and_checkpoints_that_cannot_be_scored_are_named(model):
         (
             dataclasses.replace(model, objective="mlm"),
             [TEXT],
-            r"trained to predict masked pieces \(mlm\), each by itself",
+            r"trained with mlm, which has no likelihood: it predicts masked pieces, each by itself",
         ),
     ):
         with pytest.raises(InputError, match=said):
@@ -169,9 +343,10 @@ def test_a_file_is_scored_line_by_line_in_its_order(model, score, folder, capsys
             assert line[name] == pytest.approx(getattr(expected, name), rel=1e-4)
     assert score("--sentences", *TEXTS, "--orders", *ORDERS) == 0
     assert capsys.readouterr().out == printed
-    score("--sentences", "new", "--orders", "pseudo")
-    assert '"log_likelihood"' not in (line := capsys.readouterr().out)
-    assert '"pseudo_log_likelihood"' in line
+    for orders, name in (("pseudo", '"pseudo_log_likelihood"'), ("bound:16", '"log_likelihood_bound"')):
+        score("--sentences", "new", "--orders", orders)
+        assert '"log_likelihood"' not in (line := capsys.readouterr().out)
+        assert name in line
 
 
 def test_a_table_has_a_row_a_sentence_with_its_id(model, score, folder, tmp_path, capsys):
@@ -198,7 +373,12 @@ def test_a_mistake_is_one_line_that_names_it_and_leaves_no_file(score, folder, t
     for words, said in (
         ((), "give either --texts, names of files, or --sentences"),
         (("--texts", gap, "--out", tmp_path / "new.jsonl"), r"gap\.jsonl: line 3 is empty"),
-        ((*texts, "--max-len", "5"), r"texts\.txt: line 1 has 6 pieces .* more than 5: split it, or raise --max-len"),
+        (
+            ("--sentences", TEXT, "--max-len", "5", "--orders", "2 0 1 3 5 4"),
+            r"--orders '2 0 1 3 5 4' needs a text that is read at once, but the 6 pieces of sentence 1.* are read in "
+            r"segments: give random:8, or raise --max-len",
+        ),
+        ((*texts, "--max-len", "5", "--mem-len", "-1"), r"--mem-len -1 must be at least 0"),
         ((*lines, "--text-field", "s", "--id-field", "x"), r"name the id field with --id-field"),
         (("--sentences", "x", "--out", there), r"scores\.tsv exists: give another file, or --overwrite"),
         (("--sentences", "x", "--out", "scores.txt"), r"give a name that ends in \.jsonl or \.tsv"),
