@@ -2,8 +2,8 @@
 
 A  learned positions                       N  heads
 B  batch                                   O  factorization orders
-C  choices: labels, options, documents     P  predicted positions
-D  model width                             Q  candidates: the likeliest pieces
+C  choices: labels, options, documents     P  predicted positions; positives
+D  model width                             Q  candidates: pieces, texts
 E  tokens of encoded text: a line, a part  R  relative distances (R = K + L)
 F  feed-forward width                      S  tokens of a block
 G  heads of all examples (G = B x N)       T  rows of both streams (T = L + P)

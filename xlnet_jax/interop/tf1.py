@@ -150,7 +150,7 @@ def _to_config(config: ModelConfig, head: HeadConfig | None) -> dict[str, Any]:
         raise InputError("the 2019 code cannot hold activation gelu_erf: `activation` gelu writes it as the tanh form")
     if config.layer_norm_eps != 1e-12:
         raise InputError(f"the 2019 code cannot hold layer_norm_eps {config.layer_norm_eps}, only 1e-12")
-    if head and head.task in ("token_classification", "multilabel"):
+    if head and head.task in ("token_classification", "multilabel", "embedding"):
         raise InputError(f"the 2019 code has no head for {head.task}: use `to` hf or native")
     return {name: getattr(config, ours) for ours, name in SIZES.items()} | {"ff_activation": config.activation}
 

@@ -200,7 +200,8 @@ def _log_probs(logits: jnp.ndarray, excluded: jnp.ndarray) -> jnp.ndarray:
 
 
 class XLNetForSequence(nn.Module):
-    """Scores of a text from its summary, for classification and regression, and for each option of multiple choice."""
+    """Scores of a text from its summary, for classification and regression, and for each option of multiple choice; or
+    its summary alone, for embedding."""
 
     config: ModelConfig
     head: HeadConfig
@@ -210,7 +211,7 @@ class XLNetForSequence(nn.Module):
         self, inputs: Inputs, attention_mask_BL: jnp.ndarray, *, earlier: Sequence[Inputs] = (), train: bool = False
     ) -> jnp.ndarray:
         """Return float32 scores: [B, labels], for multilabel one logit each; regression [B]; multiple choice [B /
-        options, options], where the options of a question are consecutive input rows.
+        options, options], where the options of a question are consecutive input rows; embedding: vectors [B, D].
 
         attention_mask: 1 = real token; earlier: the windows of the text before this one, read only for their memory
         (`text_windows`); train: apply dropout (needs the rng "dropout").
@@ -220,6 +221,8 @@ class XLNetForSequence(nn.Module):
         for window in earlier:
             mems_ZBMD = backbone(window, mems_ZBMD, train=train).new_mems_ZBMD
         hidden_BLD = backbone(inputs, mems_ZBMD, train=train).content_BLD
+        if head.task == "embedding":
+            return _POOLS[head.summary](hidden_BLD.astype(jnp.float32), attention_mask_BL.astype(bool))
         if head.summary == "first" and self.config.network == "bert":
             attention_mask_BL = attention_mask_BL * (places_BL(inputs) == 0)  # selects <cls>
         summary_BD = SequenceSummary(self.config, head, train, name="summary")(

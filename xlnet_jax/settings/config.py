@@ -111,10 +111,11 @@ class HeadConfig:
     """The head that replaces the vocabulary's logits for finetuning."""
 
     task: Literal[
-        "classification", "regression", "multilabel", "multiple_choice", "question_answering", "token_classification"
-    ]
-    """what the head predicts for a text: a label, a number, any number of labels, one of several texts, a span, or a
-    label for each token"""
+        "classification", "regression", "multilabel", "multiple_choice", "question_answering", "token_classification",
+        "embedding",
+    ]  # fmt: skip
+    """what the head predicts for a text: a label, a number, any number of labels, one of several texts, a span, a label
+    for each token, or a vector"""
     num_labels: int = setting(1, at_least(1))
     """number of labels, or of options of a question (multiple_choice); 1 for a number or a span"""
     summary: Literal["last", "first", "mean", "attn"] = "last"
@@ -130,6 +131,11 @@ class HeadConfig:
     def reads_summary(self) -> bool:
         """True if the head reads the summary of a text."""
         return self.task not in ("question_answering", "token_classification")
+
+    @property
+    def has_weights(self) -> bool:
+        """False if every network can have this head: a vector is the summary of a text."""
+        return self.task != "embedding"
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,16 @@ def validate_network(model: ModelConfig, head: HeadConfig | None, where: str) ->
     the beginning of the message."""
     of_head = out_of_bounds(head, "head.") if head else ()
     # Lazily: relations are checked only between values of the right types.
-    for broken in chain(out_of_bounds(model, "model."), of_head, _model(model), absolute_positions(model, None)):
+    relations = (_model(model), absolute_positions(model, None), head_contradictions(head))
+    for broken in chain(out_of_bounds(model, "model."), of_head, *relations):
         raise InputError(f"{where}: {broken}")
+
+
+def head_contradictions(head: HeadConfig | None) -> Iterator[str]:
+    """Yield what is wrong with a head."""
+    if head and not head.has_weights and (head.use_projection or head.summary == "attn"):
+        name = "head.use-projection" if head.use_projection else "head.summary attn"
+        yield f"{name}: the head of task {head.task} has no weights of its own; give head.summary mean, last or first"
 
 
 def validate_distributed(distributed: DistributedConfig) -> None:

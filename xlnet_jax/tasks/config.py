@@ -26,7 +26,9 @@ class ColumnsConfig:
     text_pair: str | None = setting(None, "common")
     """the second text; None = examples have one text"""
     label: str | None = setting(None, "common")
-    """the label, or the number to predict (regression)"""
+    """the label, the number to predict (regression), or the score of a pair (embedding)"""
+    negatives: tuple[str, ...] = ()
+    """embedding: texts that are not similar to the first; none = negative, negative_1, negative_2, …"""
     id: str | None = None
     """the name of each example; None = its number, from 0, or the index column of GLUE's test files"""
     label_separator: str = ","
@@ -92,6 +94,16 @@ class ChoiceConfig:
 
 
 @dataclass(frozen=True)
+class EmbeddingConfig:
+    """Vectors of texts, compared by their cosine. --train and --eval take tables of pairs, with negatives or scores, or
+    qrels with --ranking.documents."""
+
+    temperature: float = setting(0.05, above(0))
+    """divides the cosines in the loss, which is the cross-entropy of choosing the second text of a pair among those of
+    the whole batch; with scores, CoSENT's"""
+
+
+@dataclass(frozen=True)
 class RankingConfig:
     """Document ranking (paper, section 3.3): score each document for a query. --train and --eval take qrels, --predict
     takes runs or queries."""
@@ -149,7 +161,7 @@ class FinetuneConfig(RunConfig):
     task: str = setting("classification", "common")
     """task to finetune for, which sets the defaults of all other settings: classification, regression, multilabel, a
     GLUE task such as sst-2, imdb, yelp-2, yelp-5, squad, squad2, cmrc2018, drcd, race, dream, multiple_choice, ner,
-    token_classification or ranking"""
+    token_classification, ranking or embedding"""
     init: str = setting("", "common")
     """checkpoint to start from, with its tokenizer: a folder of this project, the 2019 code or Hugging Face; tiny,
     which comes with the package; or a model on the Hugging Face Hub, such as xlnet/xlnet-base-cased"""
@@ -187,6 +199,7 @@ class FinetuneConfig(RunConfig):
     qa: QuestionAnsweringConfig = QuestionAnsweringConfig()
     choice: ChoiceConfig = ChoiceConfig()
     ranking: RankingConfig = RankingConfig()
+    embedding: EmbeddingConfig = EmbeddingConfig()
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-5, warmup_steps=1_000)
     checkpoint: CheckpointConfig = CheckpointConfig(every_steps=500, keep=1)
     selection: SelectionConfig = SelectionConfig()

@@ -12,7 +12,7 @@ from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import HeadConfig, OptimizerConfig
 from xlnet_jax.settings.fields import given_in, with_values
 from xlnet_jax.settings.parser import CommandLine
-from xlnet_jax.settings.rules import absolute_positions, run_contradictions
+from xlnet_jax.settings.rules import absolute_positions, head_contradictions, run_contradictions
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, TaskDataConfig
 
 if TYPE_CHECKING:
@@ -33,13 +33,14 @@ def _start(
     return FinetuneConfig(
         task=task,
         steps=steps,
-        head=HeadConfig(head),
+        head=head if isinstance(head, HeadConfig) else HeadConfig(head),
         data=TaskDataConfig(batch_size=batch_size, seq_len=seq_len),
         qa=QuestionAnsweringConfig(max_answer_len=max_answer_len),
         optimizer=OptimizerConfig(learning_rate=learning_rate, warmup_steps=warmup, layer_decay=layer_decay),
     )
 
 
+_VECTOR = HeadConfig("embedding", summary="mean", use_projection=False)
 _START_OF: dict[str, tuple[Any, ...]] = {
     # Table 8: MNLI, also for tasks of its size; Yelp; SQuAD, with warmup and layer-wise decay of run_squad.py; RACE.
     **dict.fromkeys(("mnli", "ax", "qqp", "qnli", "sst-2"), ("classification", 128, 128, 2e-5, 10_000, 1_000)),
@@ -63,6 +64,9 @@ _START_OF: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("ner", "token_classification"), ("token_classification", 256, 16, 5e-5, 2_000, 200)),
     # The paper does not finetune for ranking. The settings of RACE, where texts also come in groups.
     "ranking": ("regression", 512, 32, 2e-5, 12_000, 1_000),
+    # Sentence-BERT (Reimers & Gurevych 2019, section 3.1): mean, learning rate, warmup over a tenth. The batch is
+    # larger than its 16, because the texts of a batch are the negatives of each other.
+    "embedding": (_VECTOR, 128, 64, 2e-5, 2_000, 200),
 }
 """head, data.seq-len, data.batch-size, optimizer.learning-rate, steps, optimizer.warmup-steps, optimizer.layer-decay,
 qa.max-answer-len"""
@@ -77,6 +81,7 @@ _FAMILIES = {
     "question_answering": "question_answering.task:QuestionAnswering",
     "multiple_choice": "multiple_choice:MultipleChoice",
     "token_classification": "token_classification:TokenClassification",
+    "embedding": "embedding:PairEmbedding",
 }
 
 
@@ -89,6 +94,8 @@ def make_task(config: FinetuneConfig) -> "Task[Any, Any]":
 
 def family_of(config: FinetuneConfig) -> str:
     """Return the module and class of a task, as module:class."""
+    if config.task == "embedding" and config.ranking.documents:
+        return "embedding:DocumentEmbedding"
     return "ranking.task:Ranking" if config.task == "ranking" else _FAMILIES[config.head.task]
 
 
@@ -125,6 +132,8 @@ def _contradictions(config: FinetuneConfig) -> Iterator[str]:
     if not (config.train or config.eval or config.predict):
         yield "nothing to do: give `train` to learn from, or `eval` or `predict` for a finetuned `init`"
     yield from run_contradictions(config)
+    yield from head_contradictions(config.head)
+    yield from split_contradictions(config)
     if config.mesh.context > 1:
         yield f"`mesh.context` {config.mesh.context}: only the windows of pretraining are divided; leave it at 1"
     yield from absolute_positions(config.model, config.data.seq_len)
@@ -140,3 +149,12 @@ def _contradictions(config: FinetuneConfig) -> Iterator[str]:
         yield "`selection.metric` and `selection.patience` need the scores of `eval`: give it examples"
     if len(set(config.seeds)) < len(config.seeds) or not config.seeds:
         yield f"`seeds` {' '.join(map(str, config.seeds))}: give one or more, each once"
+
+
+def split_contradictions(config: FinetuneConfig) -> Iterator[str]:
+    """Yield what is wrong with micro-batches, which `auto_fit` may choose too."""
+    if config.head.task == "embedding" and (parts := config.optimizer.accumulate) > 1:
+        yield (
+            f"`optimizer.accumulate` {parts}: `task` embedding compares all texts of a batch with each other: leave it "
+            "at 1, and lower `data.batch_size`"
+        )

@@ -34,11 +34,12 @@ from xlnet_jax.tasks.defaults import (
     family_of,
     make_task,
     set_ungiven,
+    split_contradictions,
     validate_finetuning,
 )
 from xlnet_jax.tasks.features import Split, TrainingBatches
 from xlnet_jax.tasks.model import RANKING, finetuning_of
-from xlnet_jax.tasks.prepare import Prepared, prepare, read_splits, weights_of
+from xlnet_jax.tasks.prepare import Prepared, prepare, read_splits, weights_of, without_memory
 from xlnet_jax.tasks.readers import Role, rows_of
 from xlnet_jax.tasks.selection import Predictor, Selection, Supervised, describe, or_lowest
 from xlnet_jax.tasks.task import Task
@@ -278,6 +279,8 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Run,
     longest = batches.longest
 
     def build(config: FinetuneConfig) -> tuple[Program[Supervised], AbstractBatch]:
+        for broken in split_contradictions(config):
+            raise InputError(broken)
         computed = with_values(config, {"model.attention": attention})
         program = Program.of(computed, Supervised(computed, task))
         return program, batch_like(longest, config.data.batch_size, program.mesh)
@@ -323,6 +326,9 @@ def _report(result: Result, workdir: Workdir, has_curves: bool, picture: str | N
         ("predict", f"{command} --predict FILES"),
         ("in Python", f"xlnet_jax.load({there!r}).predict([...])"),
     ]
+    if result.task == "embedding":
+        vectors = shlex.join(["python", "-m", "xlnet_jax.embed", there, "--text", "FILES", "--out", "vectors.npy"])
+        following[1:] = [("embed", vectors), ("in Python", f"xlnet_jax.load({there!r}).encode([...])")]
     console.print(f"\n{describe(result.metrics)}" if result.metrics else "")
     if result.baseline:
         console.print("\n".join(result.baseline.compare(result.metrics)))
@@ -342,13 +348,15 @@ def predict(config: FinetuneConfig, process: Process) -> Result:
     validate_finetuning(config)
     assert start is not None
     wanted = config.head.task
-    if start.head is None or start.head.task != wanted:
+    found = start.head if start.head and start.head.task == wanted else None
+    if found is None and config.head.has_weights:
         has = "vocabulary scores" if start.head is None else f"a head for {start.head.task}"
         raise InputError(
             f"`init` {config.init} has {has}, and `task` {config.task} needs a head for {wanted}: give `train` to "
             "finetune it, or name a finetuned checkpoint"
         )
-    unset = _take_settings_of_checkpoint(replace(config, head=start.head), process.console)
+    config = replace(without_memory(config), head=found or config.head)
+    unset = _take_settings_of_checkpoint(config, process.console)
     config = set_ungiven(unset, start.thresholds)
     if config != unset:
         say(f"thresholds  of the checkpoint: {describe_thresholds(start.thresholds)}")
@@ -405,7 +413,15 @@ def _take_settings_of_checkpoint(config: FinetuneConfig, console: Console) -> Fi
     there = finetuning_of(Path(config.init))
     if there is None or family_of(there) != family_of(config):
         return config
-    read = ("data.", "multilabel.", "qa.", "choice.", "model.mem-len", *(["columns."] * (there.task == config.task)))
+    read = (
+        "data.",
+        "multilabel.",
+        "qa.",
+        "choice.",
+        "embedding.",
+        "model.mem-len",
+        *(["columns."] * (there.task == config.task)),
+    )
     values = {s.name.replace("-", "_"): s.value for s, _ in differences(there, config) if s.name.startswith(read)}
     taken = set_ungiven(config, values)
     if changed := [f"{s.name} {s.value}" for s, _ in differences(taken, config)]:

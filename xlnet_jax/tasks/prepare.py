@@ -56,8 +56,7 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     there = [workdir.resumes(FinetuneConfig) for workdir in workdirs]
     own = there[0] if all(there) else None
     config, start = begin_from(config.init, config, own, DEFAULTS[config.task]())
-    if not config.model.mem_len:  # with same_length, each token sees only mem_len tokens back
-        config = replace(config, model=replace(config.model, same_length=False))
+    config = without_memory(config)
     source = start or own
     assert source is not None
     config = replace(config, objective=source.objective)
@@ -113,6 +112,13 @@ def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokeniz
             tokenizer.demand_known(map(task.text_of, examples), f"`{role}`")
             splits[role] = Split(examples, task.features(examples, tokenizer, config.head, training=False))
     return splits
+
+
+def without_memory(config: FinetuneConfig) -> FinetuneConfig:
+    """Return the settings of a network that reads whole texts: with same_length, each token would see only mem_len
+    tokens back."""
+    same_length = config.model.same_length and config.model.mem_len > 0
+    return replace(config, model=replace(config.model, same_length=same_length))
 
 
 def weights_of(start: Pretrained, head: HeadConfig, abstract_params: Any) -> tuple[dict[str, Any], list[str]]:

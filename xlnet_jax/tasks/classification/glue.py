@@ -73,6 +73,10 @@ PUBLISHED: dict[str, Published] = {
         stems={"eval": (("diagnostic-full",), ("dev_matched",)), "predict": (("diagnostic",), ("test",))},
     ),
     "imdb": Published(labels=("neg", "pos"), stems=_TESTED),
+    # The names of sentence-transformers, of STS-B, and our own.
+    "embedding": Published(
+        ("anchor", "query", "sentence1", "text"), ("positive", "answer", "sentence2", "text_pair"), ("score", "label")
+    ),
     "yelp-2": _YELP,
     "yelp-5": replace(_YELP, labels=("1", "2", "3", "4", "5")),
 }  # fmt: skip

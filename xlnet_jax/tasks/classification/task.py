@@ -230,12 +230,12 @@ class TextTask(Task[TextExample, list[Prediction]]):
         pairs = list(zip(examples, answers, strict=True))
         header = ("id", self.column, *(f"p({label})" for label in self._labels))
         rows = [(e.id, self._written(a.value), *(f"{p:.6g}" for p in a.probabilities.values())) for e, a in pairs]
-        _write_tsv(folder / PREDICTIONS, header, rows)
+        write_tsv(folder / PREDICTIONS, header, rows)
         names = [PREDICTIONS]
         for part in sorted({e.part for e in examples} if self._published.submission else ()):
             names.append(f"{self._published.submission}{part and '-' + part}.tsv")
             rows = [(e.id, _submitted(a.value)) for e, a in pairs if e.part == part]
-            _write_tsv(folder / names[-1], ("index", "prediction"), rows)
+            write_tsv(folder / names[-1], ("index", "prediction"), rows)
         return names
 
     def _written(self, value: Any) -> str:
@@ -306,14 +306,7 @@ class Regression(TextTask):
     scores, column = ("pearson", "spearman"), "score"
 
     def _label(self, row: Record) -> Any:
-        value = _single_label(row, self._published.label, None)
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            raise InputError(f"{row.where}: the label {value!r} is not a number; give `task` classification for names")
-        return number
+        return number_field(row, self._published.label, "; give `task` classification for names")
 
     def head(self, train: Sequence[TextExample]) -> HeadConfig:
         """Return a head with one number."""
@@ -390,7 +383,7 @@ class Multilabel(TextTask):
         }
 
 
-def _write_tsv(path: epath.Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def write_tsv(path: epath.Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     with path.open("w") as file:
         writer = csv.writer(file, delimiter="\t", lineterminator="\n")
         writer.writerows((header, *rows))
@@ -399,6 +392,18 @@ def _write_tsv(path: epath.Path, header: Sequence[str], rows: Sequence[Sequence[
 def _submitted(value: Any) -> str:
     """Format an answer for GLUE; numbers, of STS-B, are clipped to 0 … 5."""
     return f"{min(max(value, 0.0), 5.0):.3f}" if isinstance(value, float) else str(value)
+
+
+def number_field(row: Record, columns: Sequence[str], advice: str = "") -> float:
+    """Return the number in the column of labels. Raises InputError, which ends with this advice, if it is none."""
+    value = _single_label(row, columns, None)
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{row.where}: the label {value!r} is not a number{advice}")
+    return number
 
 
 def _single_label(row: Record, columns: Sequence[str], unknown: int | None) -> Any:

@@ -85,22 +85,15 @@ class PairTokens(Sequence[np.ndarray]):
         return encode_text(document[:of_document], query[:of_query])[self.part]
 
 
-class Ranking(Task[RankedQuery, Run]):
-    """Ranking of documents for a query. Examples are queries. A training item is a group of documents, of which the
-    first is relevant; an evaluation item is a document or a passage. Answers are a run."""
+class Retrieval(Task[RankedQuery, Run]):
+    """Documents for a query. Examples are queries, answers are a run. Subclasses say how documents are scored."""
 
     draws_anew = True
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
         self._settings = config.ranking
-        self.demand_room(config.ranking.max_query_len + SPECIALS, "ranking.max_query_len")
-        if config.data.long_texts != "tail":
-            raise InputError(
-                f"`data.long_texts` {config.data.long_texts}: ranking reads long documents by `ranking.max_passages`"
-            )
         self.metric = f"ndcg@{config.ranking.cutoff}"
-        self._tokens: dict[int, np.ndarray] = {}  # tokens of the documents encoded so far; a run has one tokenizer
 
     @cached_property
     def documents(self) -> dict[str, str]:
@@ -160,6 +153,112 @@ class Ranking(Task[RankedQuery, Run]):
         _demand_known((d for found in best.values() for d in found), self.documents, "documents", where)
         return best
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {document: place for place, document in enumerate(self.documents)}
+
+    @cached_property
+    def _with_text(self) -> list[int]:
+        """Indices of the documents that can be drawn."""
+        return [place for place, text in enumerate(self.documents.values()) if text]
+
+    def draw_groups(self, examples: Sequence[RankedQuery], epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the query of each group, int64 [items]; its documents by their index in the collection, [items, C];
+        and random numbers in [0, 1), float64 [items, C], to draw a passage of each. There is one group per relevant
+        document, which comes first.
+
+        The others are a pure function of (seed, epoch). They are drawn from the documents judged not relevant and the
+        candidates, then from all documents if these are too few. Raises InputError if no document is relevant, or a
+        group cannot be filled.
+        """
+        count, least = self._settings.negatives, self._settings.relevant_from
+        relevant = [self.places_of(d for d, g in e.grades.items() if g >= least) for e in examples]
+        never = [{*ids, *self.places_of(e.left_out)} for ids, e in zip(relevant, examples, strict=True)]
+        near = []
+        for example, banned in zip(examples, never, strict=True):
+            others = (*(d for d, grade in example.grades.items() if grade < least), *(example.candidates or ()))
+            near.append(sorted({*self.places_of(d for d in others if self.documents.get(d))} - banned))
+        with_text = set(self._with_text)
+        items = [(q, place) for q, places in enumerate(relevant) for place in places if place in with_text]
+        if not items:
+            raise InputError(f"training: no document with a text has a grade from {least} on, so none is learned")
+        far = 2 * count + max(map(len, never))  # more than needed, because banned documents are skipped
+        rows = np.arange(len(items))
+        uniform = uniforms(self.config.seed, Purpose.NEGATIVES, epoch, rows, count + far + 1 + count)
+        for_near, for_far, left = np.split(uniform, [count, count + far], axis=1)
+        documents = np.zeros(left.shape, np.int64)
+        for row, (q, document) in enumerate(items):
+            drawn = [near[q][i] for i in first_of_shuffle(for_near[row], len(near[q]))]
+            drawn += self._draw_any(for_far[row], never[q].union(drawn), count - len(drawn))
+            if len(drawn) < count:
+                raise InputError(
+                    f"training: query {examples[q].id} has {len(drawn)} documents that are not relevant, and a group "
+                    f"takes {count}; lower `ranking.negatives`"
+                )
+            documents[row] = [document, *drawn]
+        return np.array([q for q, _ in items]), documents, left
+
+    def draw_to_rank(self, examples: Sequence[RankedQuery]) -> tuple[np.ndarray, np.ndarray]:
+        """Return queries [items] and documents [items, 1] as `draw_groups` does: the candidates of each query, or else
+        its judged documents and some others, the same in every call. Raises InputError if there are none."""
+        judged = [self.places_of((*e.grades, *e.left_out)) for e in examples]
+        others = self._settings.others
+        width = others + max(map(len, judged), default=0)
+        uniform = uniforms(EVALUATION_SEED, Purpose.CANDIDATES, 0, np.arange(len(examples)), width)
+        found = [
+            [*self.places_of(e.grades), *self._draw_any(of_query, set(places), others)]
+            if e.candidates is None
+            else self.places_of(e.candidates)
+            for e, places, of_query in zip(examples, judged, uniform, strict=True)
+        ]
+        if not any(found):
+            raise InputError("no query has a document to be ranked; look at `ranking.candidates` and `predict`")
+        queries = np.repeat(np.arange(len(examples)), [len(places) for places in found])
+        return queries, np.array([place for places in found for place in places])[:, None]
+
+    def places_of(self, documents: Iterable[str]) -> list[int]:
+        return [self._places[document] for document in documents if document in self._places]
+
+    def _draw_any(self, uniform: np.ndarray, banned: set[int], count: int) -> list[int]:
+        drawn = (self._with_text[i] for i in first_of_shuffle(uniform, len(self._with_text)))
+        return [place for place in drawn if place not in banned][: max(count, 0)]
+
+    def metrics(self, examples: Sequence[RankedQuery], answers: Run) -> dict[str, float]:
+        """Return NDCG@k, ERR@k, MAP, MRR and P@k, 0 to 1 (`mean_scores`)."""
+        return mean_scores({e.id: e.grades for e in examples}, answers, self._settings)
+
+    def trivial_answers(self, train: Sequence[RankedQuery], examples: Sequence[RankedQuery]) -> dict[str, list[Run]]:
+        """Return random orders of the documents that the network ranks."""
+        queries, documents = self.draw_to_rank(examples)
+        pairs = [(examples[query].id, document) for query, document in zip(queries, documents[:, 0], strict=True)]
+        names, rng = list(self.documents), np.random.default_rng(EVALUATION_SEED)
+        runs = []
+        for _ in range(max(1, min(SHUFFLES, SHUFFLED_PAIRS // len(pairs)))):
+            run: Run = {e.id: {} for e in examples}
+            for (query, document), score in zip(pairs, rng.random(len(pairs)).tolist(), strict=True):
+                run[query][names[document]] = score
+            runs.append(run)
+        return {f"ranks the same documents in random order, the mean of {len(runs)}": runs}
+
+    def write(self, folder: epath.Path, examples: Sequence[RankedQuery], answers: Run) -> list[str]:
+        """Write the ranking as a TREC run, run.trec."""
+        write_run(folder / RUN_FILE, answers)
+        return [RUN_FILE]
+
+
+class Ranking(Retrieval):
+    """Ranking by a network that reads document and query together. A training item is a group of documents, of which
+    the first is relevant; an evaluation item is a document or a passage."""
+
+    def __init__(self, config: FinetuneConfig):
+        super().__init__(config)
+        self.demand_room(config.ranking.max_query_len + SPECIALS, "ranking.max_query_len")
+        if config.data.long_texts != "tail":
+            raise InputError(
+                f"`data.long_texts` {config.data.long_texts}: ranking reads long documents by `ranking.max_passages`"
+            )
+        self._tokens: dict[int, np.ndarray] = {}  # tokens of the documents encoded so far; a run has one tokenizer
+
     def features(
         self, examples: Sequence[RankedQuery], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
@@ -167,9 +266,9 @@ class Ranking(Task[RankedQuery, Run]):
         one item per passage of the documents to rank. value: document, int32 [items, C], its index in the
         collection."""
         if training:
-            queries, documents, uniform = self._draw_groups(examples, epoch)
+            queries, documents, uniform = self.draw_groups(examples, epoch)
         else:
-            queries, documents = self._draw_to_rank(examples)
+            queries, documents = self.draw_to_rank(examples)
         used, places = np.unique(documents, return_inverse=True)
         cuts = self._passages(used.tolist(), tokenizer)
         count = np.array([len(cut) for cut in cuts])
@@ -208,76 +307,6 @@ class Ranking(Task[RankedQuery, Run]):
             return [[ids] for ids in of_documents]
         return [[ids[i : i + length] for i in range(0, max(len(ids), 1), length)][:most] for ids in of_documents]
 
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {document: place for place, document in enumerate(self.documents)}
-
-    @cached_property
-    def _with_text(self) -> list[int]:
-        """Indices of the documents that can be drawn."""
-        return [place for place, text in enumerate(self.documents.values()) if text]
-
-    def _draw_groups(self, examples: Sequence[RankedQuery], epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the query of each group, int64 [items]; its documents by their index in the collection, [items, C];
-        and random numbers in [0, 1), float64 [items, C], to draw a passage of each. There is one group per relevant
-        document, which comes first.
-
-        The others are a pure function of (seed, epoch). They are drawn from the documents judged not relevant and the
-        candidates, then from all documents if these are too few. Raises InputError if no document is relevant, or a
-        group cannot be filled.
-        """
-        count, least = self._settings.negatives, self._settings.relevant_from
-        relevant = [self._places_of(d for d, g in e.grades.items() if g >= least) for e in examples]
-        never = [{*ids, *self._places_of(e.left_out)} for ids, e in zip(relevant, examples, strict=True)]
-        near = []
-        for example, banned in zip(examples, never, strict=True):
-            others = (*(d for d, grade in example.grades.items() if grade < least), *(example.candidates or ()))
-            near.append(sorted({*self._places_of(d for d in others if self.documents.get(d))} - banned))
-        with_text = set(self._with_text)
-        items = [(q, place) for q, places in enumerate(relevant) for place in places if place in with_text]
-        if not items:
-            raise InputError(f"training: no document with a text has a grade from {least} on, so none is learned")
-        far = 2 * count + max(map(len, never))  # more than needed, because banned documents are skipped
-        rows = np.arange(len(items))
-        uniform = uniforms(self.config.seed, Purpose.NEGATIVES, epoch, rows, count + far + 1 + count)
-        for_near, for_far, left = np.split(uniform, [count, count + far], axis=1)
-        documents = np.zeros(left.shape, np.int64)
-        for row, (q, document) in enumerate(items):
-            drawn = [near[q][i] for i in first_of_shuffle(for_near[row], len(near[q]))]
-            drawn += self._draw_any(for_far[row], never[q].union(drawn), count - len(drawn))
-            if len(drawn) < count:
-                raise InputError(
-                    f"training: query {examples[q].id} has {len(drawn)} documents that are not relevant, and a group "
-                    f"takes {count}; lower `ranking.negatives`"
-                )
-            documents[row] = [document, *drawn]
-        return np.array([q for q, _ in items]), documents, left
-
-    def _draw_to_rank(self, examples: Sequence[RankedQuery]) -> tuple[np.ndarray, np.ndarray]:
-        """Return queries [items] and documents [items, 1] as `_draw_groups` does: the candidates of each query, or else
-        its judged documents and some others, the same in every call. Raises InputError if there are none."""
-        judged = [self._places_of((*e.grades, *e.left_out)) for e in examples]
-        others = self._settings.others
-        width = others + max(map(len, judged), default=0)
-        uniform = uniforms(EVALUATION_SEED, Purpose.CANDIDATES, 0, np.arange(len(examples)), width)
-        found = [
-            [*self._places_of(e.grades), *self._draw_any(of_query, set(places), others)]
-            if e.candidates is None
-            else self._places_of(e.candidates)
-            for e, places, of_query in zip(examples, judged, uniform, strict=True)
-        ]
-        if not any(found):
-            raise InputError("no query has a document to be ranked; look at `ranking.candidates` and `predict`")
-        queries = np.repeat(np.arange(len(examples)), [len(places) for places in found])
-        return queries, np.array([place for places in found for place in places])[:, None]
-
-    def _places_of(self, documents: Iterable[str]) -> list[int]:
-        return [self._places[document] for document in documents if document in self._places]
-
-    def _draw_any(self, uniform: np.ndarray, banned: set[int], count: int) -> list[int]:
-        drawn = (self._with_text[i] for i in first_of_shuffle(uniform, len(self._with_text)))
-        return [place for place in drawn if place not in banned][: max(count, 0)]
-
     def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
         """Return the loss that `ranking.loss` names, float32 [B]. A group is one item."""
         scores_BC = _scores(model, params, batch, dropout).reshape(batch["input_ids"].shape[:2])
@@ -296,28 +325,6 @@ class Ranking(Task[RankedQuery, Run]):
             scores, name = run[examples[query].id], names[document]
             scores[name] = max(float(score), scores.get(name, -math.inf))
         return run
-
-    def metrics(self, examples: Sequence[RankedQuery], answers: Run) -> dict[str, float]:
-        """Return NDCG@k, ERR@k, MAP, MRR and P@k, 0 to 1 (`mean_scores`)."""
-        return mean_scores({e.id: e.grades for e in examples}, answers, self._settings)
-
-    def trivial_answers(self, train: Sequence[RankedQuery], examples: Sequence[RankedQuery]) -> dict[str, list[Run]]:
-        """Return random orders of the documents that the network ranks."""
-        queries, documents = self._draw_to_rank(examples)
-        pairs = [(examples[query].id, document) for query, document in zip(queries, documents[:, 0], strict=True)]
-        names, rng = list(self.documents), np.random.default_rng(EVALUATION_SEED)
-        runs = []
-        for _ in range(max(1, min(SHUFFLES, SHUFFLED_PAIRS // len(pairs)))):
-            run: Run = {e.id: {} for e in examples}
-            for (query, document), score in zip(pairs, rng.random(len(pairs)).tolist(), strict=True):
-                run[query][names[document]] = score
-            runs.append(run)
-        return {f"ranks the same documents in random order, the mean of {len(runs)}": runs}
-
-    def write(self, folder: epath.Path, examples: Sequence[RankedQuery], answers: Run) -> list[str]:
-        """Write the ranking as a TREC run, run.trec."""
-        write_run(folder / RUN_FILE, answers)
-        return [RUN_FILE]
 
 
 def pairwise_loss_B(scores_BC: jax.Array) -> jax.Array:
