@@ -105,9 +105,10 @@ def contrastive_loss_B(
     batch, group, width = unit_BCD.shape
     place_Q, own_B = jnp.arange(batch * (group - 1)), jnp.arange(batch) * (group - 1)
     anchor_Q, text_Q = jnp.repeat(text_BC[:, 0], group - 1), text_BC[:, 1:].reshape(-1)
-    is_known_BQ = (text_Q[:, None] == positive_BP[:, None, :]).any(-1) | (text_Q == text_BC[:, :1])
-    is_known_BQ |= (anchor_Q == text_BC[:, :1]) & (place_Q % (group - 1) == 0)
-    is_left_out_BQ = (is_known_BQ | (jnp.repeat(weights_B, group - 1) == 0)) & (place_Q != own_B[:, None])
+    is_known_BQ = (text_Q[None, :, None] == positive_BP[:, None, :]).any(-1) | (text_Q[None] == text_BC[:, :1])
+    is_known_BQ |= (anchor_Q[None] == text_BC[:, :1]) & (place_Q[None] % (group - 1) == 0)
+    is_padding_Q = jnp.repeat(weights_B, group - 1) == 0
+    is_left_out_BQ = (is_known_BQ | is_padding_Q[None]) & (place_Q[None] != own_B[:, None])
     cosines_BQ = unit_BCD[:, 0] @ unit_BCD[:, 1:].reshape(-1, width).T
     logits_BQ = jnp.where(is_left_out_BQ, MASKED, cosines_BQ / temperature)
     return optax.softmax_cross_entropy_with_integer_labels(logits_BQ, own_B)
@@ -117,8 +118,9 @@ def cosent_loss(unit_BCD: jax.Array, score_B: jax.Array, weights_B: jax.Array, t
     """Return log(1 + sum of exp((cosine of j - cosine of i) / temperature) over all i, j with score i > score j). unit:
     vectors of length 1 of two texts; rows of weight 0 are left out."""
     scaled_B = (unit_BCD[:, 0] * unit_BCD[:, 1]).sum(-1) / temperature
-    is_counted_BB = (score_B[:, None] > score_B) & (weights_B[:, None] > 0) & (weights_B > 0)
-    excess_BB = jnp.where(is_counted_BB, scaled_B - scaled_B[:, None], MASKED)
+    is_real_B = weights_B > 0
+    is_counted_BB = (score_B[:, None] > score_B[None]) & is_real_B[:, None] & is_real_B[None]
+    excess_BB = jnp.where(is_counted_BB, scaled_B[None] - scaled_B[:, None], MASKED)
     return jax.nn.logsumexp(jnp.append(excess_BB.reshape(-1), 0.0))
 
 
