@@ -20,6 +20,7 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -30,7 +31,7 @@ from array_record.python.array_record_data_source import ArrayRecordDataSource
 from etils import epath
 
 from data_pipelines.remote import is_remote
-from data_pipelines.tokenizer import UNK, Tokenizer
+from data_pipelines.tokenizer import EOD, UNK, Tokenizer
 from xlnet_jax.errors import InputError, first_line
 from xlnet_jax.storage.reading import (
     Count,
@@ -243,6 +244,17 @@ class Corpus:
                 f"corpus {self.folder}: the {split} split cannot be read ({first_line(error)}); {AGAIN}"
             ) from None
         return blocks["tokens"].astype(np.int32), np.ascontiguousarray(blocks["starts"])
+
+    def documents(self, split: SplitName) -> Iterator[np.ndarray]:
+        """Yield the token ids of each document, int32 [E], without <eod>. The last document of a source may have lost
+        its end, with the `dropped_tokens`."""
+        first = 0
+        for blocks in self.manifest.splits[split].source_blocks:
+            tokens, starts = self.read(split, np.arange(first, first + blocks))
+            for document in np.split(tokens.ravel(), np.flatnonzero(starts.ravel() == Start.DOCUMENT)):
+                if len(ids := document[document != EOD]):
+                    yield ids
+            first += blocks
 
 
 def _sha256(file: epath.Path) -> str:

@@ -155,8 +155,8 @@ _ALL = (
     Command(
         "evaluate",
         "measure the loss and perplexity of a checkpoint on any text.",
-        settings="xlnet_jax.training.evaluate:EvaluateSettings",
-        function="xlnet_jax.training.evaluate:print_evaluation",
+        settings="xlnet_jax.tasks.evaluate:EvaluateSettings",
+        function="xlnet_jax.tasks.evaluate:print_evaluation",
     ),
     Command(
         "factorize",

@@ -12,7 +12,7 @@ depend on the orders (`log_probs.extend_memory`).
 
 The masked-diffusion bound of the same network is log p(x) >= E[(n / k) sum over i in M of log p(x_i | pieces outside
 M)] for k uniform in 1..n and a random set M of k of the n pieces (Hoogeboom et al. 2022, section 3; Nie et al. 2025,
-section 2). The pieces of M have equal ranks: they do not see each other.
+section 2). The pieces of M have equal ranks: they do not see each other (likelihood.py compares the two).
 """
 
 import contextlib
@@ -230,6 +230,7 @@ def score_texts(
     without the relative positions that memory needs.
     """
     texts, orders = list_of_texts(texts), list_of_texts(orders, "orders")
+    check_orders(orders)
     tokenizer = demand_orders(pretrained, orders)
     context_ids, *encoded = tokenizer.encode_lines([context, *texts])
     names = names or [f"text {i}" for i in range(len(texts))]
@@ -282,11 +283,9 @@ def score_ids(
 
 
 def demand_orders(pretrained: "Pretrained", orders: Sequence[str]) -> "Tokenizer":
-    """Return the tokenizer of a checkpoint that can score in these orders. Raises InputError for other checkpoints, and
-    for orders that do not exist."""
+    """Return the tokenizer of a checkpoint that can score in these orders. Raises InputError for other checkpoints."""
     from xlnet_jax.checkpoints.pretrained import scoring_tokenizer, vocabulary_tokenizer
 
-    check_orders(orders)
     if not pretrained.reads_left_to_right:
         return scoring_tokenizer(pretrained)
     if list(orders) != [LEFT_TO_RIGHT]:

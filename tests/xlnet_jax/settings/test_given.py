@@ -16,7 +16,7 @@ from xlnet_jax.settings.fields import give, given_in, to_dict
 from xlnet_jax.settings.parser import with_keywords
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import validate_finetuning
-from xlnet_jax.training.evaluate import EvaluateSettings
+from xlnet_jax.tasks.evaluate import EvaluateSettings
 from xlnet_jax.training.initial import begin_from
 
 

@@ -21,7 +21,7 @@ from xlnet_jax.inference.factorize import fill_in
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.settings.config import ReplacedConfig
-from xlnet_jax.training.evaluate import _units
+from xlnet_jax.tasks.evaluate import _units
 from xlnet_jax.training.evaluation import Content, Measured, content_of, held_out_batches
 from xlnet_jax.training.initial import begin_from, params_of
 from xlnet_jax.training.metrics import read_records

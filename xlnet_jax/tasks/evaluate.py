@@ -1,4 +1,5 @@
-"""Measure and print the held-out loss of a checkpoint on any text (`measure_loss`)."""
+"""Measure and print the held-out loss of a checkpoint on any text (`measure_loss`), or the likelihoods of whole texts
+in several orders (`measure_likelihoods`)."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from data_pipelines.sources import TextSourceSettings
 from data_pipelines.windows import resized, steps_per_block
 from xlnet_jax.errors import InputError
+from xlnet_jax.inference.score import check_orders
 from xlnet_jax.printing import printing_until_unread, progress
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, MeshConfig
 from xlnet_jax.settings.fields import CheckpointArgument, Given, at_least, check_bounds, give, given_in, setting
@@ -23,11 +25,16 @@ if TYPE_CHECKING:
     import numpy as np
 
     from data_pipelines.corpus import Corpus, Manifest
+    from data_pipelines.tokenizer import Tokenizer
     from xlnet_jax.checkpoints.native import Run
     from xlnet_jax.checkpoints.pretrained import Pretrained
+    from xlnet_jax.inference.likelihood import Likelihoods
     from xlnet_jax.training.evaluation import Measured
 
+OnBatch = Callable[[int, int], None]
 BATCH_SIZE = 8  # rows, for a checkpoint that no run of ours wrote
+_OF_WINDOWS = ("max-windows", "objective", "clamp-len", "same-length", "data.", "mesh.")
+_OF_TEXTS = ("max-texts", "seed")
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,13 @@ class EvaluateSettings(TextSourceSettings):
     text: tuple[str, ...] = ()
     """text to measure the loss on: files, globs, folders, URLs, tfds:NAME or hf:NAME; or a folder made by
     data_pipelines.prepare, whose validation split is read; none = the run's own held-out text"""
+    orders: tuple[str, ...] = ()
+    """measure the exact likelihood of whole texts in these orders: left-to-right, random:N and others of score, and
+    bound:N beside them; a text file's texts end at blank lines; --data.seq-len is the longest segment"""
+    max_texts: int | None = setting(None, at_least(1))
+    """with --orders: maximum number of texts, taken evenly; None = all"""
+    seed: int = 0
+    """with --orders: seed of the random orders, the bound's samples and the intervals"""
     max_windows: int | None = setting(None, at_least(1))
     """maximum number of windows to measure, in whole batches; None = as in the run, or 16,384 with --text"""
     objective: str | None = None
@@ -65,6 +79,15 @@ class EvaluateSettings(TextSourceSettings):
     def check(self) -> None:
         """Raise InputError for settings that cannot work, before anything is read."""
         check_bounds(self)
+        for word in self.orders:
+            check_orders([word])
+        given = given_in(self, EvaluateSettings(self.checkpoint)) - {"data.seq-len"}
+        for name in sorted(given):
+            shown = name if "." in name else f"`{name.replace('-', '_')}`"
+            if self.orders and name.startswith(_OF_WINDOWS):
+                raise InputError(f"{shown} is for windows, but `orders` reads whole texts: leave one of them out")
+            if not self.orders and name in _OF_TEXTS:
+                raise InputError(f"{shown} needs `orders`")
         if self.out:
             if Path(self.out).suffix != ".json":
                 raise InputError(f"`out` {self.out}: give a name that ends in .json")
@@ -73,23 +96,20 @@ class EvaluateSettings(TextSourceSettings):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A measured loss, with its settings and its text."""
+    """What was measured, with its settings."""
 
-    measured: Measured
+    measured: Measured | Likelihoods
     config: Config
-    checkpoint: str
-    text: str  # name of the text
-    manifest: Manifest  # of its corpus
-    known: str  # text that the frequencies of the unigram line come from
+    report: str  # as it is printed
 
 
 def evaluate(
     checkpoint: str | Path | EvaluateSettings,
-    on_batch: Callable[[int, int], None] = lambda number, batches: None,
+    on_batch: OnBatch = lambda number, batches: None,
     **settings: Any,
 ) -> Evaluation:
-    """Measure the held-out loss of a checkpoint on a text, and write the numbers to `out`. The field `measured` of the
-    result has the loss in all units.
+    """Measure the held-out loss of a checkpoint on a text, or with `orders` the likelihoods of whole texts, and write
+    the numbers to `out`. The field `measured` of the result has the loss in all units, or the likelihood by order.
 
     checkpoint: its folder, or settings. on_batch: called before each batch with its number, from 1, and the number of
     batches. settings: fields of EvaluateSettings by name, such as text="other.txt" (none = the run's own held-out
@@ -102,8 +122,6 @@ def evaluate(
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.native import Run
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
-    from xlnet_jax.training.evaluation import measure_loss
-    from xlnet_jax.training.resolve import demand_memory
 
     run = Run.of(asked.checkpoint)
     pretrained = load_with_tokenizer(asked.checkpoint, asked.tokenizer)
@@ -111,23 +129,82 @@ def evaluate(
     config = _config(asked, pretrained, run)
     if asked.dtype:
         pretrained = replace(pretrained, model=replace(pretrained.model, dtype=asked.dtype))
-    with _corpus(asked, config, pretrained, run) as (corpus, name):
-        if asked.mem_len is not None:
-            demand_memory(corpus, config)
-        counts_V, known = _count_pieces(corpus, run)
-        measured = measure_loss(pretrained, corpus, config, counts_V, on_batch)
+    found = (_measure_texts if asked.orders else _measure_windows)(asked, pretrained, run, config, on_batch)
     if asked.out:
         with complete_file(Path(asked.out)) as partial:
-            partial.write_text(json.dumps(measured.numbers(), indent=2) + "\n")
-    return Evaluation(measured, config, asked.checkpoint, name, corpus.manifest, known)
+            partial.write_text(json.dumps(found.measured.numbers(), indent=2) + "\n")
+    return found
 
 
 def print_evaluation(settings: EvaluateSettings) -> None:
-    """Print the loss of a checkpoint, in all its units. Raises InputError as `evaluate` does."""
+    """Print the loss or the likelihoods of a checkpoint, in all units. Raises InputError as `evaluate` does."""
     with progress() as show:
         found = evaluate(settings, lambda number, batches: show(f"batch {number:,} of {batches:,}"))
     with printing_until_unread():
-        print(_report(found))
+        print(found.report)
+
+
+def _measure_windows(
+    settings: EvaluateSettings, pretrained: Pretrained, run: Run | None, config: Config, on_batch: OnBatch
+) -> Evaluation:
+    from xlnet_jax.training.evaluation import measure_loss
+    from xlnet_jax.training.resolve import demand_memory
+
+    with _corpus(settings, config, pretrained, run) as (corpus, name):
+        if settings.mem_len is not None:
+            demand_memory(corpus, config)
+        counts_V, known = _count_pieces(corpus, run)
+        measured = measure_loss(pretrained, corpus, config, counts_V, on_batch)
+    report = _report(measured, config, settings.checkpoint, name, corpus.manifest, known)
+    return Evaluation(measured, config, report)
+
+
+def _measure_texts(
+    settings: EvaluateSettings, pretrained: Pretrained, run: Run | None, config: Config, on_batch: OnBatch
+) -> Evaluation:
+    from xlnet_jax.checkpoints.pretrained import on_device
+    from xlnet_jax.inference.likelihood import measure_likelihoods
+    from xlnet_jax.inference.score import demand_orders
+
+    tokenizer = demand_orders(pretrained, settings.orders)
+    name, texts = _whole_texts(settings, tokenizer, run)
+    chosen = [texts[i] for i in _evenly(len(texts), settings.max_texts)]
+    measured = measure_likelihoods(
+        on_device(pretrained, pretrained.model.dtype), [ids_P for _, ids_P in chosen], settings.orders,
+        names=[where for where, _ in chosen], seed=settings.seed, max_len=config.data.seq_len,
+        mem_len=config.model.mem_len, on_batch=on_batch,
+    )  # fmt: skip
+    left_out = f"; max-texts leaves {len(texts) - len(chosen):,} texts out" if len(chosen) < len(texts) else ""
+    lines = [_title(settings.checkpoint, config), f"text        {name}{left_out}", measured.describe()]
+    return Evaluation(measured, config, "\n".join(lines))
+
+
+def _evenly(count: int, most: int | None) -> list[int]:
+    """Return the numbers of at most `most` of `count` things, evenly spaced."""
+    return [i * count // most for i in range(most)] if most and most < count else list(range(count))
+
+
+def _whole_texts(
+    settings: EvaluateSettings, tokenizer: Tokenizer, run: Run | None
+) -> tuple[str, list[tuple[str, np.ndarray]]]:
+    """Return the name of the text, and (name, token ids, int32 [P]) of each of its documents that has pieces."""
+    from data_pipelines import sources
+
+    corpus = _prepared(settings, run)
+    if corpus:
+        corpus.demand(tokenizer, "the checkpoint's")
+        name, found = str(corpus.folder), [*corpus.documents("validation")]
+        texts = [(f"document {i} of {name}", ids_P) for i, ids_P in enumerate(found)]
+    else:
+        of_text = settings.find(settings.text, "validation")
+        records = [*sources.read_texts(of_text, "document")]
+        tokenizer.demand_known((record.text for record in records), "the text")
+        encoded = tokenizer.encode_lines([record.text for record in records])
+        name = sources.name_of(of_text)
+        texts = [(record.where, ids_P) for record, ids_P in zip(records, encoded, strict=True)]
+    if not (texts := [(where, ids_P) for where, ids_P in texts if len(ids_P)]):
+        raise InputError(f"text {name}: no text in it")
+    return name, texts
 
 
 def _config(settings: EvaluateSettings, pretrained: Pretrained, run: Run | None) -> Config:
@@ -173,16 +250,12 @@ def _corpus(
 ) -> Iterator[tuple[Corpus, str]]:
     """Yield the text as a corpus, and its name."""
     from data_pipelines import sources
-    from data_pipelines.corpus import Corpus, is_corpus
     from data_pipelines.prepare import prepare
     from data_pipelines.windows import block_len
 
-    prepared = [name for name in settings.text if is_corpus(name)]
-    if prepared and len(settings.text) > 1:
-        raise InputError(f"`text` {prepared[0]} is a prepared corpus: it stands alone")
-    if prepared:
-        yield Corpus(prepared[0]), prepared[0]
-    elif settings.text:
+    if corpus := _prepared(settings, run):
+        yield corpus, str(corpus.folder)
+    else:
         assert pretrained.tokenizer
         found = settings.find(settings.text, "validation")
         with tempfile.TemporaryDirectory() as folder:
@@ -191,10 +264,20 @@ def _corpus(
                 validation_fraction=0,
             )  # fmt: skip
             yield corpus, sources.name_of(found)
-    elif run and (own := run.corpus()):
-        yield own, str(own.folder)
-    else:
-        raise InputError("`text` names no text, and there is no corpus beside the checkpoint: give `text`")
+
+
+def _prepared(settings: EvaluateSettings, run: Run | None) -> Corpus | None:
+    """Return the prepared corpus that `text` names, or the run's own without `text`; None if `text` is plain text."""
+    from data_pipelines.corpus import Corpus, is_corpus
+
+    prepared = [name for name in settings.text if is_corpus(name)]
+    if prepared and len(settings.text) > 1:
+        raise InputError(f"`text` {prepared[0]} is a prepared corpus: it stands alone")
+    if settings.text:
+        return Corpus(prepared[0]) if prepared else None
+    if run and (own := run.corpus()):
+        return own
+    raise InputError("`text` names no text, and there is no corpus beside the checkpoint: give `text`")
 
 
 def _count_pieces(corpus: Corpus, run: Run | None) -> tuple[np.ndarray, str]:
@@ -207,23 +290,28 @@ def _count_pieces(corpus: Corpus, run: Run | None) -> tuple[np.ndarray, str]:
     return corpus.unigram_counts, "this text itself" if alone else "the corpus' training text"
 
 
-def _report(evaluation: Evaluation) -> str:
-    """Return the loss with its settings, its text, the unigram line, and its other units."""
-    found, manifest = evaluation.measured, evaluation.manifest
-    c, m, split = evaluation.config.data, evaluation.config.model, manifest.splits["validation"]
+def _title(checkpoint: str, config: Config) -> str:
+    m = config.model
+    return f"checkpoint  {checkpoint}: {m.num_layers} layers x {m.d_model}, {m.dtype}"
+
+
+def _report(found: Measured, config: Config, checkpoint: str, text: str, manifest: Manifest, known: str) -> str:
+    """Return the loss with its settings, its text, the unigram line, and its other units. known: text that the
+    frequencies of the unigram line come from."""
+    c, m, split = config.data, config.model, manifest.splits["validation"]
     dropped = f", {split.dropped_tokens:,} after the last left out" if split.dropped_tokens else ""
     windows = split.blocks * steps_per_block(manifest.record.block_len, c)
     left_out = f"; max-windows leaves {windows - found.windows:,} out" if windows > found.windows else ""
     unknown, pieces = found.content.unknown, found.content.pieces
     side = f"{abs(found.unigram - found.loss):.4f} {'below' if found.loss < found.unigram else 'above'}"
     lines = [
-        f"checkpoint  {evaluation.checkpoint}: {m.num_layers} layers x {m.d_model}, {m.dtype}",
-        f"text        {evaluation.text}: {split.blocks:,} blocks of {manifest.record.block_len:,} tokens{dropped}",
+        _title(checkpoint, config),
+        f"text        {text}: {split.blocks:,} blocks of {manifest.record.block_len:,} tokens{dropped}",
         f"windows     {found.windows:,} of {c.seq_len} tokens, {c.batch_size} a batch, memory {m.mem_len}{left_out}",
         f"targets     {found.targets:,} pieces",
         f"unknown     {found.content.unknown_share:.2%} of the pieces: {unknown:,} of {pieces:,} are <unk>",
         f"loss        {found.loss:.4f} nats a piece, {side} the unigram line",
-        f"unigram     {found.unigram:.4f} nats a piece, by the frequencies of {evaluation.known}",
+        f"unigram     {found.unigram:.4f} nats a piece, by the frequencies of {known}",
         *_units(found),
     ]
     others = found.besides
