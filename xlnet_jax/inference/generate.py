@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -60,6 +60,11 @@ class GenerateSettings:
     """draw from this many of the likeliest pieces; 0 = all"""
     top_p: float = setting(0.9, between(0, 1, "(]"))
     """draw from the likeliest pieces whose probabilities add up to this; 1 = all"""
+    order: Literal["left", "random", "confidence"] = "left"
+    """which pieces come first: left = from left to right, random = in an order drawn for each text, confidence = where
+    the likeliest piece is the most probable"""
+    parallel: int = setting(1, at_least(0, "all"))
+    """pieces drawn in a pass, none of which sees another; 0 = all at once"""
     stop: tuple[str, ...] = ()
     """pieces that end a text besides <eod>, such as '.'; they are printed"""
     context: int | None = setting(None, at_least(2))
@@ -71,7 +76,8 @@ class GenerateSettings:
     tokenizer: str | None = None
     """SentencePiece model, for a checkpoint without a tokenizer"""
     json: bool = False
-    """print a JSON object for each text: prompt, text, pieces, log_probs (nats), and ended, by <eod> or a stop"""
+    """print a JSON object for each text: prompt, text, pieces, log_probs (nats), passes in which the pieces came, and
+    ended, by <eod> or a stop"""
 
     def prompts(self) -> list[str]:
         """Return all prompts. Raises InputError if there are none, or a file cannot be read."""
@@ -106,6 +112,7 @@ class GeneratedText(NamedTuple):
     pieces: list[str]  # drawn, without <eod>
     log_probs: np.ndarray  # float32 [pieces, and <eod> if it was drawn], nats, at temperature 1 without top-k and top-p
     ended: bool  # by <eod> or a stop, not by the number of pieces
+    passes_P: np.ndarray  # int32, the pass in which each of log_probs came, from 0
 
 
 def generate(
@@ -118,7 +125,8 @@ def generate(
     """Return texts drawn from prompts: num_samples for each, in their order.
 
     model: a loaded checkpoint, or its folder. prompts: texts to continue, or with gaps (___) to fill. on_part: called
-    with each part of a single text as it is drawn; a text with gaps arrives in one part. settings: fields of
+    with each part of a single text as it is drawn; a text with gaps, or with another order than left, arrives in one
+    part. settings: fields of
     GenerateSettings by name, such as max_new_tokens=50, temperature=0.8 or gap_pieces=(2,). Raises InputError for
     invalid settings, prompts or checkpoints.
     """
@@ -139,6 +147,7 @@ def print_texts(settings: GenerateSettings) -> None:
             print()
         elif settings.json:
             record = text._asdict() | {"log_probs": [round(float(p), 4) for p in text.log_probs]}
+            record["passes"] = record.pop("passes_P").tolist()
             print(json.dumps(record, ensure_ascii=False), flush=True)
         else:
             print(f"---\n{text.text}" if i else text.text, flush=True)
@@ -170,14 +179,15 @@ def draw_texts(
     for first in range(0, len(rows), settings.batch_size):
         batch, shown = rows[first : first + settings.batch_size], 0
         for drawn in sampler.draw([text for _, text in batch], key, first):
-            if on_part and (drawn[0].is_done or batch[0][1].kinds_P[0] == Kind.OPEN):
+            grows = settings.order == "left" and batch[0][1].kinds_P[0] == Kind.OPEN
+            if on_part and (drawn[0].is_done or grows):
                 whole = fill(tokenizer, batch[0][1], drawn[0].ids_P)
                 on_part(whole[shown:])
                 shown = len(whole)
         for (prompt, text), row in zip(batch, drawn, strict=True):
             pieces = [tokenizer.pieces[i] for i in row.ids_P]
             whole = fill(tokenizer, text, row.ids_P)
-            yield GeneratedText(prompt, whole, pieces, row.log_probs_P, row.is_stopped)
+            yield GeneratedText(prompt, whole, pieces, row.log_probs_P, row.is_stopped, row.passes_P)
 
 
 class Kind(IntEnum):
@@ -205,7 +215,7 @@ def read_prompt(
     """Return a prompt with positions to fill from left to right: its gaps, or, if it has no gaps and gap_pieces is
     empty, max_new_tokens positions after it.
 
-    prefix: document before it, ended by <eod>; an empty prompt without one begins after <eod>. gap_pieces: pieces in
+    prefix: document before it, ended by <eod>; a prompt without text and prefix begins after <eod>. gap_pieces: pieces in
     each gap, or one number for all; none = 1. Raises InputError if there are not as many numbers as gaps.
     """
     ids: list[int] = [*tokenizer.encode_lines([prefix])[0].tolist(), EOD] if prefix.strip() else []
@@ -222,6 +232,7 @@ def read_prompt(
         )
     else:
         counts = list(gap_pieces) if len(gap_pieces) == gaps else list(gap_pieces or (1,)) * gaps
+        ids = ids if ids or "".join(parts).strip() else [EOD]
         for i, part in enumerate(parts):
             known = tokenizer.encode_lines([part.strip()])[0].tolist()  # the spaces at its ends belong to the gaps
             ids += _glued(tokenizer, known) if i and part and not part[0].isspace() else known

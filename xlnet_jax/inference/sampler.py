@@ -1,36 +1,47 @@
-"""Sample text piece by piece; each piece sees the given tokens and the pieces drawn before it.
+"""Sample text in any order, one or several pieces a pass; each piece sees the given tokens and the pieces of earlier
+passes.
 
 The given tokens are encoded once; they see each other or, in a causal model, only earlier ones. They never see drawn
 pieces. Hugging Face's `generate` for XLNet hides only the last token from the others, so its earlier draws may see
 later ones.
+
+The host gives the device a window: targets without a piece, in the order of drawing. The device draws up to CHUNK
+times: the next C targets of the window, which alone are predicted, or, by confidence, the C of all whose likeliest
+piece is the most probable (Chang et al. 2022, MaskGIT, section 3.2; Nie et al. 2025, LLaDA, section 2.4).
 """
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data_pipelines.tokenizer import EOD, PAD, SPACE
+from data_pipelines.stateless import Purpose, smallest_first, uniforms
+from data_pipelines.tokenizer import EOD, MASK, PAD, SPACE
 from xlnet_jax.checkpoints.pretrained import Pretrained, scoring_tokenizer, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.generate import Blanks, GenerateSettings, allowed_XV
-from xlnet_jax.models.decoding import Cache, Decoder, advance, prefill, prepare
+from xlnet_jax.inference.log_probs import padded, power_of_two
+from xlnet_jax.models.decoding import Cache, Decoder, Draft, advance, mask_all, prefill, prepare, reread
+from xlnet_jax.models.masks import HIGHEST
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import ModelConfig
 
-CHUNK = 32  # pieces drawn on the device between two checks by the host
+CHUNK = 32  # passes on the device between two checks by the host
 SHORTEST = 32  # smallest padded length; lengths of given texts are rounded up to powers of two
 DEFAULT_CONTEXT = 512
+NONE = -1  # number of a target that is not there
 
 
 class Drawn(NamedTuple):
     """Pieces drawn for one text."""
 
-    ids_P: np.ndarray  # int32, in the order of drawing, without <eod>
+    ids_P: np.ndarray  # int32, in the order of the text, up to the first target without a piece; without <eod>
     log_probs_P: np.ndarray  # float32, nats, at temperature 1 over all pieces; includes <eod> if it was drawn
+    passes_P: np.ndarray  # int32, the pass in which each came, from 0; includes <eod> if it was drawn
     is_done: bool  # True if no more pieces follow
     is_stopped: bool  # True if <eod> or a stop was drawn, even at the last target
 
@@ -43,6 +54,9 @@ class _Static(NamedTuple):
     temperature: float
     top_k: int
     top_p: float
+    parallel: int  # C, pieces drawn in a pass
+    by_confidence: bool
+    is_masked: bool
 
 
 class _Rules(NamedTuple):
@@ -50,66 +64,125 @@ class _Rules(NamedTuple):
 
     allowed_XV: jnp.ndarray
     stops_V: jnp.ndarray
-    counts_B: jnp.ndarray  # targets
     keys_B: jnp.ndarray
 
 
+class _Window(NamedTuple):
+    """Targets without a piece in the order of drawing, int32 [B, P]."""
+
+    number_BP: jnp.ndarray  # in the order of the text, or NONE
+    position_BP: jnp.ndarray
+    kind_BP: jnp.ndarray
+
+
+class _Found(NamedTuple):
+    """Pieces drawn for one text so far, by target in the order of the text: PAD, 0 and NONE for those without one."""
+
+    ids_P: np.ndarray
+    log_probs_P: np.ndarray
+    passes_P: np.ndarray
+
+    def add(self, number_P: np.ndarray, ids_P: np.ndarray, log_probs_P: np.ndarray, parallel: int) -> None:
+        """Add what was drawn, `parallel` in each pass."""
+        new = np.flatnonzero(number_P != NONE)
+        begun = self.passes_P.max() + 1
+        for values_P, drawn_P in zip(
+            self, (ids_P, log_probs_P, begun + np.arange(len(ids_P)) // parallel), strict=True
+        ):
+            values_P[number_P[new]] = drawn_P[new]
+
+
 class _State(NamedTuple):
-    cache: Cache
-    step: jnp.ndarray  # targets drawn so far
-    token_B: jnp.ndarray  # drawn last, not yet in the cache
-    done_B: jnp.ndarray
+    memory: Cache | Draft
+    token_BC: jnp.ndarray  # drawn last, not yet in memory
+    position_BC: jnp.ndarray
 
 
 class Sampler:
-    """A checkpoint prepared for drawing pieces. Raises InputError if it has no tokenizer or vocabulary scores, or
-    predicts neither in any order nor from left to right."""
+    """A checkpoint prepared for drawing pieces. Raises InputError if it has no tokenizer or vocabulary scores, or does
+    not predict in the order of the settings."""
 
     def __init__(self, pretrained: Pretrained, settings: GenerateSettings) -> None:
-        """Prepare the network. settings: temperature, top_k, top_p, `context` and `stop` are used."""
+        """Prepare the network. settings: those of the draws are used, from temperature to `context`."""
         is_causal, model = pretrained.reads_left_to_right, pretrained.model
+        self._parallel, self._order = settings.parallel, settings.order
+        if is_causal and not self._is_plain:
+            raise InputError(
+                "the checkpoint reads from left to right and predicts one piece at a time: leave out "
+                f"`{'order' if self._parallel == 1 else 'parallel'}`"
+            )
+        self._is_masked = objective_named(pretrained.objective).filling.replaces
         self.tokenizer = (vocabulary_tokenizer if is_causal else scoring_tokenizer)(pretrained)
         self.context = default_context(pretrained) if settings.context is None else settings.context
         # CPUs compute in float32 and would convert bfloat16 weights in each pass.
         dtype = "float32" if jax.default_backend() == "cpu" else model.dtype
         # Rows of a prompt see all of it, or only earlier pieces if the model is causal.
         self._config = dataclasses.replace(model, dtype=dtype, attn_type="uni" if is_causal else model.attn_type)
-        self._static = _Static(self._config, self.context, settings.temperature, settings.top_k, settings.top_p)
+        self._limits = settings.temperature, settings.top_k, settings.top_p
         self._params = pretrained.params
         self._decoders: dict[bool, Decoder] = {}
         self._allowed_XV = jnp.asarray(allowed_XV(self.tokenizer))
         self._stops_V = self._find_stops_V(settings.stop)
 
+    @property
+    def _is_plain(self) -> bool:
+        """True if pieces come one by one in the order of the text."""
+        return (self._order, self._parallel) == ("left", 1)
+
     def draw(self, texts: Sequence[Blanks], key: jax.Array, first: int = 0) -> Iterator[list[Drawn]]:
-        """Yield the pieces drawn so far for each text after every CHUNK pieces, until all texts are done.
+        """Yield the pieces drawn so far for each text after the first pass and after every CHUNK passes, until all
+        texts are done.
 
         first: number of the first text; the draws of a text depend on its number, not on the other texts. texts: must
         be accepted by `demand_room`.
         """
-        ahead = any((text.targets_P < len(text.ids_L)).any() for text in texts)
+        counts = [len(text.targets_P) for text in texts]
+        parallel = min(self._parallel or max(counts), power_of_two(max(counts)))
+        by_confidence = self._order == "confidence"
+        static = _Static(self._config, self.context, *self._limits, parallel, by_confidence, self._is_masked)
+        keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(len(texts)))
+        rules = _Rules(self._allowed_XV, jnp.asarray(self._stops_V), keys_B)
+        orders = [np.arange(count) for count in counts]
+        if self._order == "random":
+            orders = list(map(_shuffled, orders, np.asarray(jax.random.key_data(keys_B))))
+        found = [_Found(np.full(n, PAD, np.int32), np.zeros(n, np.float32), np.full(n, NONE, np.int32)) for n in counts]
+        left, state = orders, None
+        while longest := max(map(len, left)):
+            width = max(parallel, power_of_two(longest)) if by_confidence else parallel * (CHUNK if state else 1)
+            numbers = [order_P[:width] for order_P in left]
+            positions, kinds = (
+                [array_P[number_P] for array_P, number_P in zip(arrays, numbers, strict=True)]
+                for arrays in ([text.targets_P for text in texts], [text.kinds_P for text in texts])
+            )
+            padding = (numbers, NONE), (positions, 0), (kinds, 0)
+            window = _Window(*(padded(rows, len(texts), width, value) for rows, value in padding))
+            if state is None:
+                decoder, ids_BL, known_BL = self._read(texts, window)
+                state, drawn = _begin(static, decoder, ids_BL, known_BL, window, rules)
+            else:
+                state, drawn = _go_on(static, decoder, state, window, rules)
+            for row, number_P, *values in zip(found, *map(np.asarray, drawn), strict=True):
+                row.add(number_P, *values, parallel)
+            left = [self._left(*row) for row in zip(orders, found, strict=True)]
+            yield [self._drawn(*row) for row in zip(found, left, strict=True)]
+
+    def _read(self, texts: Sequence[Blanks], window: _Window) -> tuple[Decoder, np.ndarray, np.ndarray]:
+        """Return the decoder, the ids [B, L] with room for the first targets or, if the network is masked, for all,
+        and which positions hold a token."""
+        targets = [text.targets_P for text in texts] if self._is_masked else [window.position_BP]
+        longest = 1 + max(*(len(text.ids_L) for text in texts), *(int(target.max()) for target in targets))
+        length, rows = max(SHORTEST, power_of_two(longest)), len(texts)
+        ids_BL = padded([text.ids_L for text in texts], rows, length, PAD)
+        known = [np.isin(np.arange(len(text.ids_L)), text.targets_P, invert=True) for text in texts]
+        known_BL = padded(known, rows, length, False, np.bool_)
+        if self._is_masked:
+            for ids_L, target_P in zip(ids_BL, targets, strict=True):
+                ids_L[target_P] = MASK
+            return Decoder(self._params, (), ()), ids_BL, known_BL
+        ahead = not self._is_plain or any((text.targets_P < len(text.ids_L)).any() for text in texts)
         if ahead not in self._decoders:
             self._decoders = {ahead: prepare(self._config, self._params, self.context, ahead)}
-        decoder = self._decoders[ahead]
-        counts = [len(text.targets_P) for text in texts]
-        keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(len(texts)))
-        rules = _Rules(self._allowed_XV, jnp.asarray(self._stops_V), jnp.asarray(counts), keys_B)
-        steps = 1 + -(-(max(counts) - 1) // CHUNK) * CHUNK
-        targets_BP = _stack([text.targets_P for text in texts], steps)
-        kinds_BP = _stack([text.kinds_P for text in texts], steps)
-        longest = 1 + max(max(len(text.ids_L), text.targets_P[0]) for text in texts)
-        length = max(SHORTEST, 1 << int(longest - 1).bit_length())
-        ids_BL = _stack([text.ids_L for text in texts], length, PAD)
-        known_BL = _stack([np.isin(np.arange(len(t.ids_L)), t.targets_P, invert=True) for t in texts], length, False)
-        state, tokens, scores = _begin(self._static, decoder, ids_BL, known_BL, targets_BP[:, 0], kinds_BP[:, 0], rules)
-        tokens_BP, scores_BP = np.asarray(tokens)[:, None], np.asarray(scores)[:, None]
-        for start in range(0, steps, CHUNK):
-            done_B = np.asarray(state.done_B)
-            yield [self._drawn(*row) for row in zip(tokens_BP, scores_BP, done_B, strict=True)]
-            if done_B.all():
-                return
-            span = slice(start, start + CHUNK + 1)
-            state, tokens, scores = _go_on(self._static, decoder, state, targets_BP[:, span], kinds_BP[:, span], rules)
-            tokens_BP, scores_BP = np.hstack([tokens_BP, tokens]), np.hstack([scores_BP, scores])
+        return self._decoders[ahead], ids_BL, known_BL
 
     def demand_room(self, text: Blanks) -> None:
         """Raise InputError if the text is longer than the context, or has gaps that a causal model cannot fill."""
@@ -124,17 +197,33 @@ class Sampler:
                 f"{begin!r} has {given} pieces with its prefix, which exceeds the context of {self.context}: shorten "
                 "it, or raise `context`"
             )
-        if self._config.positions != "relative" and whole > self.context:
+        limit = None
+        if self._is_masked or self._config.positions != "relative":
+            limit = f"a checkpoint with {self._config.positions} positions"
+        elif self._order != "left":
+            limit = f"`order` {self._order}"
+        elif given + min(self._parallel or whole, len(text.targets_P)) - 1 > self.context:
+            limit = f"`parallel` {self._parallel}"
+        if limit and whole > self.context:
             raise InputError(
                 f"{begin!r} has {whole} pieces with its prefix and the new pieces, which exceeds the context of "
-                f"{self.context}: a checkpoint with {self._config.positions} positions cannot go beyond it; ask for "
-                "fewer pieces, or raise `context`"
+                f"{self.context}: {limit} cannot go beyond it; ask for fewer pieces, or raise `context`"
             )
 
-    def _drawn(self, ids_P: np.ndarray, log_probs_P: np.ndarray, is_done: bool) -> Drawn:
-        count = int((ids_P != PAD).sum())
-        last = ids_P[count - 1]
-        return Drawn(ids_P[: count - (last == EOD)], log_probs_P[:count], bool(is_done), bool(self._stops_V[last]))
+    def _left(self, order_P: np.ndarray, found: _Found) -> np.ndarray:
+        """Return the targets that are still to be drawn, in their order: none after the first end in the text."""
+        ends = np.flatnonzero(self._stops_V[found.ids_P])
+        is_left_P = found.ids_P == PAD
+        is_left_P[ends[0] if len(ends) else len(is_left_P) :] = False
+        return order_P[is_left_P[order_P]]
+
+    def _drawn(self, found: _Found, left_P: np.ndarray) -> Drawn:
+        stops_P = self._stops_V[found.ids_P]
+        ends = np.flatnonzero(stops_P | (found.ids_P == PAD))
+        count = ends[0] + stops_P[ends[0]] if len(ends) else len(found.ids_P)
+        ids_P, log_probs_P, passes_P = (values_P[:count] for values_P in found)
+        is_stopped = bool(stops_P[:count].any())
+        return Drawn(ids_P[: count - (ids_P[-1:] == EOD).sum()], log_probs_P, passes_P, not len(left_P), is_stopped)
 
     def _find_stops_V(self, stops: Sequence[str]) -> np.ndarray:
         stops_V = np.arange(self.tokenizer.vocab_size) == EOD
@@ -154,64 +243,95 @@ def default_context(pretrained: Pretrained) -> int:
     return (1 if pretrained.reads_left_to_right else 2) * pretrained.reuse_len + pretrained.model.mem_len
 
 
+def _shuffled(order_P: np.ndarray, key_data: np.ndarray) -> np.ndarray:
+    """Return the order of a text's targets that belongs to its key."""
+    seed = int.from_bytes(key_data.tobytes()[:8], "little")
+    return order_P[smallest_first(uniforms(seed, Purpose.SCORING_ORDER, 0, [0], len(order_P)))[0]]
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _begin(
-    static: _Static,
-    decoder: Decoder,
-    ids_BL: jnp.ndarray,
-    known_BL: jnp.ndarray,
-    target_B: jnp.ndarray,
-    kind_B: jnp.ndarray,
-    rules: _Rules,
-) -> tuple[_State, jnp.ndarray, jnp.ndarray]:
-    """Read the given tokens and draw the first piece; return (state, pieces [B], their log-probabilities [B])."""
-    cache, logits_BV = prefill(static.config, decoder, ids_BL, known_BL, target_B, static.context)
-    state = _State(cache, jnp.int32(0), jnp.zeros_like(target_B), jnp.zeros(target_B.shape, bool))
-    return _choose(static, state, logits_BV, kind_B, rules)
+    static: _Static, decoder: Decoder, ids_BL: jnp.ndarray, known_BL: jnp.ndarray, window: _Window, rules: _Rules
+) -> tuple[_State, tuple[jnp.ndarray, ...]]:
+    """Read the given tokens and draw in one pass; return (state, drawn) as `_go_on` does."""
+    begin = mask_all if static.is_masked else prefill
+    read = functools.partial(begin, static.config, decoder, ids_BL, known_BL, slots=static.context)
+    nothing_BC = jnp.zeros((len(ids_BL), static.parallel), jnp.int32)
+    state, _, drawn = _draw(static, read, nothing_BC, nothing_BC, window, window.number_BP != NONE, rules)
+    return state, drawn
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _go_on(
-    static: _Static,
-    decoder: Decoder,
-    state: _State,
-    targets_BP: jnp.ndarray,
-    kinds_BP: jnp.ndarray,
-    rules: _Rules,
-) -> tuple[_State, jnp.ndarray, jnp.ndarray]:
-    """Draw a chunk of pieces; return (state, pieces [B, P], their log-probabilities), with PAD after the end of a text.
-
-    targets, kinds: of the last drawn piece, then of the pieces to draw, [B, P + 1].
-    """
+    static: _Static, decoder: Decoder, state: _State, window: _Window, rules: _Rules
+) -> tuple[_State, tuple[jnp.ndarray, ...]]:
+    """Draw up to CHUNK times; return (state, (numbers of targets [B, P], their pieces, their log-probabilities)), C for
+    each pass, with the number NONE where no piece was drawn."""
+    go_on = reread if static.is_masked else advance
 
     def is_more(carry: tuple) -> jnp.ndarray:
-        s, state, *_ = carry
-        return (s < CHUNK) & ~state.done_B.all()
+        s, _, is_left_BP, _ = carry
+        return (s < CHUNK) & is_left_BP.any()
 
-    def draw_one(carry: tuple) -> tuple:
-        s, state, tokens_BP, scores_BP = carry
-        cache, logits_BV = advance(
-            static.config, decoder, state.cache, state.token_B, targets_BP[:, s], targets_BP[:, s + 1]
-        )
-        state, token_B, score_B = _choose(static, state._replace(cache=cache), logits_BV, kinds_BP[:, s + 1], rules)
-        return s + 1, state, tokens_BP.at[:, s].set(token_B), scores_BP.at[:, s].set(score_B)
+    def draw_once(carry: tuple) -> tuple:
+        s, state, is_left_BP, drawn = carry
+        read = functools.partial(go_on, static.config, decoder, *state)
+        state, is_left_BP, new = _draw(static, read, state.token_BC, state.position_BC, window, is_left_BP, rules)
+        place = 0, s * static.parallel
+        return s + 1, state, is_left_BP, tuple(map(jax.lax.dynamic_update_slice, drawn, new, (place,) * 3))
 
-    shape = targets_BP.shape[0], CHUNK
-    nothing = jnp.full(shape, PAD, jnp.int32), jnp.zeros(shape, jnp.float32)
-    return jax.lax.while_loop(is_more, draw_one, (0, state, *nothing))[1:]
+    shape = len(state.token_BC), CHUNK * static.parallel
+    nothing = jnp.full(shape, NONE), jnp.full(shape, PAD), jnp.zeros(shape, jnp.float32)
+    start = jnp.int32(0), state, window.number_BP != NONE, nothing
+    _, state, _, drawn = jax.lax.while_loop(is_more, draw_once, start)
+    return state, drawn
 
 
-def _choose(
-    static: _Static, state: _State, logits_BV: jnp.ndarray, kind_B: jnp.ndarray, rules: _Rules
-) -> tuple[_State, jnp.ndarray, jnp.ndarray]:
-    keys_B = jax.vmap(jax.random.fold_in, (0, None))(rules.keys_B, state.step)
-    allowed_BV = jnp.where(rules.allowed_XV[kind_B], logits_BV, -jnp.inf)
-    token_B = jax.vmap(functools.partial(choose, static.temperature, static.top_k, static.top_p))(allowed_BV, keys_B)
-    score_B = jnp.take_along_axis(jax.nn.log_softmax(logits_BV), token_B[:, None], axis=1)[:, 0]
-    step = state.step + 1
-    done_B = state.done_B | rules.stops_V[token_B] | (step >= rules.counts_B)
-    drawn_B = jnp.where(state.done_B, PAD, token_B)
-    return _State(state.cache, step, token_B, done_B), drawn_B, score_B
+def _draw(
+    static: _Static,
+    read: Callable[..., tuple[Any, jnp.ndarray]],
+    token_BC: jnp.ndarray,
+    position_BC: jnp.ndarray,
+    window: _Window,
+    is_left_BP: jnp.ndarray,
+    rules: _Rules,
+) -> tuple[_State, jnp.ndarray, tuple[jnp.ndarray, ...]]:
+    """Read once and draw C pieces for targets of the window that are left; return (state, which targets are left then,
+    (numbers [B, C], pieces, log-probabilities)).
+
+    read: returns (memory, logits [B, P, V]) for positions [B, P]. token, position: as in the state. Where fewer targets
+    are left, the first one stands in for those that are missing; where none is, the state repeats these tokens.
+    """
+
+    def at_columns(array: jnp.ndarray, column_BC: jnp.ndarray) -> jnp.ndarray:
+        return jnp.take_along_axis(array, column_BC.reshape(*column_BC.shape, *[1] * (array.ndim - 2)), axis=1)
+
+    def first(worth_BP: jnp.ndarray) -> tuple[jnp.ndarray, jnp.ndarray]:
+        _, column_BC = jax.lax.top_k(jnp.where(is_left_BP, worth_BP, -jnp.inf), static.parallel)
+        is_new_BC = at_columns(is_left_BP, column_BC)
+        return jnp.where(is_new_BC, column_BC, column_BC[:, :1]), is_new_BC
+
+    if static.by_confidence:
+        memory, logits_BPV = read(target_BP=window.position_BP)
+        best_BP = jnp.where(rules.allowed_XV[window.kind_BP], logits_BPV, -jnp.inf).max(-1)
+        column_BC, is_new_BC = first(best_BP - jax.nn.logsumexp(logits_BPV, axis=-1))
+        number_BC, new_position_BC, kind_BC, logits_BCV = (at_columns(x, column_BC) for x in (*window, logits_BPV))
+    else:
+        column_BC, is_new_BC = first(-jnp.arange(is_left_BP.shape[1], dtype=jnp.float32)[None])
+        number_BC, new_position_BC, kind_BC = (at_columns(x, column_BC) for x in window)
+        memory, logits_BCV = read(target_BP=new_position_BC)
+    keys_BC = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(rules.keys_B, number_BC)
+    allowed_BCV = jnp.where(rules.allowed_XV[kind_BC], logits_BCV, -jnp.inf)
+    limited = functools.partial(choose, static.temperature, static.top_k, static.top_p)
+    new_C = jax.vmap(limited)(allowed_BCV.reshape(-1, allowed_BCV.shape[-1]), keys_BC.reshape(-1))
+    new_BC = at_columns(new_C.reshape(column_BC.shape), jnp.where(is_new_BC, jnp.arange(static.parallel)[None], 0))
+    score_BC = jnp.take_along_axis(jax.nn.log_softmax(logits_BCV), new_BC[..., None], axis=-1)[..., 0]
+    end_BC = jnp.where(is_new_BC & rules.stops_V[new_BC], number_BC, HIGHEST)
+    is_left_BP = is_left_BP.at[jnp.arange(len(is_left_BP))[:, None], column_BC].set(False)
+    is_left_BP &= window.number_BP < end_BC.min(1, keepdims=True)
+    is_on_B1 = is_new_BC[:, :1]
+    state = _State(memory, jnp.where(is_on_B1, new_BC, token_BC), jnp.where(is_on_B1, new_position_BC, position_BC))
+    return state, is_left_BP, (jnp.where(is_new_BC, number_BC, NONE), new_BC, score_BC)
 
 
 def choose(temperature: float, top_k: int, top_p: float, logits_V: jnp.ndarray, key: jax.Array) -> jnp.ndarray:
@@ -227,7 +347,3 @@ def choose(temperature: float, top_k: int, top_p: float, logits_V: jnp.ndarray, 
     # The likeliest piece always stays: the sum before it is 0, below top_p.
     best_Q = jnp.where(jnp.cumsum(probs_Q) - probs_Q < top_p, best_Q, -jnp.inf)
     return ids_Q[jax.random.categorical(key, best_Q)]
-
-
-def _stack(rows: Sequence[np.ndarray], length: int, value: int = 0) -> np.ndarray:
-    return np.stack([np.pad(row, (0, length - len(row)), constant_values=value) for row in rows])

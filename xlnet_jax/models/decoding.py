@@ -1,22 +1,30 @@
-"""Decoding token by token with cached keys and values: the numbers of the full network, at constant cost per token.
+"""Decoding in any order, one or several tokens a pass: the numbers of the full network.
 
-A pass has two rows per example: the content row of the token at `position`, whose key and value go into the cache, and
-the query row of `target`, the next position to predict, which sees them. A causal network has only the content row,
+With cached keys and values a pass costs the same however long the text is. It has C content rows per example: the
+tokens of the last pass at `position`, whose keys and values go into the cache; and P query rows of `target`, the next
+positions to predict. Both see everything in the cache, so the tokens of a pass see each other and none that is drawn
+later, as tokens of equal rank do in the full network (models/masks.py). A causal network has only the content row,
 which predicts the position after it. Position p is in slot p mod K, so the cache keeps the newest K positions, with
-keys and values as they were first computed. A row therefore sees the same as with a memory of K - 1 positions
-(Transformer-XL, section 3.2). Sinusoidal positions count within one window, so they work for K positions only.
+keys and values as they were first computed. With one token a pass, a row therefore sees the same as with a memory of
+K - 1 positions (Transformer-XL, section 3.2). Sinusoidal positions count within one window, so they work for K
+positions only.
+
+A network that predicts masked tokens has no query stream. It reads the whole text again in each pass.
 """
 
 import functools
+import itertools
 from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 
+from data_pipelines.tokenizer import MASK, PAD
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations, einsum_float32
 from xlnet_jax.models.attention import distances_R, position_keys_2NRH, signals_2RY
-from xlnet_jax.models.inputs import compact_inputs
+from xlnet_jax.models.heads import build_model
+from xlnet_jax.models.inputs import compact_inputs, text_inputs
 from xlnet_jax.models.layers import FeedForward, Norm
 from xlnet_jax.models.masks import HIGHEST, LOWEST, causal_bounds
 from xlnet_jax.models.xlnet import XLNetLM, add_signals
@@ -29,6 +37,13 @@ class Cache(NamedTuple):
     keys: tuple[jnp.ndarray, ...]  # [G, K, H], G = B x N
     values: tuple[jnp.ndarray, ...]
     position_BK: jnp.ndarray  # int32, the position in each slot, or LOWEST
+
+
+class Draft(NamedTuple):
+    """A text with <mask> at positions without a token, which masked networks read in place of a cache."""
+
+    ids_BL: jnp.ndarray  # int32
+    real_BL: jnp.ndarray  # int32, 0 = padding
 
 
 class Decoder(NamedTuple):
@@ -62,24 +77,30 @@ def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bo
 
 
 def prefill(
-    config: ModelConfig, decoder: Decoder, ids_BL: jnp.ndarray, known_BL: jnp.ndarray, target_B: jnp.ndarray, slots: int
+    config: ModelConfig,
+    decoder: Decoder,
+    ids_BL: jnp.ndarray,
+    known_BL: jnp.ndarray,
+    target_BP: jnp.ndarray,
+    slots: int,
 ) -> tuple[Cache, jnp.ndarray]:
     """Read the given text in one pass of the full network, where all tokens see each other. Return the cache of
-    K = slots positions, and float32 logits [B, V] of the target.
+    K = slots positions, and float32 logits [B, P, V] of the targets.
 
-    known: bool, which positions hold a token, all below K; target: a position below L that holds none.
+    known: bool, which positions hold a token, all below K; target: positions below L that hold none, one in a causal
+    network.
     """
     batch, length = ids_BL.shape
     # With same_length a row sees mem_len positions back, so without memory it would see only itself.
     memory = slots - 1 if config.same_length else 0
     inputs = compact_inputs(
         ids_BL,
-        target_positions_BP=None if config.is_causal else target_B[:, None],
+        target_positions_BP=None if config.is_causal else target_BP,
         memory_BM=jnp.zeros((batch, memory), bool),
         attention_mask_BL=known_BL,
     )
     mems_ZBMD = jnp.zeros((config.num_layers, batch, memory, config.d_model))
-    at_BP = target_B[:, None] - 1 if config.is_causal else None
+    at_BP = target_BP - 1 if config.is_causal else None
     (logits_BPV, _), sown = cast(Any, XLNetLM(config).apply)(
         {"params": decoder.params}, inputs, mems_ZBMD, at_BP=at_BP, mutable="keys_values"
     )
@@ -94,35 +115,43 @@ def prefill(
     position_BL = jnp.where(known_BL, jnp.arange(length)[None], LOWEST)
     room = ((0, 0), (0, max(slots - length, 0)))
     position_BK = jnp.pad(position_BL, room, constant_values=LOWEST)[:, :slots]
-    return Cache(keys, values, position_BK), logits_BPV[:, 0]
+    return Cache(keys, values, position_BK), logits_BPV
 
 
 def advance(
     config: ModelConfig,
     decoder: Decoder,
     cache: Cache,
-    token_B: jnp.ndarray,
-    position_B: jnp.ndarray,
-    target_B: jnp.ndarray,
+    token_BC: jnp.ndarray,
+    position_BC: jnp.ndarray,
+    target_BP: jnp.ndarray,
 ) -> tuple[Cache, jnp.ndarray]:
-    """Add a token at its position to the cache, and predict the target: float32 logits [B, V]."""
-    batch, slots = cache.position_BK.shape
-    slot_B = position_B % slots
-    held_BK = cache.position_BK.at[jnp.arange(batch), slot_B].set(position_B)
+    """Add tokens at their positions to the cache, and predict the targets: float32 logits [B, P, V].
+
+    A token may be given several times, also one that is in the cache: it is computed alike and put into its slot again,
+    unless other tokens came between. So padding repeats a token. C must be at most K; in a causal network C = P = 1.
+    """
+    (batch, slots), targets = cache.position_BK.shape, target_BP.shape[1]
+    slot_BC = position_BC % slots
+    held_BK = cache.position_BK.at[jnp.arange(batch)[:, None], slot_BC].set(position_BC)
     backbone = decoder.params["backbone"]
-    rows_BTD, row_position_BT = backbone["word_embedding"][token_B][:, None], position_B[:, None]
+    rows_BTD, row_position_BT = backbone["word_embedding"][token_BC], position_BC
     if config.positions == "sinusoidal":
         rows_BTD = add_signals(rows_BTD, row_position_BT)
     if not config.is_causal:
-        row_position_BT = jnp.concatenate([row_position_BT, target_B[:, None]], axis=1)
-        mask_embedding_B1D = jnp.broadcast_to(backbone["mask_embedding"][None, None], rows_BTD.shape)
-        rows_BTD = jnp.concatenate([rows_BTD, mask_embedding_B1D], axis=1)
+        row_position_BT = jnp.concatenate([position_BC, target_BP], axis=1)
+        mask_embedding_BPD = jnp.broadcast_to(
+            backbone["mask_embedding"][None, None], (batch, targets, rows_BTD.shape[2])
+        )
+        rows_BTD = jnp.concatenate([rows_BTD, mask_embedding_BPD], axis=1)
     relations = Relations(
         row_rank_BT=jnp.zeros(rows_BTD.shape[:2], jnp.int32),
         key_rank_BK=jnp.where(held_BK == LOWEST, HIGHEST, LOWEST),
         key_position_BK=held_BK,
         query_position_BP=row_position_BT,
     )
+    # The position keys reach K positions back. Of several targets, those further on do not see the oldest slots.
+    relations = relations.within(row_position_BT - slots, jnp.full_like(row_position_BT, HIGHEST))
     if config.attn_type == "uni":
         relations = relations.within(*causal_bounds(row_position_BT, slots - 1 if config.same_length else None))
     keys, values = [], []
@@ -131,20 +160,54 @@ def advance(
     ):
         biases_3NH = backbone.get("biases", weights["attention"].get("biases"))
         inputs = AttentionInputs(None, key_GKH, value_GKH, relations, biases_3NH, position_key_1NRH)
-        rows_BTD, key_GKH, value_GKH = _advance_layer(config, weights, rows_BTD, inputs, slot_B)
+        rows_BTD, key_GKH, value_GKH = _advance_layer(config, weights, rows_BTD, inputs, slot_BC)
         keys.append(key_GKH)
         values.append(value_GKH)
     if config.norm == "pre":
         rows_BTD = cast(Any, Norm(config).apply({"params": backbone["norm"]}, rows_BTD))
-    logits_B1V = einsum_float32("BTD,VD->BTV", rows_BTD[:, -1:], backbone["word_embedding"])
-    new_cache = Cache(tuple(keys), tuple(values), held_BK)
-    return new_cache, logits_B1V[:, 0] + decoder.params["output_bias"][None]
+    logits_BPV = einsum_float32("BTD,VD->BTV", rows_BTD[:, -targets:], backbone["word_embedding"])
+    return Cache(tuple(keys), tuple(values), held_BK), logits_BPV + decoder.params["output_bias"][None, None]
+
+
+def mask_all(
+    config: ModelConfig,
+    decoder: Decoder,
+    ids_BL: jnp.ndarray,
+    known_BL: jnp.ndarray,
+    target_BP: jnp.ndarray,
+    slots: int,
+) -> tuple[Draft, jnp.ndarray]:
+    """Do what `prefill` does with a masked network: return the text to read again, and logits of the targets.
+
+    ids: PAD only after the text and all of its targets; slots: not used.
+    """
+    draft = Draft(jnp.where(known_BL | (ids_BL == PAD), ids_BL, MASK), (ids_BL != PAD).astype(jnp.int32))
+    return draft, _read_BPV(config, decoder, draft, target_BP)
+
+
+def reread(
+    config: ModelConfig,
+    decoder: Decoder,
+    draft: Draft,
+    token_BC: jnp.ndarray,
+    position_BC: jnp.ndarray,
+    target_BP: jnp.ndarray,
+) -> tuple[Draft, jnp.ndarray]:
+    """Do what `advance` does with a masked network: put the tokens into the text and read all of it."""
+    rows_B1 = jnp.arange(len(token_BC))[:, None]
+    draft = draft._replace(ids_BL=draft.ids_BL.at[rows_B1, position_BC].set(token_BC))
+    return draft, _read_BPV(config, decoder, draft, target_BP)
+
+
+def _read_BPV(config: ModelConfig, decoder: Decoder, draft: Draft, target_BP: jnp.ndarray) -> jnp.ndarray:
+    inputs = text_inputs(*draft, segment_ids_BL=jnp.zeros_like(draft.ids_BL))
+    return cast(Any, build_model(config, None).apply)({"params": decoder.params}, inputs, at_BP=target_BP)[0]
 
 
 def _advance_layer(
-    config: ModelConfig, weights: dict[str, Any], rows_BTD: jnp.ndarray, inputs: AttentionInputs, slot_B: jnp.ndarray
+    config: ModelConfig, weights: dict[str, Any], rows_BTD: jnp.ndarray, inputs: AttentionInputs, slot_BC: jnp.ndarray
 ) -> tuple[jnp.ndarray, jnp.ndarray, jnp.ndarray]:
-    """Return the rows after a layer (`xlnet.Layer`), and its cached keys and values updated by the content row.
+    """Return the rows after a layer (`xlnet.Layer`), and its cached keys and values updated by the content rows.
 
     inputs: the attention call with the cached keys and values, without queries."""
     attention, is_pre = weights["attention"], config.norm == "pre"
@@ -154,7 +217,7 @@ def _advance_layer(
 
     asking_BTD = norm(rows_BTD) if is_pre else rows_BTD
     key_GKH, value_GKH = (
-        _put(cached_GKH, _project_BNTH(asking_BTD[:, :1], attention[name]), slot_B)
+        _put(cached_GKH, _project_BNTH(asking_BTD[:, : slot_BC.shape[1]], attention[name]), slot_BC)
         for cached_GKH, name in ((inputs.key_BNKH, "k"), (inputs.value_BNKH, "v"))
     )
     in_heads = (len(rows_BTD), config.num_heads, -1, config.d_head)
@@ -176,11 +239,11 @@ def _project_BNTH(rows_BTD: jnp.ndarray, kernel_DNH: jnp.ndarray) -> jnp.ndarray
     return jnp.swapaxes(jnp.einsum("BTD,DNH->BTNH", rows_BTD, kernel_DNH), 1, 2)
 
 
-def _put(cached_GKH: jnp.ndarray, new_BN1H: jnp.ndarray, slot_B: jnp.ndarray) -> jnp.ndarray:
-    # One example at a time: a scatter of all would copy the cache.
-    batch, heads = new_BN1H.shape[:2]
-    for i in range(batch):
-        cached_GKH = jax.lax.dynamic_update_slice(cached_GKH, new_BN1H[i], (i * heads, slot_B[i], 0))
+def _put(cached_GKH: jnp.ndarray, new_BNCH: jnp.ndarray, slot_BC: jnp.ndarray) -> jnp.ndarray:
+    # One token at a time: a scatter of all would copy the cache.
+    batch, heads, tokens, _ = new_BNCH.shape
+    for i, c in itertools.product(range(batch), range(tokens)):
+        cached_GKH = jax.lax.dynamic_update_slice(cached_GKH, new_BNCH[i, :, c : c + 1], (i * heads, slot_BC[i, c], 0))
     return cached_GKH
 
 

@@ -19,7 +19,7 @@ from tests.xlnet_jax.random_models import CAUSAL, HEADS, SMALL, random_model
 from xlnet_jax import InputError
 from xlnet_jax.inference import sampler as sampling
 from xlnet_jax.inference.generate import GenerateSettings, Kind, allowed_XV, fill, read_prompt
-from xlnet_jax.inference.log_probs import Query, log_probs_PV
+from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
 from xlnet_jax.inference.sampler import Sampler, choose
 from xlnet_jax.models.inputs import text_inputs
 
@@ -81,15 +81,145 @@ def draw(sampler, texts, seed=0, first=0):
     return last
 
 
+# ---- any order, several pieces a pass --------------------------------------------------------------------------------
+
+GAPS = "The ___ of the sea, un___, and he said that it was a ___ in her."
+
+
+def filled(text, row):
+    """Return the ids of a text with the pieces that were drawn for it."""
+    size = max(len(text.ids_L), text.targets_P.max() + 1)
+    ids = np.pad(text.ids_L, (0, size - len(text.ids_L)), constant_values=PAD)
+    ids[text.targets_P[: len(row.ids_P)]] = row.ids_P
+    return ids
+
+
+def texts_of_several_lengths(tokenizer):
+    """Return gaps of more than 200 pieces in all, few ones, and a continuation."""
+    return [
+        read_prompt(tokenizer, GAPS, gap_pieces=[150, 3, 60]),
+        read_prompt(tokenizer, GAPS, gap_pieces=[2, 1, 7]),
+        read_prompt(tokenizer, TEXT, max_new_tokens=41),
+    ]
+
+
+@pytest.mark.parametrize("order", ["left", "random", "confidence"])
+@pytest.mark.parametrize("parallel", [1, 7, 32, 0])
+def test_log_probs_are_those_of_the_ordinary_network_by_the_number_of_the_pass(model, order, parallel):
+    texts = texts_of_several_lengths(model.tokenizer)
+    rows = draw(make_sampler(model, context=256, temperature=1.0, order=order, parallel=parallel), texts)
+    queries = [Query(filled(text, row), text.targets_P, row.passes_P) for text, row in zip(texts, rows, strict=True)]
+    for text, row, log_probs in zip(texts, rows, log_likelihoods(model, queries, 1024), strict=True):
+        np.testing.assert_allclose(row.log_probs_P, log_probs, atol=1e-5)
+        each = parallel or len(text.targets_P)
+        sizes = np.bincount(row.passes_P)
+        assert sizes[:-1].tolist() == [each] * (-(-len(text.targets_P) // each) - 1)
+        assert 0 < sizes[-1] <= each
+        if order == "left":
+            np.testing.assert_array_equal(row.passes_P, np.arange(len(text.targets_P)) // each)
+        assert allowed_XV(model.tokenizer)[text.kinds_P, row.ids_P].all()
+
+
+def test_all_at_once_fills_gaps_as_bert_does(model):
+    text = read_prompt(model.tokenizer, GAPS, gap_pieces=[3, 2, 5])
+    may_be = allowed_XV(model.tokenizer)[text.kinds_P]
+    log_probs = log_probs_PV(model, Query(text.ids_L, text.targets_P, np.zeros_like(text.targets_P)))
+    for order in ("left", "random", "confidence"):
+        (row,) = draw(make_sampler(model, context=64, order=order, parallel=0), [text])
+        np.testing.assert_array_equal(np.where(may_be, log_probs, -np.inf).argmax(1), row.ids_P)
+        np.testing.assert_allclose(row.log_probs_P, log_probs[np.arange(len(row.ids_P)), row.ids_P], atol=1e-5)
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_confidence_takes_the_targets_whose_likeliest_piece_is_the_most_probable(model, parallel):
+    """One pass of the ordinary network for each group: a plain loop, without a cache."""
+    text = read_prompt(model.tokenizer, GAPS, gap_pieces=[4, 2, 5])
+    (row,) = draw(make_sampler(model, context=64, order="confidence", parallel=parallel), [text])
+    ids, passes = text.ids_L.copy(), np.full(len(text.targets_P), len(text.targets_P))
+    may_be = allowed_XV(model.tokenizer)[text.kinds_P]
+    for number in range(-(-len(passes) // parallel)):
+        log_probs = np.where(may_be, log_probs_PV(model, Query(ids, text.targets_P, passes)), -np.inf)
+        best = np.where(passes > number, log_probs.max(1), -np.inf)
+        chosen = np.argsort(-best, kind="stable")[: min(parallel, (passes > number).sum())]
+        ids[text.targets_P[chosen]] = log_probs.argmax(1)[chosen]
+        passes[chosen] = number
+        # Later targets must not be seen: they share the last rank.
+    np.testing.assert_array_equal(row.passes_P, passes)
+    np.testing.assert_array_equal(row.ids_P, ids[text.targets_P])
+    assert (np.diff(passes) < 0).any()
+
+
+@pytest.mark.parametrize("order", ["left", "random", "confidence"])
+def test_a_draw_in_any_order_depends_on_no_other_text(model, order):
+    texts = texts_of_several_lengths(model.tokenizer)[1:]
+    sampler = make_sampler(model, context=64, temperature=1.0, order=order, parallel=4)
+    together = draw(sampler, texts)
+    alone = [draw(sampler, [text], first=i)[0] for i, text in enumerate(texts)]
+    for a, b in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(a.ids_P, b.ids_P)
+        np.testing.assert_array_equal(a.passes_P, b.passes_P)
+
+
+def test_random_orders_are_drawn_anew_for_each_text_and_seed(model):
+    text = read_prompt(model.tokenizer, TEXT, max_new_tokens=16)
+    sampler = make_sampler(model, context=64, temperature=1.0, order="random")
+    orders = [row.passes_P.tolist() for seed in (0, 1) for row in draw(sampler, [text] * 4, seed)]
+    assert all(sorted(order) == list(range(16)) for order in orders)
+    assert len(set(map(tuple, orders))) == 8
+
+
+@pytest.mark.parametrize("order", ["left", "random", "confidence"])
+@pytest.mark.parametrize("parallel", [1, 5])
+def test_a_text_ends_at_its_first_stop_whatever_was_drawn_after_it(model, order, parallel):
+    """Targets behind the end are not drawn any more, so a text of 200 ends after few passes."""
+    bias = np.where(np.arange(300) == EOD, 8.0, 0.0).astype(np.float32)
+    ending = dataclasses.replace(model, params=model.params | {"output_bias": bias})
+    texts = [read_prompt(model.tokenizer, prompt, max_new_tokens=200) for prompt in (TEXT, "Emma was")]
+    sampler = make_sampler(ending, context=256, temperature=1.0, order=order, parallel=parallel)
+    for text, row in zip(texts, draw(sampler, texts), strict=True):
+        assert row.is_stopped
+        assert EOD not in row.ids_P
+        assert PAD not in row.ids_P
+        assert len(row.log_probs_P) == len(row.passes_P) == len(row.ids_P) + 1 < 200
+        assert row.passes_P.max() < 40
+        read_again = Query(
+            filled(text, row)[: text.targets_P[len(row.ids_P)]], text.targets_P[: len(row.ids_P)], row.passes_P[:-1]
+        )
+        if order == "left" and len(row.ids_P):
+            np.testing.assert_allclose(row.log_probs_P[:-1], *log_likelihoods(ending, [read_again], 1024), atol=1e-5)
+
+
+def test_groups_go_on_beyond_the_context(model):
+    """Each piece sees the newest positions before it. One layer, in which keys depend on their own token only."""
+    one = make_attentive(dataclasses.replace(SMALL, vocab_size=300, num_layers=1), model.tokenizer)
+    text = read_prompt(model.tokenizer, TEXT, max_new_tokens=61)
+    (row,) = draw(make_sampler(one, temperature=1.0, parallel=4), [text])
+    whole, queries = filled(text, row), []
+    for target, number in zip(text.targets_P, row.passes_P, strict=True):
+        begin, group = max(target - CONTEXT, 0), text.targets_P[number * 4]
+        hidden = np.arange(group, target + 1) - begin
+        queries.append(Query(whole[begin : target + 1], hidden, np.zeros_like(hidden)))
+    log_probs = [found[-1] for found in log_likelihoods(one, queries, 1024)]
+    np.testing.assert_allclose(row.log_probs_P, log_probs, atol=1e-5)
+    assert len(whole) > 2 * CONTEXT
+
+
+def test_a_gap_without_any_text_begins_a_document(model):
+    text = read_prompt(model.tokenizer, "___ ___", gap_pieces=[4, 3])
+    assert text.ids_L.tolist() == [EOD] + [PAD] * 7
+    assert text.targets_P.tolist() == list(range(1, 8))
+
+
+# ---- from left to right, one by one ----------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(("prompt", "gap_pieces"), [(TEXT, []), ("The ___ of the sea, un___.", [2, 3])])
 def test_greedy_pieces_are_those_of_the_ordinary_network(model, greedy, prompt, gap_pieces):
     """One pass of the query stream with what was drawn: each target sees those before it alone."""
     text = read_prompt(model.tokenizer, prompt, gap_pieces=gap_pieces, max_new_tokens=10)
     (row,) = draw(greedy, [text])
-    size, places = max(len(text.ids_L), text.targets_P.max() + 1), np.arange(len(text.targets_P))
-    ids = np.pad(text.ids_L, (0, size - len(text.ids_L)), constant_values=PAD)
-    ids[text.targets_P] = row.ids_P
-    log_probs = log_probs_PV(model, Query(ids, text.targets_P, places))
+    places = np.arange(len(text.targets_P))
+    log_probs = log_probs_PV(model, Query(filled(text, row), text.targets_P, places))
     may_be = allowed_XV(model.tokenizer)[text.kinds_P]
     np.testing.assert_array_equal(np.where(may_be, log_probs, -np.inf).argmax(1), row.ids_P)
     np.testing.assert_allclose(row.log_probs_P, log_probs[places, row.ids_P], atol=2e-5)

@@ -1,4 +1,4 @@
-"""Decoding one or two rows with a cache gives what the ordinary network computes from scratch."""
+"""Decoding a few rows with a cache gives what the ordinary network computes from scratch."""
 
 import dataclasses
 import functools
@@ -44,26 +44,28 @@ def programs(config):
     )
 
 
-def cached_logits(config, params, ids_BL, known_BL, order_BT, ahead):
-    """Return the logits of each target [T, B, V], given the tokens of ids_BL one by one; position p has the token of p
-    mod L."""
+def cached_logits(config, params, ids_BL, known_BL, order_BT, ahead, group=1):
+    """Return the logits of each target [T, B, V], given the tokens of ids_BL, `group` in a pass; position p has the
+    token of p mod L."""
     begin, go_on, _ = programs(config)
     decoder = prepare(config, params, CONTEXT, ahead)
     batch, length = ids_BL.shape
-    cache, logits_BV = begin(decoder, jnp.asarray(ids_BL), known_BL, order_BT[:, 0], CONTEXT)
-    found = [logits_BV]
-    for here_B, next_B in zip(order_BT.T, order_BT.T[1:], strict=False):
-        cache, logits_BV = go_on(decoder, cache, ids_BL[np.arange(batch), here_B % length], here_B, next_B)
-        found.append(logits_BV)
-    return np.asarray(found)
+    cache, logits_BPV = begin(decoder, jnp.asarray(ids_BL), known_BL, order_BT[:, :group], CONTEXT)
+    found = [logits_BPV]
+    for start in range(group, order_BT.shape[1], group):
+        here_BC, next_BP = order_BT[:, start - group : start], order_BT[:, start : start + group]
+        token_BC = ids_BL[np.arange(batch)[:, None], here_BC % length]
+        cache, logits_BPV = go_on(decoder, cache, token_BC, here_BC, next_BP)
+        found.append(logits_BPV)
+    return np.swapaxes(np.concatenate(found, axis=1), 0, 1)
 
 
-def ranked_logits(config, params, ids_BL, known_BL, order_BT):
-    """Return the logits of one pass of the ordinary network over a window that holds all positions. In a causal network
-    the content row before a target predicts it."""
+def ranked_logits(config, params, ids_BL, known_BL, order_BT, group=1):
+    """Return the logits of one pass of the ordinary network over a window that holds all positions, in which `group`
+    targets have one rank. In a causal network the content row before a target predicts it."""
     rank_BL = np.full(ids_BL.shape, -1)
     for rank_L, order_T in zip(rank_BL, order_BT, strict=True):
-        rank_L[order_T] = np.arange(len(order_T))
+        rank_L[order_T] = np.arange(len(order_T)) // group
     real_BL = known_BL | (rank_BL >= 0)
     inputs = compact_inputs(
         jnp.asarray(ids_BL),
@@ -91,6 +93,32 @@ def test_what_is_cached_gives_what_the_ordinary_network_gives_by_ranks(name):
     tolerance = 2**-7 * np.abs(theirs).max() if config.dtype == "bfloat16" else 1e-5
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
     assert np.abs(theirs[0] - theirs[1]).max() > 5 * tolerance
+
+
+@pytest.mark.parametrize("group", [2, 3, 7])
+def test_tokens_of_a_pass_are_those_of_one_rank(group):
+    """In gaps, in any order; the last pass has fewer tokens, and 7 are all in one pass."""
+    params, ids = strong_params(TINY), tokens(4, 2, LENGTH)
+    order = np.array([[4, 1, 5, 0, 7, 2, 3], [7, 6, 5, 4, 3, 2, 1]])
+    known = np.array([~np.isin(np.arange(LENGTH), order_T) & (np.arange(LENGTH) < CONTEXT) for order_T in order])
+    ours = cached_logits(TINY, params, ids, known, order, ahead=True, group=group)
+    np.testing.assert_allclose(ours, ranked_logits(TINY, params, ids, known, order, group), rtol=0, atol=1e-5)
+    other = ranked_logits(TINY, params, ids, known, order, group - 1)
+    assert np.abs(ours - other).max() > 1e-3
+
+
+def test_a_token_that_is_given_again_changes_nothing():
+    """Repeated in one pass, and in the next one, when the cache has it already."""
+    params, ids, (_, go_on, _) = strong_params(TINY), tokens(5, 2, LENGTH), programs(TINY)
+    decoder = prepare(TINY, params, CONTEXT, True)
+    known, target = np.broadcast_to(np.arange(LENGTH) < 5, ids.shape), np.array([[6], [7]])
+    cache, _ = programs(TINY)[0](decoder, jnp.asarray(ids), known, target, CONTEXT)
+    once, logits = go_on(decoder, cache, ids[:, 5:6], np.full((2, 1), 5), target)
+    cache, _ = go_on(decoder, cache, np.repeat(ids[:, 5:6], 2, 1), np.full((2, 2), 5), target)
+    twice, again = go_on(decoder, cache, np.repeat(ids[:, 5:6], 3, 1), np.full((2, 3), 5), target)
+    np.testing.assert_allclose(again, logits, rtol=0, atol=1e-5)
+    for ours, theirs in zip(jax.tree.leaves(twice), jax.tree.leaves(once), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["other", "causal"])
