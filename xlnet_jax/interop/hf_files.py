@@ -7,6 +7,7 @@ to match, and writing undoes it.
 
 import dataclasses
 import json
+import shutil
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -116,6 +117,10 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     config["dtype"] = p.params["backbone"]["word_embedding"].dtype.name
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     notes = [*notes_on_thresholds(p.thresholds), *left_behind(p.params, table)]
+    if "auto_map" in config:
+        code = f"{hf_xlnet.ANY_ORDER}.py"
+        shutil.copyfile(Path(__file__).with_name(code), folder / code)
+        notes.append(f"{code} scores and generates in any order: transformers runs it only with trust_remote_code=True")
     if family is hf_bert:
         notes.append(
             "transformers reads texts as <cls> A <sep> B <sep> and counts positions from the first column: pad on the "

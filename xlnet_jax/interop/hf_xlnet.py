@@ -25,9 +25,13 @@ from xlnet_jax.interop.hf_settings import (
     threshold_settings,
 )
 from xlnet_jax.interop.weights import TRANSPOSED, TWO_LEADING_ONES, Weight, refuse_beyond_xlnet, stack
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 BODY = "transformer"
+
+ANY_ORDER = "modeling_any_order"
+"""Module of this folder that is copied into a Hugging Face folder, where transformers runs it with trust_remote_code"""
 
 _BIASES = ("r_w_bias", "r_r_bias", "r_s_bias")
 _NO_ACTIVATION = "linear"
@@ -45,7 +49,7 @@ _SETTINGS: dict[str, tuple[str, Any]] = {  # ours -> theirs, and its default
     "untie_r": ("untie_r", True),
 }
 KNOWN = WRITTEN | {theirs for theirs, _ in _SETTINGS.values()} | {
-    "d_head", "ff_activation", "dropout", "mem_len", "reuse_len",
+    "d_head", "ff_activation", "dropout", "mem_len", "reuse_len", "auto_map",
 }  # fmt: skip
 _ARCHITECTURES = {
     "classification": "XLNetForSequenceClassification",
@@ -182,6 +186,13 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) 
     return Found(contents, weights(contents), tensors)
 
 
+def predicts_in_any_order(pretrained: Pretrained) -> bool:
+    """Return True if the query stream of a network predicts pieces in any order."""
+    objective = objective_named(pretrained.objective)
+    can_predict = pretrained.head is None and pretrained.model.attn_type == "bi" and objective.order == "any"
+    return can_predict and objective.filling.stream == "query"
+
+
 def to_config(pretrained: Pretrained) -> dict[str, Any]:
     """Return the config.json of a network. Raises InputError on what Hugging Face's format cannot hold."""
     config, head = pretrained.model, pretrained.head
@@ -206,6 +217,8 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
         "reuse_len": pretrained.reuse_len,
         "tie_word_embeddings": True,
     }
+    if predicts_in_any_order(pretrained):
+        theirs["auto_map"] = {"AutoModelForCausalLM": f"{ANY_ORDER}.AnyOrderXLNet"}
     if head is None:
         return theirs
     if head.scope == SPAN_SCOPE:

@@ -12,6 +12,7 @@ from etils import epath
 from data_pipelines.sources import describe
 from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.interop.hf_xlnet import ANY_ORDER
 from xlnet_jax.objectives.presets import defaults_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
@@ -70,10 +71,8 @@ def write_card(pretrained: Pretrained, source: Path, folder: Path, name: str, no
     if notes:
         lines = (f"- {note.replace('<', chr(92) + '<')}" for note in notes)  # Markdown would read <sep> as a tag
         parts += ["In transformers:", "\n".join(lines)]
-    # Only such a network can score a text from left to right.
-    reads_any_order = objective_named(pretrained.objective).order == "any" and model.attn_type == "bi"
-    if architecture == "XLNetLMHeadModel" and reads_any_order and pretrained.tokenizer:
-        parts += ["## Scoring", _SCORING]
+    if "auto_map" in config and pretrained.tokenizer:
+        parts += ["## Scoring", _SCORING.format(code=ANY_ORDER, name=json.dumps(name))]
     (folder / FILE).write_text("\n\n".join(parts) + "\n")
 
 
@@ -161,28 +160,23 @@ def _names(places: Sequence[str]) -> str:
 
 _SCORING = """\
 XLNet predicts a piece from its query stream, which `perm_mask` and `target_mapping` control. Without them, every piece
-sees itself and all later ones. An evaluation harness that treats this model as causal (`AutoModelForCausalLM`) then
-prints meaningless numbers, worse than a uniform distribution. To score from left to right:
+sees itself and all later ones. An evaluation harness that treats `XLNetLMHeadModel` as causal then prints meaningless
+numbers, worse than a uniform distribution. With `trust_remote_code=True`, `AutoModelForCausalLM` is the class in
+`{code}.py`, a file of this folder that transformers runs on your machine: read it first. It reads from left to right,
+and `score` takes any order:
 
 ```python
 import torch
+from transformers import AutoModelForCausalLM
 
-
-def log_likelihoods(text):
-    \"\"\"Return the log-probability of each piece given those before it, in nats.\"\"\"
-    ids = torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]])
-    ones = torch.ones(1, ids.shape[1], ids.shape[1], dtype=model.dtype)
-    one, empty = ones[:, :1, :1], torch.zeros(1, 1, model.config.d_model, dtype=model.dtype)
-    with torch.no_grad():
-        # perm_mask: 1 = may not see; here itself and what comes later
-        logits = model(ids, perm_mask=ones.triu(), target_mapping=torch.diag_embed(ones[:, 0])).logits
-        # The first piece sees nothing but an empty memory; without it, it would see the mean of all pieces.
-        memory = [empty] * model.config.n_layer
-        logits[:, :1] = model(ids[:, :1], perm_mask=one, target_mapping=one, mems=memory).logits
-    return logits.float().log_softmax(-1).gather(2, ids[:, :, None])[0, :, 0]
+model = AutoModelForCausalLM.from_pretrained({name}, trust_remote_code=True)
+ids = tokenizer("She opened the letter and", add_special_tokens=False, return_tensors="pt").input_ids
+with torch.no_grad():
+    print(model.score(ids))  # nats, each piece given those before it
+    print(model.score(ids, order=list(range(ids.shape[1]))[::-1]))
 ```
 
-In xlnet_jax: `xlnet_jax.score_texts(model, [text])`."""
+In xlnet_jax: `xlnet_jax.score_texts(model, ["She opened the letter and"])`."""
 
 
 def _loading(architecture: str, name: str, has_tokenizer: bool) -> str:
