@@ -215,8 +215,8 @@ def read_prompt(
     """Return a prompt with positions to fill from left to right: its gaps, or, if it has no gaps and gap_pieces is
     empty, max_new_tokens positions after it.
 
-    prefix: document before it, ended by <eod>; a prompt without text and prefix begins after <eod>. gap_pieces: pieces in
-    each gap, or one number for all; none = 1. Raises InputError if there are not as many numbers as gaps.
+    prefix: document before it, ended by <eod>; a prompt without text and prefix begins after <eod>. gap_pieces: pieces
+    in each gap, or one number for all; none = 1. Raises InputError if there are not as many numbers as gaps.
     """
     ids: list[int] = [*tokenizer.encode_lines([prefix])[0].tolist(), EOD] if prefix.strip() else []
     parts, targets, kinds = GAP.split(prompt), list[int](), list[int]()
