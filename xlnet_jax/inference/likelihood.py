@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from xlnet_jax.inference.score import ALL, BOUND, PSEUDO, RANDOM, demand_orders, score_ids
+from xlnet_jax.inference.score import ALL, BOUND, PSEUDO, RANDOM, score_ids
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
 
 RESAMPLES = 1_000
-TEXTS_AT_ONCE = 64
+TEXTS_AT_ONCE = 256
 PICKED = "picked at random"
 
 
@@ -66,34 +66,17 @@ class Likelihoods:
 
 
 def measure_likelihoods(
-    pretrained: "Pretrained",
-    texts: Sequence[np.ndarray],
-    words: Sequence[str],
-    *,
-    names: Sequence[str],
-    seed: int,
-    max_len: int,
-    mem_len: int,
-    on_batch: Callable[[int, int], None],
+    pretrained: "Pretrained", texts: Sequence[np.ndarray], words: Sequence[str], seed: int, **settings: Any
 ) -> Likelihoods:
     """Return the likelihoods of texts, int32 [P] each, for these orders, which may include `bound:N` and `pseudo`.
 
     Besides each of them: the best order of each text, a maximum over all orders here; an order picked at random, the
     log of the mean probability over those of `random:N` and `all`; and the bound minus the mean over these orders, and
-    minus one picked at random. on_batch: called before each batch of texts with its number, from
-    1, and the number of batches. The other arguments are those of `score_ids`. Raises InputError as `score_texts`.
+    minus one picked at random. settings: as in `score_by_order`, whose InputErrors this raises.
     """
     from data_pipelines.tokenizer import UNK
 
-    tokenizer = demand_orders(pretrained, words)
-    by_word: dict[str, list[np.ndarray]] = {word: [] for word in words}  # float64 [orders] for each text
-    batches = [slice(first, first + TEXTS_AT_ONCE) for first in range(0, len(texts), TEXTS_AT_ONCE)]
-    settings: dict[str, Any] = {"seed": seed, "max_len": max_len, "mem_len": mem_len}
-    for number, batch in enumerate(batches, start=1):
-        on_batch(number, len(batches))
-        for word in words:
-            found = score_ids(pretrained, texts[batch], [word], names=names[batch], **settings)
-            by_word[word] += [scores_OP.sum(axis=1, dtype=np.float64) for scores_OP in found]
+    by_word = score_by_order(pretrained, texts, words, seed=seed, **settings)
     bounds = [word for word in words if word.startswith(BOUND)]
     exact = [word for word in words if word != PSEUDO and word not in bounds]
     drawn = [word for word in exact if word.startswith(RANDOM) or word == ALL]
@@ -106,18 +89,46 @@ def measure_likelihoods(
         losses[f"best of {most} orders"] = [-log_p_O.max() for log_p_O in in_exact]
     if drawn:
         losses[PICKED] = [math.log(len(log_p_O)) - np.logaddexp.reduce(log_p_O) for log_p_O in in_drawn]
-    for bound in bounds:
-        for name in (*drawn, PICKED) if drawn else ():
+    for bound in bounds if drawn else ():
+        for name in (*drawn, PICKED):
             losses[f"{bound} minus {name}"] = np.subtract(losses[bound], losses[name]).tolist()
-    sizes_T2 = np.array([[len(ids_P), tokenizer.tables.characters[ids_P].sum()] for ids_P in texts])
-    sums_RX = resampled_sums(np.column_stack([sizes_T2, *losses.values()]), seed)
+    characters_V = pretrained.demand_tokenizer().tables.characters
+    sizes_T3 = np.array([[len(ids_P), characters_V[ids_P].sum(), (ids_P == UNK).sum()] for ids_P in texts])
+    sums_RX = resampled_sums(np.column_stack([sizes_T3, *losses.values()]), seed)
     nats, bits = (
-        {name: estimate(sums_RX[:, 2 + i] * scale / sums_RX[:, unit]) for i, name in enumerate(losses)}
+        {name: estimate(sums_RX[:, 3 + i] * scale / sums_RX[:, unit]) for i, name in enumerate(losses)}
         for unit, scale in ((0, 1), (1, 1 / math.log(2)))
     )
-    unknown = sum(int((ids_P == UNK).sum()) for ids_P in texts)
-    pieces, characters = sizes_T2.sum(axis=0).tolist()
-    return Likelihoods(len(texts), pieces, characters, unknown, max_len, mem_len, nats, bits)
+    pieces, characters, unknown = map(int, sums_RX[0, :3])
+    return Likelihoods(len(texts), pieces, characters, unknown, settings["max_len"], settings["mem_len"], nats, bits)
+
+
+def score_by_order(
+    pretrained: "Pretrained",
+    texts: Sequence[np.ndarray],
+    words: Sequence[str],
+    *,
+    names: Sequence[str],
+    seed: int,
+    max_len: int,
+    mem_len: int,
+    on_batch: Callable[[int, int], None],
+) -> dict[str, list[np.ndarray]]:
+    """Return the log-likelihoods of each text by the words of its orders, float64 [orders].
+
+    on_batch: called before each batch of texts with its number, from 1, and the number of batches. The other arguments
+    are those of `score_ids`. Raises InputError as `score_texts`.
+    """
+    by_word: dict[str, list[np.ndarray]] = {word: [] for word in words}
+    batches = [slice(first, first + TEXTS_AT_ONCE) for first in range(0, len(texts), TEXTS_AT_ONCE)]
+    for number, batch in enumerate(batches, start=1):
+        on_batch(number, len(batches))
+        for word, of_word in by_word.items():
+            found = score_ids(
+                pretrained, texts[batch], [word], names=names[batch], seed=seed, max_len=max_len, mem_len=mem_len
+            )
+            of_word += [scores_OP.sum(axis=1, dtype=np.float64) for scores_OP in found]
+    return by_word
 
 
 def resampled_sums(rows_TX: np.ndarray, *seed: int) -> np.ndarray:

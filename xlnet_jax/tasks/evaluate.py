@@ -1,10 +1,11 @@
-"""Measure and print the held-out loss of a checkpoint on any text (`measure_loss`), or the likelihoods of whole texts
-in several orders (`measure_likelihoods`)."""
+"""Measure and print the held-out loss of a checkpoint on any text (`measure_loss`), the likelihoods of whole texts
+in several orders (`measure_likelihoods`), or its accuracies on minimal pairs (`measure_accuracies`)."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from xlnet_jax.checkpoints.native import Run
     from xlnet_jax.checkpoints.pretrained import Pretrained
     from xlnet_jax.inference.likelihood import Likelihoods
+    from xlnet_jax.inference.suites import Accuracies, Pair
     from xlnet_jax.training.evaluation import Measured
 
 OnBatch = Callable[[int, int], None]
@@ -49,10 +51,13 @@ class EvaluateSettings(TextSourceSettings):
     orders: tuple[str, ...] = ()
     """measure the exact likelihood of whole texts in these orders: left-to-right, random:N and others of score, and
     bound:N beside them; a text file's texts end at blank lines; --data.seq-len is the longest segment"""
+    suite: Literal["blimp"] | None = None
+    """measure how often the acceptable sentence of a pair is likelier, in --orders (default: left-to-right, random:4
+    and pseudo); --text names the suite's published files or, for blimp, hf:nyu-mll/blimp"""
     max_texts: int | None = setting(None, at_least(1))
-    """with --orders: maximum number of texts, taken evenly; None = all"""
+    """with --orders or --suite: maximum number of texts, or of pairs in a paradigm, taken evenly; None = all"""
     seed: int = 0
-    """with --orders: seed of the random orders, the bound's samples and the intervals"""
+    """with --orders or --suite: seed of the random orders, the bound's samples and the intervals"""
     max_windows: int | None = setting(None, at_least(1))
     """maximum number of windows to measure, in whole batches; None = as in the run, or 16,384 with --text"""
     objective: str | None = None
@@ -84,10 +89,13 @@ class EvaluateSettings(TextSourceSettings):
         given = given_in(self, EvaluateSettings(self.checkpoint)) - {"data.seq-len"}
         for name in sorted(given):
             shown = name if "." in name else f"`{name.replace('-', '_')}`"
-            if self.orders and name.startswith(_OF_WINDOWS):
-                raise InputError(f"{shown} is for windows, but `orders` reads whole texts: leave one of them out")
-            if not self.orders and name in _OF_TEXTS:
-                raise InputError(f"{shown} needs `orders`")
+            if (self.orders or self.suite) and name.startswith(_OF_WINDOWS):
+                reader = "`suite`" if self.suite else "`orders`"
+                raise InputError(f"{shown} is for windows, but {reader} reads whole texts: leave one of them out")
+            if not (self.orders or self.suite) and name in _OF_TEXTS:
+                raise InputError(f"{shown} needs `orders` or `suite`")
+        if self.suite and not self.text:
+            raise InputError(f"`suite` {self.suite} needs `text`, the names of its files")
         if self.out:
             if Path(self.out).suffix != ".json":
                 raise InputError(f"`out` {self.out}: give a name that ends in .json")
@@ -98,7 +106,7 @@ class EvaluateSettings(TextSourceSettings):
 class Evaluation:
     """What was measured, with its settings."""
 
-    measured: Measured | Likelihoods
+    measured: Measured | Likelihoods | Accuracies
     config: Config
     report: str  # as it is printed
 
@@ -108,8 +116,8 @@ def evaluate(
     on_batch: OnBatch = lambda number, batches: None,
     **settings: Any,
 ) -> Evaluation:
-    """Measure the held-out loss of a checkpoint on a text, or with `orders` the likelihoods of whole texts, and write
-    the numbers to `out`. The field `measured` of the result has the loss in all units, or the likelihood by order.
+    """Measure the held-out loss of a checkpoint on a text, with `orders` the likelihoods of whole texts, or with
+    `suite` its accuracies, and write the numbers to `out`. The field `measured` of the result has them.
 
     checkpoint: its folder, or settings. on_batch: called before each batch with its number, from 1, and the number of
     batches. settings: fields of EvaluateSettings by name, such as text="other.txt" (none = the run's own held-out
@@ -129,7 +137,8 @@ def evaluate(
     config = _config(asked, pretrained, run)
     if asked.dtype:
         pretrained = replace(pretrained, model=replace(pretrained.model, dtype=asked.dtype))
-    found = (_measure_texts if asked.orders else _measure_windows)(asked, pretrained, run, config, on_batch)
+    measure = _measure_texts if asked.orders or asked.suite else _measure_windows
+    found = measure(asked, pretrained, run, config, on_batch)
     if asked.out:
         with complete_file(Path(asked.out)) as partial:
             partial.write_text(json.dumps(found.measured.numbers(), indent=2) + "\n")
@@ -164,19 +173,54 @@ def _measure_texts(
 ) -> Evaluation:
     from xlnet_jax.checkpoints.pretrained import on_device
     from xlnet_jax.inference.likelihood import measure_likelihoods
-    from xlnet_jax.inference.score import demand_orders
+    from xlnet_jax.inference.score import LEFT_TO_RIGHT, demand_orders
+    from xlnet_jax.inference.suites import ORDERS, measure_accuracies
 
-    tokenizer = demand_orders(pretrained, settings.orders)
-    name, texts = _whole_texts(settings, tokenizer, run)
-    chosen = [texts[i] for i in _evenly(len(texts), settings.max_texts)]
-    measured = measure_likelihoods(
-        on_device(pretrained, pretrained.model.dtype), [ids_P for _, ids_P in chosen], settings.orders,
-        names=[where for where, _ in chosen], seed=settings.seed, max_len=config.data.seq_len,
-        mem_len=config.model.mem_len, on_batch=on_batch,
-    )  # fmt: skip
-    left_out = f"; max-texts leaves {len(texts) - len(chosen):,} texts out" if len(chosen) < len(texts) else ""
-    lines = [_title(settings.checkpoint, config), f"text        {name}{left_out}", measured.describe()]
+    by_default = (LEFT_TO_RIGHT,) if pretrained.reads_left_to_right else ORDERS
+    words, model = settings.orders or by_default, on_device(pretrained, pretrained.model.dtype)
+    tokenizer = demand_orders(pretrained, words)
+    how: dict[str, Any] = {"seed": settings.seed, "max_len": config.data.seq_len, "mem_len": config.model.mem_len}
+    measured: Likelihoods | Accuracies
+    if settings.suite:
+        name, pairs = _pairs(settings, settings.suite)
+        lines = [f"suite       {settings.suite}: {name}"]
+        measured = measure_accuracies(model, pairs, words, on_batch=on_batch, **how)
+    else:
+        name, texts = _whole_texts(settings, tokenizer, run)
+        chosen = [texts[i] for i in _evenly(len(texts), settings.max_texts)]
+        left_out = f"; max-texts leaves {len(texts) - len(chosen):,} texts out" if len(chosen) < len(texts) else ""
+        lines = [f"text        {name}{left_out}"]
+        names, rows = zip(*chosen, strict=True)
+        measured = measure_likelihoods(model, rows, words, names=names, on_batch=on_batch, **how)
+    lines = [_title(settings.checkpoint, config), *lines, measured.describe()]
     return Evaluation(measured, config, "\n".join(lines))
+
+
+def _pairs(settings: EvaluateSettings, suite: str) -> tuple[str, list[Pair]]:
+    """Return the name of the suite's files, and its pairs: at most max_texts of each paradigm."""
+    from data_pipelines import sources
+    from data_pipelines.readers import JsonLinesFile, ParquetFile, parquet_rows
+    from xlnet_jax.inference.suites import FIELDS, Pair
+    from xlnet_jax.tasks.readers import Record, json_lines
+
+    # A dataset without a configuration means the files of all.
+    names = [re.sub(r"^hf:(?!//)([^/:@]+/[^/:@]+)$", r"hf://datasets/\1", name) for name in settings.text]
+    found, paradigms = settings.find(names), dict[str, list[Pair]]()
+    for unit in (unit for source in found for unit in source.units):
+        if isinstance(unit, JsonLinesFile):
+            records = json_lines(unit.path)
+        elif isinstance(unit, ParquetFile):
+            rows = enumerate(parquet_rows(unit.path), start=1)
+            records = (Record(row, f"{unit.path}: row {number}") for number, row in rows)
+        else:
+            raise InputError(f"`suite` {suite}: {unit.path} is neither JSON Lines nor Parquet")
+        for record in records:
+            good, bad, paradigm, phenomenon = (record.get(field, str) for field in FIELDS[suite])
+            paradigms.setdefault(paradigm, []).append(Pair(good, bad, paradigm, phenomenon, record.where))
+    chosen = [of_one[i] for of_one in paradigms.values() for i in _evenly(len(of_one), settings.max_texts)]
+    if not chosen:
+        raise InputError(f"`suite` {suite}: there are no pairs in {sources.name_of(found)}")
+    return sources.name_of(found), chosen
 
 
 def _evenly(count: int, most: int | None) -> list[int]:
