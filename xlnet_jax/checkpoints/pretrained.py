@@ -50,10 +50,15 @@ def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
             "the checkpoint reads in one direction (`model.attn_type` uni) and cannot predict in other orders"
         )
     objective = objective_named(pretrained.objective)
-    if objective.order != "any":
+    if objective.order is None:
         raise InputError(
             f"the checkpoint was trained with {objective.name}, which has no likelihood: it predicts "
             f"{objective.learns}, each by itself, and in no order"
+        )
+    if objective.order != "any":
+        raise InputError(
+            f"the checkpoint was trained to predict {objective.learns} ({objective.name}): it has no query stream, so "
+            "it cannot predict in other orders"
         )
     return tokenizer
 

@@ -10,7 +10,7 @@ it may also lie above the mean over orders, and the difference of the two shows 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,42 +33,42 @@ class Estimate(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True)
-class Likelihoods:
-    """Negative log-likelihoods of the texts of a corpus, by order, per piece and per character."""
+Table = dict[str, dict[str, Estimate]]
+"""Estimates by row and column"""
 
-    texts: int
-    pieces: int
-    characters: int
-    unknown: int  # <unk> pieces
-    max_len: int  # of a segment
-    mem_len: int
-    nats_per_piece: dict[str, Estimate]
-    bits_per_character: dict[str, Estimate]
+
+@dataclass(frozen=True)
+class Estimates:
+    """What was measured on whole texts."""
+
+    facts: dict[str, int]
+    tables: dict[str, Table]  # by name
+    report: str  # as it is printed
 
     def numbers(self) -> dict[str, Any]:
-        """Return every number by its name."""
-        units = ("nats_per_piece", "bits_per_character")
-        return asdict(self) | {unit: {k: e._asdict() for k, e in getattr(self, unit).items()} for unit in units}
+        """Return the facts and tables by their names; an estimate has value, low and high."""
+        return self.facts | {
+            name: {row: {column: e._asdict() for column, e in by_column.items()} for row, by_column in table.items()}
+            for name, table in self.tables.items()
+        }
 
-    def describe(self) -> str:
-        """Return the numbers as lines."""
-        unknown = f"{self.unknown / self.pieces:.2%} of the pieces unknown"
-        lines = [
-            f"texts       {self.texts:,}: {self.pieces:,} pieces, {self.characters:,} characters, {unknown}",
-            f"segments    {self.max_len:,} pieces, memory {self.mem_len:,}",
-            f"{'order':34}{'nats a piece':28}bits a character",
-        ]
-        for name, nats in self.nats_per_piece.items():
-            in_units = (f"{e.value:.4f} [{e.low:.4f}, {e.high:.4f}]" for e in (nats, self.bits_per_character[name]))
-            lines.append("{:34}{:28}{}".format(name, *in_units))
-        return "\n".join([*lines, f"intervals   95 %, from {RESAMPLES:,} resamples of the texts"])
+
+def lines_of(table: Table, name: str, digits: int) -> list[str]:
+    """Return a table as lines. name: of its first column."""
+    rows = [[name, *next(iter(table.values()))]]
+    for row, by_column in table.items():
+        rows.append(
+            [row, *(f"{v:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]" for v, low, high in by_column.values())]
+        )
+    widths = [2 + max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def measure_likelihoods(
     pretrained: "Pretrained", texts: Sequence[np.ndarray], words: Sequence[str], seed: int, **settings: Any
-) -> Likelihoods:
-    """Return the likelihoods of texts, int32 [P] each, for these orders, which may include `bound:N` and `pseudo`.
+) -> Estimates:
+    """Return the negative log-likelihoods of texts, int32 [P] each, in these orders, which may include `bound:N` and
+    `pseudo`: the table `orders`, with nats a piece and bits a character.
 
     Besides each of them: the best order of each text, a maximum over all orders here; an order picked at random, the
     log of the mean probability over those of `random:N` and `all`; and the bound minus the mean over these orders, and
@@ -77,30 +77,35 @@ def measure_likelihoods(
     from data_pipelines.tokenizer import UNK
 
     by_word = score_by_order(pretrained, texts, words, seed=seed, **settings)
-    bounds = [word for word in words if word.startswith(BOUND)]
-    exact = [word for word in words if word != PSEUDO and word not in bounds]
-    drawn = [word for word in exact if word.startswith(RANDOM) or word == ALL]
     losses = {word: [-log_p_O.mean() for log_p_O in by_word[word]] for word in words}
-    in_exact, in_drawn = (
-        [np.concatenate(of_text) for of_text in zip(*(by_word[word] for word in some), strict=True)]
-        for some in (exact, drawn)
-    )
-    if (most := max(map(len, in_exact), default=1)) > 1:
-        losses[f"best of {most} orders"] = [-log_p_O.max() for log_p_O in in_exact]
+    bounds = [word for word in words if word.startswith(BOUND)]
+    exact = [by_word[word] for word in words if word != PSEUDO and word not in bounds]
+    drawn = [word for word in words if word.startswith(RANDOM) or word == ALL]
+    every = [np.concatenate(of_text) for of_text in zip(*exact, strict=True)]
+    if (most := max(map(len, every), default=1)) > 1:
+        losses[f"best of {most} orders"] = [-log_p_O.max() for log_p_O in every]
     if drawn:
-        losses[PICKED] = [math.log(len(log_p_O)) - np.logaddexp.reduce(log_p_O) for log_p_O in in_drawn]
-    for bound in bounds if drawn else ():
-        for name in (*drawn, PICKED):
-            losses[f"{bound} minus {name}"] = np.subtract(losses[bound], losses[name]).tolist()
+        every = [np.concatenate(of_text) for of_text in zip(*(by_word[word] for word in drawn), strict=True)]
+        losses[PICKED] = [math.log(len(log_p_O)) - np.logaddexp.reduce(log_p_O) for log_p_O in every]
+        for bound in bounds:
+            for word in (*drawn, PICKED):
+                losses[f"{bound} minus {word}"] = np.subtract(losses[bound], losses[word]).tolist()
     characters_V = pretrained.demand_tokenizer().tables.characters
     sizes_T3 = np.array([[len(ids_P), characters_V[ids_P].sum(), (ids_P == UNK).sum()] for ids_P in texts])
     sums_RX = resampled_sums(np.column_stack([sizes_T3, *losses.values()]), seed)
-    nats, bits = (
-        {name: estimate(sums_RX[:, 3 + i] * scale / sums_RX[:, unit]) for i, name in enumerate(losses)}
-        for unit, scale in ((0, 1), (1, 1 / math.log(2)))
-    )
+    nats_RX, bits_RX = (sums_RX / (sums_RX[:, [0]]), sums_RX / (sums_RX[:, [1]] * math.log(2)))
+    table = {
+        name: {"nats a piece": estimate(nats_RX[:, i]), "bits a character": estimate(bits_RX[:, i])}
+        for i, name in enumerate(losses, start=3)
+    }
     pieces, characters, unknown = map(int, sums_RX[0, :3])
-    return Likelihoods(len(texts), pieces, characters, unknown, settings["max_len"], settings["mem_len"], nats, bits)
+    facts = {"texts": len(texts), "pieces": pieces, "characters": characters, "unknown": unknown}
+    counted = (
+        f"{len(texts):,}: {pieces:,} pieces, {characters:,} characters, {unknown / pieces:.2%} of the pieces unknown"
+    )
+    intervals = f"intervals   95 %, from {RESAMPLES:,} resamples of the texts"
+    report = [f"texts       {counted}", *lines_of(table, "order", 4), intervals]
+    return Estimates(facts, {"orders": table}, "\n".join(report))
 
 
 def score_by_order(
@@ -109,10 +114,8 @@ def score_by_order(
     words: Sequence[str],
     *,
     names: Sequence[str],
-    seed: int,
-    max_len: int,
-    mem_len: int,
     on_batch: Callable[[int, int], None],
+    **settings: Any,
 ) -> dict[str, list[np.ndarray]]:
     """Return the log-likelihoods of each text by the words of its orders, float64 [orders].
 
@@ -124,9 +127,7 @@ def score_by_order(
     for number, batch in enumerate(batches, start=1):
         on_batch(number, len(batches))
         for word, of_word in by_word.items():
-            found = score_ids(
-                pretrained, texts[batch], [word], names=names[batch], seed=seed, max_len=max_len, mem_len=mem_len
-            )
+            found = score_ids(pretrained, texts[batch], [word], names=names[batch], **settings)
             of_word += [scores_OP.sum(axis=1, dtype=np.float64) for scores_OP in found]
     return by_word
 

@@ -262,7 +262,7 @@ def score_ids(
 
     The other arguments are those of `score_texts`; `demand_orders` has checked the orders.
     """
-    from data_pipelines.tokenizer import EOD
+    from data_pipelines.tokenizer import EOD, PAD
     from xlnet_jax.inference import log_probs
 
     mem_len, given = pretrained.model.mem_len if mem_len is None else mem_len, len(context_ids)
@@ -271,15 +271,34 @@ def score_ids(
         by_text = log_probs.causal_log_likelihoods(pretrained, rows, batch_tokens, max_len, mem_len)
         return [scores_L[None, given:] for scores_L in by_text]
     rows = [np.concatenate([context_ids, ids_P]).astype(np.int32) for ids_P in texts]
+    parts: list[list[np.ndarray]] = [[] for _ in rows]
     short = [i for i, row_L in enumerate(rows) if len(row_L) <= max_len]
     long = sorted((i for i in range(len(rows)) if len(rows[i]) > max_len), key=lambda i: len(rows[i]))
     size = max(1, min(batch_tokens // (max_len + mem_len), log_probs.power_of_two(len(long))))
-    found: list[np.ndarray] = [np.zeros((0, 0))] * len(texts)
     for indices in (short, *(long[first : first + size] for first in range(0, len(long), size))):
-        segments = _Segments([rows[i] for i in indices], [names[i] for i in indices], given, max_len, mem_len)
-        for i, scores_OP in zip(indices, segments.score(pretrained, orders, seed, batch_tokens, size), strict=True):
-            found[i] = scores_OP
-    return found
+        mems_ZBMD: Any = None
+        longest = max((len(rows[i]) for i in indices), default=0)
+        for begin in range(0, longest, max_len):
+            segments = [rows[i][begin : begin + max_len] for i in indices]
+            first = max(given - begin, 0)
+            queries: list[log_probs.Query] = []
+            asked: list[tuple[int, list[_Ask]]] = []
+            for place, (i, ids_L) in enumerate(zip(indices, segments, strict=True)):
+                if len(ids_L) > first:
+                    asks = _asks(orders, len(ids_L) - first, len(texts[i]), seed, begin // max_len, names[i])
+                    mems_ZMD = None if mems_ZBMD is None else mems_ZBMD[:, place]
+                    queries += [log_probs.Query(ids_L, first + a.places_P, a.rank_P, mems_ZMD) for a in asks]
+                    asked.append((i, asks))
+            found = iter(log_probs.log_likelihoods(pretrained, queries, batch_tokens))
+            for i, asks in asked:
+                scores_OP = np.zeros((1 + asks[-1].row, min(len(rows[i]) - begin, max_len) - first))
+                for ask in asks:
+                    scores_OP[ask.row, ask.places_P] += ask.weight * next(found)
+                parts[i].append(scores_OP.astype(np.float32))
+            if mem_len and begin + max_len < longest:
+                ids_BL = log_probs.padded(segments, size, max_len, PAD)  # rows of texts that have ended are unused
+                mems_ZBMD = log_probs.extend_memory(pretrained, ids_BL, mems_ZBMD, mem_len)
+    return [np.concatenate(of_text, axis=1) for of_text in parts]
 
 
 def demand_orders(pretrained: "Pretrained", orders: Sequence[str]) -> "Tokenizer":
@@ -315,62 +334,22 @@ class _Ask(NamedTuple):
     rank_P: np.ndarray  # int
 
 
-class _Segments(NamedTuple):
-    """Texts that are read side by side, in segments with memory."""
-
-    rows: list[np.ndarray]  # int32, context and text
-    names: list[str]
-    given: int  # pieces of context in each row
-    max_len: int
-    mem_len: int
-
-    def score(
-        self, pretrained: "Pretrained", orders: Sequence[str], seed: int, batch_tokens: int, size: int
-    ) -> list[np.ndarray]:
-        """Return the scores of each text, float32 [orders, pieces]. size: rows in a batch that becomes memory."""
-        from data_pipelines.tokenizer import PAD
-        from xlnet_jax.inference import log_probs
-
-        parts: list[list[np.ndarray]] = [[] for _ in self.rows]
-        mems_ZBMD, longest = None, max(map(len, self.rows), default=0)
-        for begin in range(0, longest, self.max_len):
-            queries, asked = [], []
-            segments = [row_L[begin : begin + self.max_len] for row_L in self.rows]
-            first = max(self.given - begin, 0)
-            for i, ids_L in enumerate(segments):
-                if len(ids_L) > first:
-                    asks = self._asks(i, orders, begin, len(ids_L) - first, seed)
-                    mems_ZMD = None if mems_ZBMD is None else mems_ZBMD[:, i]
-                    queries += [log_probs.Query(ids_L, first + a.places_P, a.rank_P, mems_ZMD) for a in asks]
-                    asked += [(i, asks)]
-            found = iter(log_probs.log_likelihoods(pretrained, queries, batch_tokens))
-            for i, asks in asked:
-                scores_OP = np.zeros((1 + asks[-1].row, len(segments[i]) - first))
-                for ask in asks:
-                    scores_OP[ask.row, ask.places_P] += ask.weight * next(found)
-                parts[i].append(scores_OP.astype(np.float32))
-            if self.mem_len and begin + self.max_len < longest:
-                ids_BL = log_probs.padded(segments, size, self.max_len, PAD)  # rows of texts that have ended are unused
-                mems_ZBMD = log_probs.extend_memory(pretrained, ids_BL, mems_ZBMD, self.mem_len)
-        return [np.concatenate(of_text, axis=1) for of_text in parts]
-
-    def _asks(self, i: int, orders: Sequence[str], begin: int, length: int, seed: int) -> list[_Ask]:
-        """Return the queries for the pieces of a text that are in its segment from `begin`."""
-        places_P, number = np.arange(length), begin // self.max_len
-        if orders[0] == PSEUDO:
-            # One query per piece: with several targets, other content rows would leak a piece to its own query row.
-            return [_Ask(0, 1, places_P[place : place + 1], places_P[:1]) for place in places_P]
-        if orders[0].startswith(BOUND):
-            sets = _hidden_sets(length, int(orders[0].removeprefix(BOUND)), seed, number)
-            return [_Ask(0, weight, hidden_P, np.zeros_like(hidden_P)) for weight, hidden_P in sets]
-        pieces, name = len(self.rows[i]) - self.given, self.names[i]
-        drawn = [_permutations(order, length, pieces, seed, number, name) for order in orders]
-        return [_Ask(row, 1, places_P, np.argsort(order_P)) for row, order_P in enumerate(itertools.chain(*drawn))]
+def _asks(orders: Sequence[str], length: int, pieces: int, seed: int, number: int, name: str) -> list[_Ask]:
+    """Return the queries for a segment of a text. length: pieces in the segment; pieces: in the text; number: of the
+    segment; name: of the text."""
+    places_P = np.arange(length)
+    if orders[0] == PSEUDO:
+        # One query per piece: with several targets, other content rows would leak a piece to its own query row.
+        return [_Ask(0, 1, places_P[place : place + 1], places_P[:1]) for place in places_P]
+    if orders[0].startswith(BOUND):
+        sets = _hidden_sets(length, int(orders[0].removeprefix(BOUND)), seed, number)
+        return [_Ask(0, weight, hidden_P, np.zeros_like(hidden_P)) for weight, hidden_P in sets]
+    drawn = [_permutations(order, length, pieces, seed, number, name) for order in orders]
+    return [_Ask(row, 1, places_P, np.argsort(order_P)) for row, order_P in enumerate(itertools.chain(*drawn))]
 
 
 def _permutations(order: str, length: int, pieces: int, seed: int, number: int, name: str) -> Iterable[np.ndarray]:
-    """Return arrays of positions in the order of prediction; argsort of one gives the rank of each position. length: of
-    the segment; pieces: of the whole text; number: of the segment."""
+    """Return arrays of positions in the order of prediction; argsort of one gives the rank of each position."""
     from data_pipelines.stateless import smallest_first
 
     if order == LEFT_TO_RIGHT:
@@ -380,17 +359,17 @@ def _permutations(order: str, length: int, pieces: int, seed: int, number: int, 
     if order.startswith(RANDOM):
         draws = range(int(order.removeprefix(RANDOM)))
         return [smallest_first(_draw(seed, draw, number, length, length))[0] for draw in draws]
-    if length < pieces:
+    if length < pieces or (order == ALL and length > LONGEST_OF_ALL):
+        most = (
+            f"at most {LONGEST_OF_ALL} pieces ({math.factorial(LONGEST_OF_ALL)} orders)"
+            if order == ALL
+            else "one segment"
+        )
         raise InputError(
-            f"`orders` {order!r} needs a text that is read at once, but the {pieces} pieces of {name} are read in "
-            f"segments: give {RANDOM}8, or raise `max_len`"
+            f"`orders` {order!r} is for texts of {most}, not for the {pieces} pieces of {name}: give {RANDOM}8, or "
+            "raise `max_len` if they are more than it"
         )
     if order == ALL:
-        if pieces > LONGEST_OF_ALL:
-            raise InputError(
-                f"`orders` {ALL} is for texts of at most {LONGEST_OF_ALL} pieces ({math.factorial(LONGEST_OF_ALL)} "
-                f"orders): give {RANDOM}8 for the {pieces} pieces of {name}"
-            )
         return map(np.array, itertools.permutations(range(length)))
     positions = [int(word) for word in order.split()]
     if sorted(positions) != list(range(length)):

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from data_pipelines.tokenizer import Tokenizer
     from xlnet_jax.checkpoints.native import Run
     from xlnet_jax.checkpoints.pretrained import Pretrained
-    from xlnet_jax.inference.likelihood import Likelihoods
-    from xlnet_jax.inference.suites import Accuracies, Pair
+    from xlnet_jax.inference.likelihood import Estimates
+    from xlnet_jax.inference.suites import Pair
     from xlnet_jax.training.evaluation import Measured
 
 OnBatch = Callable[[int, int], None]
@@ -86,13 +86,12 @@ class EvaluateSettings(TextSourceSettings):
         check_bounds(self)
         for word in self.orders:
             check_orders([word])
-        given = given_in(self, EvaluateSettings(self.checkpoint)) - {"data.seq-len"}
-        for name in sorted(given):
+        reader = "`suite`" if self.suite else "`orders`" if self.orders else None
+        for name in sorted(given_in(self, EvaluateSettings(self.checkpoint)) - {"data.seq-len"}):
             shown = name if "." in name else f"`{name.replace('-', '_')}`"
-            if (self.orders or self.suite) and name.startswith(_OF_WINDOWS):
-                reader = "`suite`" if self.suite else "`orders`"
+            if reader and name.startswith(_OF_WINDOWS):
                 raise InputError(f"{shown} is for windows, but {reader} reads whole texts: leave one of them out")
-            if not (self.orders or self.suite) and name in _OF_TEXTS:
+            if not reader and name in _OF_TEXTS:
                 raise InputError(f"{shown} needs `orders` or `suite`")
         if self.suite and not self.text:
             raise InputError(f"`suite` {self.suite} needs `text`, the names of its files")
@@ -106,7 +105,7 @@ class EvaluateSettings(TextSourceSettings):
 class Evaluation:
     """What was measured, with its settings."""
 
-    measured: Measured | Likelihoods | Accuracies
+    measured: Measured | Estimates
     config: Config
     report: str  # as it is printed
 
@@ -176,24 +175,23 @@ def _measure_texts(
     from xlnet_jax.inference.score import LEFT_TO_RIGHT, demand_orders
     from xlnet_jax.inference.suites import ORDERS, measure_accuracies
 
-    by_default = (LEFT_TO_RIGHT,) if pretrained.reads_left_to_right else ORDERS
-    words, model = settings.orders or by_default, on_device(pretrained, pretrained.model.dtype)
-    tokenizer = demand_orders(pretrained, words)
+    words = settings.orders or ((LEFT_TO_RIGHT,) if pretrained.reads_left_to_right else ORDERS)
+    tokenizer, model = demand_orders(pretrained, words), on_device(pretrained, pretrained.model.dtype)
     how: dict[str, Any] = {"seed": settings.seed, "max_len": config.data.seq_len, "mem_len": config.model.mem_len}
-    measured: Likelihoods | Accuracies
     if settings.suite:
         name, pairs = _pairs(settings, settings.suite)
-        lines = [f"suite       {settings.suite}: {name}"]
         measured = measure_accuracies(model, pairs, words, on_batch=on_batch, **how)
     else:
         name, texts = _whole_texts(settings, tokenizer, run)
-        chosen = [texts[i] for i in _evenly(len(texts), settings.max_texts)]
-        left_out = f"; max-texts leaves {len(texts) - len(chosen):,} texts out" if len(chosen) < len(texts) else ""
-        lines = [f"text        {name}{left_out}"]
-        names, rows = zip(*chosen, strict=True)
+        names, rows = zip(*texts, strict=True)
         measured = measure_likelihoods(model, rows, words, names=names, on_batch=on_batch, **how)
-    lines = [_title(settings.checkpoint, config), *lines, measured.describe()]
-    return Evaluation(measured, config, "\n".join(lines))
+    report = [
+        _title(settings.checkpoint, config),
+        f"text        {name}",
+        f"segments    {how['max_len']:,} pieces, memory {how['mem_len']:,}",
+        measured.report,
+    ]
+    return Evaluation(measured, config, "\n".join(report))
 
 
 def _pairs(settings: EvaluateSettings, suite: str) -> tuple[str, list[Pair]]:
@@ -231,7 +229,8 @@ def _evenly(count: int, most: int | None) -> list[int]:
 def _whole_texts(
     settings: EvaluateSettings, tokenizer: Tokenizer, run: Run | None
 ) -> tuple[str, list[tuple[str, np.ndarray]]]:
-    """Return the name of the text, and (name, token ids, int32 [P]) of each of its documents that has pieces."""
+    """Return the name of the text, and (name, token ids, int32 [P]) of its documents that have pieces, at most
+    max_texts."""
     from data_pipelines import sources
 
     corpus = _prepared(settings, run)
@@ -248,7 +247,7 @@ def _whole_texts(
         texts = [(record.where, ids_P) for record, ids_P in zip(records, encoded, strict=True)]
     if not (texts := [(where, ids_P) for where, ids_P in texts if len(ids_P)]):
         raise InputError(f"text {name}: no text in it")
-    return name, texts
+    return name, [texts[i] for i in _evenly(len(texts), settings.max_texts)]
 
 
 def _config(settings: EvaluateSettings, pretrained: Pretrained, run: Run | None) -> Config:

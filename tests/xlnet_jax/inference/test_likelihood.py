@@ -42,7 +42,8 @@ def test_each_number_is_that_of_all_texts_together(checkpoint, scores, text, tmp
     measured = found.measured
     pieces = sum(len(score.pieces) for score in scores["pseudo"])
     characters = sum(len("".join(score.pieces).replace("<unk>", "?")) for score in scores["pseudo"])
-    assert (measured.texts, measured.pieces, measured.characters) == (3, pieces, characters)
+    unknown = sum(score.pieces.count("<unk>") for score in scores["pseudo"])
+    assert measured.facts == {"texts": 3, "pieces": pieces, "characters": characters, "unknown": unknown}
     totals = {word: -sum(score.log_likelihood for score in scores[word]) for word in WORDS}
     both = [
         [*a.log_likelihoods_O, *b.log_likelihoods_O] for a, b in zip(scores[WORDS[0]], scores[WORDS[1]], strict=True)
@@ -51,16 +52,18 @@ def test_each_number_is_that_of_all_texts_together(checkpoint, scores, text, tmp
     totals["picked at random"] = -sum(score.log_mean_likelihood for score in scores["random:3"])
     for name in ("random:3", "picked at random"):
         totals[f"bound:7 minus {name}"] = totals["bound:7"] - totals[name]
-    assert set(totals) == set(measured.nats_per_piece)
+    assert set(totals) == set(measured.tables["orders"])
     for name, total in totals.items():
-        nats, bits = measured.nats_per_piece[name], measured.bits_per_character[name]
+        nats, bits = measured.tables["orders"][name].values()
         assert nats.value == pytest.approx(total / pieces, abs=1e-5)
         assert bits.value == pytest.approx(total / characters / math.log(2), abs=1e-5)
         assert nats.low <= nats.value <= nats.high
         assert f"{nats.value:.4f} [{nats.low:.4f}, {nats.high:.4f}]" in found.report
     written = json.loads((tmp_path / "found.json").read_text())
     assert written == measured.numbers()
-    assert written["nats_per_piece"]["random:3"]["value"] == measured.nats_per_piece["random:3"].value
+    assert written["orders"]["random:3"]["nats a piece"]["value"] * pieces == pytest.approx(
+        totals["random:3"], abs=1e-3
+    )
 
 
 def test_a_prepared_corpus_has_its_documents(model, checkpoint, text, tmp_path):
@@ -74,13 +77,12 @@ def test_a_prepared_corpus_has_its_documents(model, checkpoint, text, tmp_path):
     assert list(documents[2]) == list(encoded[2][: len(documents[2])])
     assert len(encoded[2]) - 4 < len(documents[2])
     found = xlnet_jax.evaluate(checkpoint, **settings(tmp_path / "corpus", orders=["left-to-right"])).measured
-    assert found.pieces == sum(map(len, documents))
+    assert found.facts["pieces"] == sum(map(len, documents))
 
 
 def test_at_most_max_texts_are_read_evenly(model, checkpoint, text):
     found = xlnet_jax.evaluate(checkpoint, **settings(text, orders=["left-to-right"], max_texts=2))
-    assert found.measured.pieces == sum(map(len, model.tokenizer.encode_lines(DOCUMENTS[:2])))
-    assert "max-texts leaves 1 texts out" in found.report
+    assert found.measured.facts["pieces"] == sum(map(len, model.tokenizer.encode_lines(DOCUMENTS[:2])))
 
 
 def test_intervals_cover_the_true_mean_as_often_as_they_say():
@@ -102,7 +104,7 @@ def test_a_causal_network_reads_from_left_to_right(causal):
     found = measure_likelihoods(
         causal, texts, ["left-to-right"], names=DOCUMENTS, seed=0, max_len=4, mem_len=5, on_batch=lambda *_: None
     )
-    assert set(found.nats_per_piece) == {"left-to-right"}
+    assert set(found.tables["orders"]) == {"left-to-right"}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_a_causal_network_reads_from_left_to_right(causal):
         ),
         (("--orders", "all", "--data.reuse-len", "3"), r"--data\.reuse-len is for windows, but --orders reads whole"),
         (("--seed", "1"), r"--seed needs --orders"),
-        (("--orders", "all"), r"--orders all is for texts of at most 6 pieces"),
+        (("--orders", "all"), r"--orders 'all' is for texts of at most 6 pieces"),
     ],
 )
 def test_settings_that_cannot_work_are_named_in_one_line(checkpoint, text, words, said):

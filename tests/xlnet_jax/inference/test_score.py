@@ -288,7 +288,7 @@ def test_an_order_that_does_not_fit_is_named(model, orders, said):
 
 def test_all_orders_of_a_longer_text_are_too_many(model):
     with pytest.raises(
-        InputError, match=r"`orders` all is for texts of at most 6 pieces \(720 orders\): give random:8"
+        InputError, match=r"`orders` 'all' is for texts of at most 6 pieces \(720 orders\), not for the 7"
     ):
         score_texts(model, [TEXT + " too"], "all")
 
@@ -375,8 +375,8 @@ def test_a_mistake_is_one_line_that_names_it_and_leaves_no_file(score, folder, t
         (("--texts", gap, "--out", tmp_path / "new.jsonl"), r"gap\.jsonl: line 3 is empty"),
         (
             ("--sentences", TEXT, "--max-len", "5", "--orders", "2 0 1 3 5 4"),
-            r"--orders '2 0 1 3 5 4' needs a text that is read at once, but the 6 pieces of sentence 1.* are read in "
-            r"segments: give random:8, or raise --max-len",
+            r"--orders '2 0 1 3 5 4' is for texts of one segment, not for the 6 pieces of sentence 1.*: give random:8, "
+            r"or raise --max-len",
         ),
         ((*texts, "--max-len", "5", "--mem-len", "-1"), r"--mem-len -1 must be at least 0"),
         ((*lines, "--text-field", "s", "--id-field", "x"), r"name the id field with --id-field"),
