@@ -164,7 +164,7 @@ knows only the frequencies of pieces. The training texts include nothing by the 
 import xlnet_jax
 
 model = xlnet_jax.load("tiny")
-hidden = model.hidden_states(*model.encode(["A text."]))  # [texts, tokens, 128]
+hidden = model.hidden_states(*model.tokenize(["A text."]))  # [texts, tokens, 128]
 ```
 
 `XLNetLMHeadModel.from_pretrained(FOLDER)` of transformers reads it too; the folder is

@@ -55,8 +55,9 @@ class EmbedSettings(TextSourceSettings):
     unit: Literal["line", "document"] = "line"
     """what is one text in a text file: a line, or a document, which ends at a blank line; a JSON Lines object or a
     Parquet row is always one text"""
-    pooling: Pooling = "mean"
-    """mean of the tokens of a text, its last or first token, or <cls>, which comes last"""
+    pooling: Pooling | None = None
+    """mean of the tokens of a text, its last or first token, or <cls>, which comes last; None = as finetuned for
+    embedding, or else mean"""
     layer: int = -1
     """layer whose hidden states to use: 1 to the number of layers, or -1, -2, … from the last"""
     normalize: bool = False
@@ -85,6 +86,10 @@ def embed_files(settings: EmbedSettings) -> tuple[int, int]:
 
     Raises InputError for invalid settings, texts or checkpoints, and then leaves no file.
     """
+    return _embed_files(settings)[:2]
+
+
+def _embed_files(settings: EmbedSettings) -> tuple[int, int, Pooling]:
     settings = with_plain_paths(settings)
     if Path(settings.out).suffix not in (".npy", ".parquet"):
         raise InputError(f"`out` {settings.out}: give a name that ends in .npy or .parquet")
@@ -100,11 +105,11 @@ def embed_files(settings: EmbedSettings) -> tuple[int, int]:
     found = settings.find(settings.text)
     run = Run.of(settings.checkpoint)
     pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
-    window_len = run.config.data.seq_len if run else SEQ_LEN
+    window_len, pooling = run.config.data.seq_len if run else SEQ_LEN, settings.pooling or pooling_of(pretrained)
     embed = functools.partial(
         embed_texts,
         on_device(pretrained, settings.dtype),
-        pooling=settings.pooling,
+        pooling=pooling,
         layer=settings.layer,
         normalize=settings.normalize,
         specials=settings.specials,
@@ -125,19 +130,25 @@ def embed_files(settings: EmbedSettings) -> tuple[int, int]:
             show(f"{done:,} texts")
         if not done:
             raise InputError("there is no text to embed")
-    return done, width
+    return done, width, pooling
 
 
 def print_embedding(settings: EmbedSettings) -> None:
     """Write the vectors, and print how many there are."""
-    count, width = embed_files(settings)
-    print(f"{settings.out}: {count:,} x {width:,}, {settings.pooling} of layer {settings.layer}")
+    count, width, pooling = _embed_files(settings)
+    print(f"{settings.out}: {count:,} x {width:,}, {pooling} of layer {settings.layer}")
+
+
+def pooling_of(pretrained: "Pretrained") -> Pooling:
+    """Return the pooling that a checkpoint was finetuned with for embedding; else mean."""
+    head = pretrained.head
+    return cast(Pooling, head.summary) if head and head.task == "embedding" else "mean"
 
 
 def embed_texts(
     pretrained: "Pretrained",
     texts: str | Iterable[str],
-    pooling: Pooling = "mean",
+    pooling: Pooling | None = None,
     *,
     layer: int = -1,
     normalize: bool = False,
@@ -149,19 +160,21 @@ def embed_texts(
 ) -> np.ndarray:
     """Return the vectors of texts, float32 [texts, D], in their order. A vector does not depend on the other texts.
 
-    pooling: mean of the tokens of a text, its last or first token, or <cls>, which comes last. layer: 1 to num_layers,
-    or -1 to -num_layers from the last. normalize: scale vectors to length 1. specials: append <sep> and <cls> to each
-    text; without them there is no cls. seq_len: longest segment, in tokens; learned positions may limit it further.
-    mem_len: memory of earlier segments, in positions; None = as in the checkpoint; must be 0 without relative
-    positions. batch_tokens: tokens in a batch; does not change the vectors. names: names of the texts in errors.
+    pooling: mean of the tokens of a text, its last or first token, or <cls>, which comes last; None = as the checkpoint
+    was finetuned for embedding, or else mean. layer: 1 to num_layers, or -1 to -num_layers from the last. normalize:
+    scale vectors to length 1. specials: append <sep> and <cls> to each text; without them there is no cls. seq_len:
+    longest segment, in tokens; learned positions may limit it further. mem_len: memory of earlier segments, in
+    positions; None = as in the checkpoint; must be 0 without relative positions. batch_tokens: tokens in a batch; does
+    not change the vectors. names: names of the texts in errors.
 
-    The head of a finetuned checkpoint is not used. Raises InputError for settings out of range, for texts without
-    pieces, and for a checkpoint without a tokenizer.
+    Weights of a head are not used. Raises InputError for settings out of range, for texts without pieces, and for a
+    checkpoint without a tokenizer.
     """
     import jax.numpy as jnp
 
     from xlnet_jax.inference.log_probs import batches_by_length, padded, power_of_two
 
+    pooling = pooling or pooling_of(pretrained)
     if pooling not in ("mean", "last", "first", "cls"):
         raise InputError(f"`pooling` {pooling} must be mean, last, first or cls")
     if pooling == "cls" and not specials:

@@ -74,7 +74,7 @@ class Pretrained:
             )
         return self.tokenizer
 
-    def encode(self, texts: str | Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def tokenize(self, texts: str | Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (input_ids, attention_mask, segment_ids), int32 [B, L]: text <sep> <cls>, padded on the left as in the
         2019 code. Raises InputError if the checkpoint has no tokenizer."""
         tokenizer = self.demand_tokenizer()

@@ -34,7 +34,7 @@ def export(model: Model, path: str | Path, *, seq_len: int | None = None) -> Pat
     """Write the forward pass of a finetuned model into a new folder, complete or not at all; return the folder.
 
     The function takes any number of rows of seq_len tokens (None = as in finetuning), padded on the left as by
-    `Model.encode`. It returns log_probs, float32 [B, C]; for regression scores [B]; for multilabel probabilities
+    `Model.tokenize`. It returns log_probs, float32 [B, C]; for regression scores [B]; for multilabel probabilities
     [B, C]; for token classification log_probs [B, L, C] of every token. It is lowered for CPU, CUDA and TPU, with plain
     attention.
 

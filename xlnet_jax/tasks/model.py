@@ -17,6 +17,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import NULL_THRESHOLD
 from xlnet_jax.models.heads import build_model
+from xlnet_jax.printing import progress
 from xlnet_jax.settings.fields import from_dict
 
 if TYPE_CHECKING:
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
     from xlnet_jax.tasks.task import Prediction
 
 RANKING = "ranking"  # `predict` treats a document with a query as a pair of texts
+TOKENS_OF_TEXT = 256  # per text of `encode`'s batch_size
+ONLY_VALUES = {
+    "convert_to_numpy": True,
+    "convert_to_tensor": False,
+    "output_value": "sentence_embedding",
+    "precision": "float32",
+    "prompt_name": None,
+    "truncate_dim": None,
+}
+"""Keywords of sentence-transformers for which `encode` has no other value"""
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,43 @@ class Model(Pretrained):
         outputs = restore_order([(items, run(params, batch)) for items, batch in batches], len(features))
         return task.predictions(examples, task.answers(examples, features, outputs))
 
+    def encode(
+        self,
+        sentences: str | Iterable[Any],
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        normalize_embeddings: bool = False,
+        prompt: str | None = None,
+        **others: Any,
+    ) -> np.ndarray:
+        """Return the vectors of texts, float32 [texts, D], called as `SentenceTransformer.encode`; of one str [D].
+
+        sentences: texts, or the batches of MTEB, dictionaries with a list of texts as "text". batch_size: texts to
+        process at once, counted as 256 tokens each; does not change the vectors. show_progress_bar: show a line with
+        the number of texts on a terminal. normalize_embeddings: scale vectors to length 1. prompt: text to put before
+        each text. others: ignored, such as device and MTEB's task_metadata, except those of `ONLY_VALUES`.
+
+        Pooling and errors are those of `embed_texts`. Raises InputError also for other values than `ONLY_VALUES`.
+        """
+        from xlnet_jax.inference.embed import TEXTS_AT_ONCE, embed_texts
+
+        for name, only in ONLY_VALUES.items():
+            if others.get(name, only) != only:
+                raise InputError(f"`{name}` {others[name]} is not supported, only {only}")
+        texts = [sentences] if isinstance(sentences, str) else list(sentences)
+        texts = [text for part in texts for text in (part["text"] if isinstance(part, Mapping) else [part])]
+        if prompt:
+            texts = [f"{prompt}{text}" for text in texts]
+        model, vectors = on_device(self), []
+        with progress(bool(show_progress_bar)) as show:
+            for begin in range(0, max(len(texts), 1), TEXTS_AT_ONCE):
+                show(f"{begin:,} of {len(texts):,} texts")
+                part, names = texts[begin : begin + TEXTS_AT_ONCE], [f"text {begin + i}" for i in range(TEXTS_AT_ONCE)]
+                batch_tokens = max(batch_size, 1) * TOKENS_OF_TEXT
+                found = embed_texts(model, part, normalize=normalize_embeddings, batch_tokens=batch_tokens, names=names)
+                vectors.append(found)
+        return vectors[0][0] if isinstance(sentences, str) else np.concatenate(vectors)
+
     def settings(self, *, batch_size: int | None = None, seq_len: int | None = None) -> FinetuneConfig:
         """Return the settings of the finetuning, with this network and head; the task's defaults if they are
         unknown."""
@@ -87,6 +135,7 @@ class Model(Pretrained):
         config = set_ungiven(replace(self.finetuning or DEFAULTS[task](), head=self.head), self.thresholds)
         if config.task == RANKING:
             config = replace(config, task=self.head.task)
+        config = replace(config, ranking=replace(config.ranking, documents=()))  # pairs need no collection
         mem_len = config.model.mem_len if config.data.long_texts == "memory" else 0
         data = replace(
             config.data, batch_size=batch_size or config.data.batch_size, seq_len=seq_len or config.data.seq_len

@@ -185,7 +185,7 @@ def _loading(architecture: str, name: str, has_tokenizer: bool) -> str:
     if has_tokenizer:
         classes = ", ".join(sorted((architecture, "AutoTokenizer")))
         theirs = f"tokenizer = AutoTokenizer.from_pretrained({quoted})\n"
-        ours = 'hidden = model.hidden_states(*model.encode(["A text."]))  # [texts, tokens, width]\n'
+        ours = 'hidden = model.hidden_states(*model.tokenize(["A text."]))  # [texts, tokens, width]\n'
     return f"""\
 ```python
 from transformers import {classes}

@@ -43,7 +43,7 @@ def tiny():
 
 
 CALLS = {
-    "encode": lambda model, texts: [array.tolist() for array in model.encode(texts)],
+    "tokenize": lambda model, texts: [array.tolist() for array in model.tokenize(texts)],
     "embed_texts": lambda model, texts: xlnet_jax.embed_texts(model, texts).tolist(),
     "score_texts": lambda model, texts: [s.log_probs_OP.tolist() for s in xlnet_jax.score_texts(model, texts)],
     "attention_weights": lambda model, texts: xlnet_jax.attention_weights(model, texts).pieces,

@@ -27,7 +27,7 @@ SAME = 1e-5
 
 def test_vectors_are_pooled_from_the_real_tokens_whatever_the_padding_and_the_neighbors(model):
     """`embed_texts` pads on the right to powers of two, `hidden_states` on the left to the longest text."""
-    ids_BL, mask_BL, segments_BL = model.encode(TEXTS)
+    ids_BL, mask_BL, segments_BL = model.tokenize(TEXTS)
     hidden_BLD = np.asarray(model.hidden_states(ids_BL, mask_BL, segments_BL))
     expected = {
         "mean": (hidden_BLD * mask_BL[:, :, None]).sum(1) / mask_BL.sum(1)[:, None],
@@ -39,7 +39,7 @@ def test_vectors_are_pooled_from_the_real_tokens_whatever_the_padding_and_the_ne
         found = embed_texts(model, TEXTS, pooling)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, vectors, atol=SAME)
-    pieces = model.encode(TEXTS[1:2])[0][:, :-2]
+    pieces = model.tokenize(TEXTS[1:2])[0][:, :-2]
     hidden = model.hidden_states(pieces, np.ones_like(pieces), np.zeros_like(pieces))
     np.testing.assert_allclose(embed_texts(model, TEXTS[1:2], "last", specials=False), hidden[:, -1], atol=SAME)
 
@@ -54,7 +54,7 @@ def test_vectors_depend_neither_on_the_bucket_nor_on_the_batch(model, monkeypatc
 
 
 def test_a_layer_is_named_from_either_end(model):
-    ids, mask, segments = model.encode(TEXTS[1:2])
+    ids, mask, segments = model.tokenize(TEXTS[1:2])
     run = jax.jit(lambda params, inputs: Backbone(model.model).apply(params, inputs, mutable="intermediates"))
     _, sown = run({"params": model.params["backbone"]}, text_inputs(*map(jnp.asarray, (ids, mask, segments))))
     by_layer = sown["intermediates"]["layers"]["rows_BTD"][0].mean(2)
@@ -65,7 +65,7 @@ def test_a_layer_is_named_from_either_end(model):
 def segment_by_segment(model, text, seq_len, mem_len):
     """Return the hidden states of one text without padding, each segment read with the memory of those before it."""
     config = dataclasses.replace(model.model, mem_len=mem_len)
-    ids, _, segments = model.encode([text])
+    ids, _, segments = model.tokenize([text])
     run = jax.jit(Backbone(config).apply)
     mems, hidden = None, []
     for begin in range(0, ids.shape[1], seq_len):

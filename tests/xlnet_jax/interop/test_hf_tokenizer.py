@@ -94,7 +94,7 @@ def test_special_pieces_segments_and_padding_are_ours(written, kind):
     folder, _ = written(tokenizer)
     theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), xlnet_jax.load(folder)
     texts = ["The list of names", "A much longer list of many names"]
-    ids, mask, segments = ours.encode(texts)
+    ids, mask, segments = ours.tokenize(texts)
     there = theirs(texts, padding=True)
     assert there["input_ids"] == ids.tolist()
     assert there["attention_mask"] == mask.tolist()

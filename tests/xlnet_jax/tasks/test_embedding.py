@@ -362,3 +362,22 @@ def test_a_pretrained_network_is_measured_and_a_finetuned_one_remembers_its_pool
     (found,) = finetuned.predict([(GOOD[0], BAD[0])])
     unit = xlnet_jax.embed_texts(finetuned, [GOOD[0], BAD[0]], normalize=True)
     assert found.value == pytest.approx(float(unit[0] @ unit[1]), abs=1e-5)
+
+
+def test_encode_is_called_as_sentence_transformers_and_mteb_call_it(pretrained):
+    model = xlnet_jax.load(pretrained)
+    expected = xlnet_jax.embed_texts(model, GOOD)
+    np.testing.assert_allclose(model.encode(GOOD, batch_size=1, show_progress_bar=False), expected, atol=1e-5)
+    single = model.encode(GOOD[0], convert_to_numpy=True, device="cpu")
+    assert (single.shape, single.dtype) == ((16,), np.float32)
+    np.testing.assert_allclose(single, expected[0], atol=1e-5)
+    batches = ({"text": GOOD[i : i + 2], "id": ["x"] * 2} for i in (0, 2, 4))  # a DataLoader of MTEB
+    found = model.encode(batches, task_metadata=object(), hf_split="test", hf_subset="default", prompt_type=None)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    unit = model.encode(GOOD, normalize_embeddings=True, prompt="she ")
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
+    with_prompt = xlnet_jax.embed_texts(model, [f"she {text}" for text in GOOD], normalize=True)
+    np.testing.assert_allclose(unit, with_prompt, atol=1e-5)
+    assert model.encode([]).shape == (0, 16)
+    with pytest.raises(InputError, match="`convert_to_tensor` True is not supported, only False"):
+        model.encode(GOOD, convert_to_tensor=True)

@@ -40,7 +40,7 @@ for folder in sys.argv[1:]:
 def padded(model):
     """Texts as `encode` pads them, to the length of the exported rows: int32 [3, texts, LENGTH]."""
     return np.stack([np.pad(a, ((0, 0), (LENGTH - a.shape[1], 0)), constant_values=fill) for a, fill in
-                     zip(model.encode(TEXTS), (5, 0, 0), strict=True)])  # fmt: skip
+                     zip(model.tokenize(TEXTS), (5, 0, 0), strict=True)])  # fmt: skip
 
 
 @pytest.fixture(scope="module")
