@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     PREFIX = 13
     EPOCH = 14
     GROUP_SIZE = 15
+    DIFFUSION = 16
 
 
 def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.ndarray, width: int) -> np.ndarray:

@@ -31,5 +31,5 @@ CLS_SEGMENT = 2
 Batch: TypeAlias = dict[str, np.ndarray]
 """One pretraining batch on the host, array by name. data_pipelines/objectives/__init__.py describes the arrays.
 
-Without a number of targets (data.num_predict None) P is L: a slot for each position, and the weight is 1.0 at targets.
+Without a number of targets (data.num_predict None) P is L: a slot for each position, with a weight above 0 at targets.
 """

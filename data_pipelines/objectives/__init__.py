@@ -29,7 +29,7 @@ SEGMENTS = {"segment_ids": Field("BL", "int32", "0 = reused part and A, 1 = B, 2
 TARGETS = {
     "target_positions": Field("BP", "int32", "positions of the targets, ascending; L - 1 on padding"),
     "target_ids": Field("BP", "int32", "token to predict at each target position; 0 on padding"),
-    "target_weights": Field("BP", "float32", "1.0, or 0.0 on padding"),
+    "target_weights": Field("BP", "float32", "1.0, or 0.0 on padding; mdlm: L / number of targets"),
 }
 ROWS = {
     "is_reversed": Field("B", "bool", "the row reads its text backwards"),
@@ -99,6 +99,9 @@ class Filling:
     """explanation of the marks in the printed text of a window"""
     legend: str
     """explanation below the printed text and below the picture of a window"""
+    draws_targets: bool = True
+    """targets and their replacements are drawn as `--data.targets`, `--data.num-predict` and the shares of replacements
+    say; otherwise windows are running text, and any token can be a target"""
 
     @property
     def replaces(self) -> bool:

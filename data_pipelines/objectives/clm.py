@@ -32,6 +32,7 @@ FILLING = Filling(
     fields={**TOKENS, **TARGETS},
     stream="content",
     target="next",
+    draws_targets=False,
     mark="; each piece predicts the next one",
     legend="""
 Each position predicts the next piece. It sees the memory and the window up to and including itself.""",

@@ -30,6 +30,7 @@ FILLING = Filling(
     fields={**TOKENS, **TARGETS},
     stream="content",
     target="next",
+    draws_targets=False,
     mark="; each piece from the last one of the prefix on predicts the next",
     legend="""
 Positions in the prefix see the memory and the whole prefix. The last position of the prefix and every later position

@@ -32,6 +32,8 @@ FORMS = {
     "clm without memory": TRANSFORMER_XL | {"reuse_len": 0},
     "plm, packed": {"window": "sentences", "pack": True},
     "prefix": TRANSFORMER_XL | {"objective": "prefix", "reuse_len": 0},
+    "plm in groups": {"group_sizes": (1, 3, 5)},
+    "mdlm": TRANSFORMER_XL | {"objective": "mdlm", "reuse_len": 0, "masking": "static"},
 }
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 

@@ -10,7 +10,7 @@ from data_pipelines import sources
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Start
 from data_pipelines.inspect import view_window
-from data_pipelines.objectives import clm, mlm, plm
+from data_pipelines.objectives import clm, mdlm, mlm, plm
 from data_pipelines.tokenizer import CLS, EOD, SEP, Tokenizer
 from tests.data_pipelines.conftest import MEM_LEN, prepared
 from xlnet_jax.models.masks import document_bounds, memory_in_use_BM, rank_relations
@@ -31,6 +31,7 @@ FORMS = {
         WHOLE | {"window": "sentences", "group_sizes": (8,), "num_predict": 50},
     ),
     "mlm, static": (mlm.FILLING, WHOLE | {"targets": "pieces", "masking": "static"}),
+    "mdlm": (mdlm.FILLING, WHOLE | {"num_predict": None}),
     "clm": (clm.FILLING, {"reuse_len": 64, "num_predict": None, "bidirectional": False}),
 }
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())

@@ -74,7 +74,7 @@ def test_every_block_is_read_once_whatever_the_weights(source, name):
             assert weighed not in batch or not batch[weighed][batch["row_weights"] == 0].any()
 
 
-@pytest.mark.parametrize("name", ["plm, dense", "mlm, ALBERT", "plm, packed", "rtd"])
+@pytest.mark.parametrize("name", ["plm, dense", "mlm, ALBERT", "plm, packed", "rtd", "plm in groups", "mdlm"])
 def test_held_out_windows_do_not_depend_on_batch_size_hosts_seed_or_weights(source, name):
     """Their partners, directions, cuts and targets do not either."""
     form = FORMS[name]

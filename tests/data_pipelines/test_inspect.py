@@ -75,6 +75,7 @@ OTHERS = {
     "mlm, sentences": ("mlm", {"reuse_len": 0, "window": "sentences"}, 0),
     "rtd": ("rtd", {"reuse_len": 0, "mask_share": 1.0, "random_share": 0.0}, 0),
     "clm": ("clm", {"window": "text", "reuse_len": 64, "num_predict": None, "bidirectional": False}, MEM_LEN),
+    "mdlm": ("mdlm", {"window": "text", "reuse_len": 0, "num_predict": None, "bidirectional": False}, 0),
     "prefix": ("prefix", {"window": "text", "reuse_len": 0, "num_predict": None, "bidirectional": False}, 0),
 }
 

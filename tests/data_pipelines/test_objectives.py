@@ -1,11 +1,12 @@
 """Batches of objectives: number and choice of masked targets, their replacements; lengths and ranks of prefixes."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 
-from data_pipelines.objectives import mlm, plm, prefix
+from data_pipelines.objectives import mdlm, mlm, plm, prefix
 from data_pipelines.tokenizer import CLS, EOD, MASK, SEP, SPECIAL_PIECES, UNK
 
 TEXT = np.arange(len(SPECIAL_PIECES), 600)
@@ -164,3 +165,36 @@ def test_ranks_rise_after_the_prefix_and_targets_begin_at_its_end(source):
         last = int((rank == 0).sum()) - 1
         np.testing.assert_array_equal(rank[last:], np.arange(len(rank) - last))
         np.testing.assert_array_equal(weight, np.arange(len(rank)) >= last)
+
+
+# ---- batches of masked diffusion ------------------------------------------------------------------------------------
+
+
+def diffused(source, seq_len):
+    return dataclasses.replace(with_prefix(source, seq_len), filling=mdlm.FILLING)
+
+
+def test_targets_are_masked_and_their_weights_sum_to_the_length_of_the_window(source):
+    length, special = 64, 0
+    for step in range(8):
+        batch = diffused(source, length).batch_at(step)
+        text = with_prefix(source, length).batch_at(step)["input_ids"]
+        is_target = batch["target_weights"] > 0
+        np.testing.assert_array_equal(batch["input_ids"], np.where(is_target, MASK, text))
+        np.testing.assert_array_equal(batch["target_ids"], text)
+        np.testing.assert_allclose(batch["target_weights"][is_target], np.repeat(length / (n := is_target.sum(1)), n))
+        np.testing.assert_allclose(batch["target_weights"].sum(1), length, rtol=1e-6)
+        assert (batch["perm_rank"] == 0).all()
+        special += (text[is_target] == EOD).sum()
+    assert special > 0
+
+
+def test_every_number_of_targets_is_drawn_alike_and_then_every_set_of_them(source):
+    batches = diffused(source, 4)
+    batches = with_data(batches, batch_size=96)
+    sets = np.concatenate([batches.batch_at(step)["target_weights"] > 0 for step in range(100)]) @ (1 << np.arange(4))
+    counts = np.bincount(sets, minlength=16)
+    assert counts[0] == 0
+    for chosen in range(1, 16):
+        of_size = chosen.bit_count()
+        assert is_share(counts[chosen], len(sets), 1 / 4 / math.comb(4, of_size))

@@ -14,7 +14,7 @@ states in memory depend on tokens before the window.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data_pipelines.tokenizer import PAD
+from data_pipelines.tokenizer import MASK, PAD
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_encoder, build_model
@@ -73,7 +73,7 @@ def power_of_two(n: int) -> int:
 
 
 def padded(
-    rows: Sequence[np.ndarray], num_rows: int, length: int, fill: int, dtype: type[np.number] = np.int32
+    rows: Sequence[np.ndarray], num_rows: int, length: int, fill: int, dtype: type[np.generic] = np.int32
 ) -> np.ndarray:
     """Return [num_rows, length]: the rows, padded on the right with `fill`; missing rows are all `fill`."""
     array = np.full((num_rows, length), fill, dtype)
@@ -107,6 +107,9 @@ class QueryBatch(NamedTuple):
 
 def log_probs_PV(pretrained: Pretrained, query: Query) -> np.ndarray:
     """Return the log-probability of every piece of the vocabulary at the positions of a query, float32 [P, V], nats."""
+    if objective_named(pretrained.objective).filling.stream == "content":
+        shape = (pretrained.model.vocab_size,)
+        return _by_masked_rows(pretrained, [query], BATCH_TOKENS, _masked_log_probs_BPV, shape)[0]
     length, targets = padded_length(len(query.ids_L)), padded_length(len(query.positions_P))
     batch = padded_queries([query], 1, length, targets)
     return np.asarray(_log_probs_BPV(pretrained.model, pretrained.params, batch)[0, : len(query.positions_P)])
@@ -118,6 +121,8 @@ def log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_toke
     batch_tokens: maximum number of tokens in a batch. The result for a query depends neither on it nor on the other
     queries.
     """
+    if objective_named(pretrained.objective).filling.stream == "content":
+        return masked_log_likelihoods(pretrained, queries, batch_tokens)
     found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(queries)
     alone = all(len(query.positions_P) == 1 for query in queries)
     by_memory: dict[int, list[int]] = {}
@@ -211,6 +216,73 @@ def _log_probs_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.A
 @functools.partial(jax.jit, static_argnums=0)
 def _log_likelihoods_BP(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
     return -cross_entropy_BP(_logits_BPV(config, params, batch), jnp.asarray(batch.target_ids_BP))
+
+
+# ---- hidden pieces, by a network that reads <mask> -------------------------------------------------------------------
+
+
+def masked_log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_tokens: int) -> list[np.ndarray]:
+    """Return as `log_likelihoods`, by a network that was trained on masked pieces. The pieces of each rank are
+    predicted in a row of their own, in which they and all pieces of higher rank read `<mask>`.
+
+    Raises InputError if a text has more pieces than the network has learned positions.
+    """
+    return _by_masked_rows(pretrained, queries, batch_tokens, _masked_log_likelihoods_BP, ())
+
+
+def _by_masked_rows(
+    pretrained: Pretrained,
+    queries: Sequence[Query],
+    batch_tokens: int,
+    scores_of: Callable[[ModelConfig, Any, QueryBatch], jax.Array],
+    shape: tuple[int, ...],
+) -> list[np.ndarray]:
+    """Return the scores of each query's pieces, float32 [P, *shape]. scores_of: from logits, [B, P, *shape]."""
+    model, lengths = pretrained.model, [len(query.ids_L) for query in queries]
+    longest = model.num_places if model.network == "bert" else 2**31
+    if max(lengths, default=0) > longest:
+        raise InputError(f"a text has {max(lengths)} pieces, but the checkpoint {longest} learned positions: split it")
+    found = [np.zeros((len(query.positions_P), *shape), np.float32) for query in queries]
+    groups = [(i, rank) for i, query in enumerate(queries) for rank in np.unique(query.rank_P).tolist()]
+    largest = max((np.unique(query.rank_P, return_counts=True)[1].max(initial=1) for query in queries), default=1)
+    targets = power_of_two(int(largest))
+    for places, rows, length in batches_by_length([lengths[i] for i, _ in groups], batch_tokens, longest):
+        chosen = [groups[place] for place in places]
+        masked = [_masked(queries[i], rank) for i, rank in chosen]
+        ids = [queries[i].ids_L[query.positions_P] for (i, _), query in zip(chosen, masked, strict=True)]
+        batch = padded_queries(masked, rows, length, targets)
+        batch = batch._replace(target_ids_BP=padded(ids, rows, targets, 0))
+        scores_BP = np.asarray(scores_of(model, pretrained.params, batch))
+        for (i, rank), scores_P in zip(chosen, scores_BP, strict=False):
+            is_now_P = queries[i].rank_P == rank
+            found[i][is_now_P] = scores_P[: is_now_P.sum()]
+    return found
+
+
+def _masked(query: Query, rank: int) -> Query:
+    """Return the pieces of one rank, in a text in which they and those of higher rank are `<mask>`."""
+    ids_L = query.ids_L.copy()
+    ids_L[query.positions_P[query.rank_P >= rank]] = MASK
+    positions_P = query.positions_P[query.rank_P == rank]
+    return Query(ids_L, positions_P, np.zeros_like(positions_P))
+
+
+def _masked_logits_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
+    ids_BL = jnp.asarray(batch.ids_BL)
+    segment_ids_BL = jnp.zeros_like(ids_BL) if config.num_segments else None
+    inputs = compact_inputs(ids_BL, segment_ids_BL=segment_ids_BL, attention_mask_BL=jnp.asarray(batch.real_BL))
+    network = cast(Any, build_model(config, None))
+    return network.apply({"params": params}, inputs, at_BP=jnp.asarray(batch.positions_BP))[0]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _masked_log_probs_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
+    return jax.nn.log_softmax(_masked_logits_BPV(config, params, batch))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _masked_log_likelihoods_BP(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
+    return -cross_entropy_BP(_masked_logits_BPV(config, params, batch), jnp.asarray(batch.target_ids_BP))
 
 
 # ---- next pieces, by a causal network --------------------------------------------------------------------------------

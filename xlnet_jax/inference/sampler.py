@@ -155,7 +155,7 @@ class Sampler:
                 for arrays in ([text.targets_P for text in texts], [text.kinds_P for text in texts])
             )
             padding = (numbers, NONE), (positions, 0), (kinds, 0)
-            window = _Window(*(padded(rows, len(texts), width, value) for rows, value in padding))
+            window = _Window(*(jnp.asarray(padded(rows, len(texts), width, value)) for rows, value in padding))
             if state is None:
                 decoder, ids_BL, known_BL = self._read(texts, window)
                 state, drawn = _begin(static, decoder, ids_BL, known_BL, window, rules)

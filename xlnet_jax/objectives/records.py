@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from data_pipelines.objectives import Filling, clm, mlm, plm, prefix, rtd
+from data_pipelines.objectives import Filling, clm, mdlm, mlm, plm, prefix, rtd
 from xlnet_jax.costs import PIECES, MultiplyAdds, add_counts, network_multiply_adds
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.rules import least_new
@@ -39,9 +39,10 @@ class Record:
     """required value of model.attn_type"""
     positions: tuple[str, ...]
     """supported values of model.positions"""
-    loss: Literal["likelihood", "targets", "pseudo"]
+    loss: Literal["likelihood", "bound", "targets", "pseudo"]
     """meaning of the loss. likelihood: nats of each token given the text before it; every block is read once, and bits
-    and perplexity per character, byte and word can be computed. targets: nats per predicted piece, and bits as if all
+    and perplexity per character, byte and word can be computed. bound: an upper bound on that, in the same units, for
+    every token of a window. targets: nats per predicted piece, and bits as if all
     pieces had that loss. pseudo: nats per masked piece, which is not a likelihood"""
     order: Literal["any", "left to right"] | None
     """order in which a checkpoint can predict pieces: any (scores, generation, gaps), left to right (scores and
@@ -54,6 +55,11 @@ class Record:
     """return the multiply-adds of one step by part of the network; None = count one network with these settings"""
     judges_tokens: bool = False
     """True if checkpoints hold a detector (models/bert.py), and a separate generator predicts pieces"""
+
+    @property
+    def is_of_text(self) -> bool:
+        """True if the loss is that of a text, and not only of some of its pieces."""
+        return self.loss in ("likelihood", "bound")
 
 
 # ---- XLNet (Yang et al. 2019, sections 2.2 and 2.3) ------------------------------------------------------------------
@@ -244,4 +250,27 @@ PREFIX = Record(
 )
 
 
-OBJECTIVES = (PLM, MLM, CLM, RTD, PREFIX)
+# ---- Masked diffusion (Sahoo et al. 2024; LLaDA, Nie et al. 2025) ----------------------------------------------------
+
+
+def _mdlm_contradictions(config: Config) -> Iterator[str]:
+    if config.model.mem_len:
+        yield f"--objective mdlm with --model.mem-len {config.model.mem_len}: memory would hold masked text; give 0"
+
+
+MDLM = Record(
+    name="mdlm",
+    summary="masked pieces, at any masked share (masked diffusion)",
+    title="Masked diffusion: bound",
+    learns="pieces masked at any share",
+    filling=mdlm.FILLING,
+    start=lambda config: replace(_start_prefix(config), objective="mdlm"),
+    attn_type="bi",
+    positions=("relative", "sinusoidal", "learned"),
+    loss="bound",
+    order="any",
+    contradictions=_mdlm_contradictions,
+)
+
+
+OBJECTIVES = (PLM, MLM, CLM, RTD, PREFIX, MDLM)

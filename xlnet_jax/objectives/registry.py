@@ -126,18 +126,19 @@ def _batch_contradictions(config: Config) -> Iterator[str]:
         yield f"{name} with --data.emit dense: a target_mapping is for the query stream, which it lacks; give compact"
     if filling.stream == "content" and data.profile == "tf2":
         yield f"{name} with --data.profile tf2: the profile orders <sep> and <cls>, but the objective has no order"
-    if filling.replaces and not data.mask_share + data.random_share:
+    if filling.replaces and filling.draws_targets and not data.mask_share + data.random_share:
         yield "--data.mask-share 0 with --data.random-share 0: the network would see, and copy, every target"
-    if filling.target == "next":
+    if not filling.draws_targets:
         yield from _running_text_contradictions(config, name)
 
 
 def _running_text_contradictions(config: Config, name: str) -> Iterator[str]:
-    """Yield settings that contradict predicting the next token of running text."""
+    """Yield settings that contradict predicting every token of running text."""
     data, segments = config.data, config.model.num_segments
+    predicts_next = objective_named(config.objective).filling.target == "next"
     if segments:
         yield f"{name} with --model.num-segments {segments}: its windows have no segments A and B; give 0"
-    if data.bidirectional:
+    if data.bidirectional and predicts_next:
         yield f"{name} with --data.bidirectional: reversed rows would learn right to left; give --data.no-bidirectional"
     if data.window != "text":
         yield f"{name} with --data.window {data.window}: it reads running text without segments; give text"
@@ -155,14 +156,15 @@ def unread(config: Config) -> dict[str, str]:
     model, targets, filling = config.model, config.data.targets, objective_named(config.objective).filling
     name = f"--objective {config.objective}"
     found: dict[str, str] = {}
-    if not filling.replaces:
-        found |= dict.fromkeys(("data.mask-share", "data.random-share"), f"{name} replaces no tokens")
+    if not (filling.replaces and filling.draws_targets):
+        why = f"{name} masks all its targets" if filling.replaces else f"{name} replaces no tokens"
+        found |= dict.fromkeys(("data.mask-share", "data.random-share"), why)
     if filling.stream == "content":
         found["data.group-sizes"] = f"{name} predicts all targets at once or from left to right"
-    if filling.target == "next":
+    if not filling.draws_targets:
         found["data.targets"] = f"{name} predicts every token"
-    if filling.target == "next" or targets != "spans":
-        why = f"{name} draws none" if filling.target == "next" else f"--data.targets is {targets}"
+    if not filling.draws_targets or targets != "spans":
+        why = f"{name} draws none" if not filling.draws_targets else f"--data.targets is {targets}"
         found |= dict.fromkeys(("data.span-unit", "data.span-max"), f"it is for spans, and {why}")
     if model.network != "bert":
         why = f"it is for learned positions, and --model.positions is {model.positions}"

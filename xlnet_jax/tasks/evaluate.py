@@ -375,6 +375,8 @@ _COMPARABLE = (
 
 def _units(found: Measured) -> Iterator[str]:
     """Yield lines with the loss in all units that apply."""
+    from xlnet_jax.objectives.registry import objective_named
+
     numbers, content = found.numbers(), found.content
     if "pseudo_perplexity" in numbers:
         perplexity = numbers["pseudo_perplexity"]
@@ -384,9 +386,10 @@ def _units(found: Measured) -> Iterator[str]:
     of_words = f", {numbers['word_perplexity']:,.2f} a word" if numbers.get("word_perplexity") is not None else ""
     of_bytes = f", {numbers['bits_per_byte']:.4f} a byte" if is_likelihood else ""
     per_piece, per_word = content.characters / content.pieces, content.pieces / max(content.words, 1)
-    yield f"perplexity  {numbers['perplexity']:,.2f} a piece{of_words}"
+    most = "at most " if objective_named(found.objective).loss == "bound" else ""
+    yield f"perplexity  {most}{numbers['perplexity']:,.2f} a piece{of_words}"
     yield (
-        f"bits        {numbers['bits_per_piece']:.4f} a piece, {numbers['bits_per_character']:.4f} a character"
+        f"bits        {most}{numbers['bits_per_piece']:.4f} a piece, {numbers['bits_per_character']:.4f} a character"
         f"{of_bytes}, {numbers['bits_per_word']:.4f} a word, at {per_piece:.2f} characters a piece and "
         f"{per_word:.2f} pieces a word"
     )

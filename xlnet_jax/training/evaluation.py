@@ -50,12 +50,13 @@ class Measured:
     """Loss on some windows, and the size of their text: of the predicted text if the loss is a likelihood, otherwise of
     the whole windows.
 
-    In a likelihood, an end of a document counts as one word and one character, like `<eos>` in Transformer-XL's code.
+    In a likelihood or a bound, an end of a document counts as one word and one character, like `<eos>` in
+    Transformer-XL's code.
     """
 
     objective: str
     loss: float  # nats per target
-    targets: int
+    targets: int  # sum of their weights; for a bound, all pieces of the windows
     unigram: float  # nats per target of a model that knows only the frequencies of pieces
     windows: int
     content: Content
@@ -72,14 +73,14 @@ class Measured:
         plain = asdict(self)
         found = {**plain.pop("content"), **plain.pop("besides"), **plain}
         found["unknown_share"] = self.content.unknown_share
-        kind, bits = objective_named(self.objective).loss, self.loss / math.log(2)
-        if kind == "pseudo":
+        record, bits = objective_named(self.objective), self.loss / math.log(2)
+        if record.loss == "pseudo":
             return found | {"pseudo_perplexity": math.exp(self.loss)}
-        pieces, ends = (self.targets, self.content.documents) if kind == "likelihood" else (self.content.pieces, 0)
+        pieces, ends = (self.targets, self.content.documents) if record.is_of_text else (self.content.pieces, 0)
         found |= {"perplexity": math.exp(self.loss), "bits_per_piece": bits}
         for unit in ("character", "byte", "word"):
             found[f"bits_per_{unit}"] = bits * pieces / max(found[f"{unit}s"] + ends, 1)
-        if kind == "likelihood":
+        if record.is_of_text:
             of_word = found["bits_per_word"]
             found["word_perplexity"] = 2.0**of_word if of_word < sys.float_info.max_exp else None
         return found
@@ -88,16 +89,16 @@ class Measured:
 def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: str) -> Content:
     """Count the text that these batches predict if the loss is a likelihood, otherwise the text in their windows,
     without <sep> and <cls>."""
-    is_likelihood = objective_named(objective).loss == "likelihood"
+    record = objective_named(objective)
     counts_V = np.zeros(tokenizer.vocab_size, np.int64)
     for batch in batches:
-        ids = batch["target_ids"][batch["target_weights"] > 0] if is_likelihood else _text_ids(batch)
+        ids = batch["target_ids"][batch["target_weights"] > 0] if record.loss == "likelihood" else _text_ids(batch)
         counts_V += np.bincount(ids.ravel(), minlength=tokenizer.vocab_size)
     documents = int(counts_V[[EOD, EOP]].sum())
     counts_V[[SEP, CLS]] = 0
     tables = tokenizer.tables
     return Content(
-        int(counts_V.sum()) - (documents if is_likelihood else 0),
+        int(counts_V.sum()) - (documents if record.is_of_text else 0),
         int(counts_V @ tables.characters),
         int(counts_V @ tables.bytes),
         int(counts_V @ tables.has_space),
@@ -252,7 +253,7 @@ def measure_loss(
     return Measured(
         config.objective,
         numbers["loss"],
-        int(sum(batch["target_weights"].sum() for batch in batches)),
+        round(sum(float(batch["target_weights"].sum()) for batch in batches)),
         unigram,
         count_windows(batches),
         content_of(batches, tokenizer, config.objective),

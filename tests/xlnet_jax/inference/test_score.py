@@ -14,16 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data_pipelines.tokenizer import EOD
+from data_pipelines.tokenizer import EOD, MASK
 from tests.xlnet_jax.inference.test_factorize import dense_log_probs
-from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
+from tests.xlnet_jax.random_models import BERT, HEADS, SMALL, random_model
 from xlnet_jax import InputError
 from xlnet_jax.inference import log_probs
 from xlnet_jax.inference import score as scoring
 from xlnet_jax.inference.factorize import factorize
 from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
 from xlnet_jax.inference.score import score_texts
-from xlnet_jax.models.inputs import dense_inputs, text_inputs
+from xlnet_jax.models.inputs import compact_inputs, dense_inputs, text_inputs
 from xlnet_jax.models.xlnet import XLNetLM
 
 command = import_module("xlnet_jax.score")
@@ -50,6 +50,51 @@ def test_probabilities_of_all_texts_of_two_pieces_sum_to_one():
         queries = [Query(np.array(pair, np.int32), np.arange(2), np.array(rank)) for pair in pairs]
         total = np.exp([scores.sum(dtype=np.float64) for scores in log_likelihoods(tiny, queries, 4096)]).sum()
         assert total == pytest.approx(1, abs=1e-5)
+
+
+@pytest.fixture(params=["relative", "learned"])
+def diffusion(request):
+    """A network of masked diffusion."""
+    kind = {"relative": SMALL, "learned": BERT}[request.param]
+    return dataclasses.replace(random_model(dataclasses.replace(kind, num_segments=0, mem_len=0)), objective="mdlm")
+
+
+def test_probabilities_of_all_texts_of_two_pieces_sum_to_one_by_a_masked_network(diffusion):
+    for rank in ([0, 1], [1, 0], [0, 0]):
+        pairs = itertools.product(range(40), repeat=2)
+        queries = [Query(np.array(pair, np.int32), np.arange(2), np.array(rank)) for pair in pairs]
+        total = np.exp([scores.sum(dtype=np.float64) for scores in log_likelihoods(diffusion, queries, 4096)]).sum()
+        assert total == pytest.approx(1, abs=1e-5)
+
+
+def test_each_group_of_a_masked_network_is_a_pass_in_which_it_and_later_ones_are_masked(diffusion):
+    rng = np.random.default_rng(0)
+    queries = [
+        Query(rng.integers(9, 40, 18).astype(np.int32), np.array([2, 17, 5, 9, 0]), np.array([0, 2, 1, 0, 2])),
+        Query(rng.integers(9, 40, 7).astype(np.int32), np.array([3]), np.array([0])),
+        Query(rng.integers(9, 40, 5).astype(np.int32), np.arange(5), np.array([4, 0, 3, 1, 2])),
+    ]
+    apply = jax.jit(diffusion.network.apply)
+    for query, found in zip(queries, log_likelihoods(diffusion, queries, 64), strict=True):
+        by_hand = np.zeros(len(found))
+        for slot, rank in enumerate(query.rank_P):
+            ids = query.ids_L.copy()
+            ids[query.positions_P[query.rank_P >= rank]] = MASK
+            logits, _ = apply({"params": diffusion.params}, compact_inputs(ids[None]))
+            position = query.positions_P[slot]
+            by_hand[slot] = jax.nn.log_softmax(logits[0, position])[query.ids_L[position]]
+        np.testing.assert_allclose(found, by_hand, atol=2e-5)
+        of_pieces_PV = log_probs_PV(diffusion, query)
+        np.testing.assert_allclose(np.exp(of_pieces_PV).sum(1), 1, atol=1e-5)
+        chosen = of_pieces_PV[np.arange(len(found)), query.ids_L[query.positions_P]]
+        np.testing.assert_allclose(chosen, found, atol=2e-5)
+
+
+def test_a_text_longer_than_the_learned_positions_is_refused():
+    model = dataclasses.replace(random_model(BERT), objective="mdlm")
+    query = Query(np.full(19, 9, np.int32), np.array([0]), np.array([0]))
+    with pytest.raises(InputError, match="a text has 19 pieces, but the checkpoint 18 learned positions: split it"):
+        log_likelihoods(model, [query], 4096)
 
 
 def test_the_pseudo_log_likelihood_shows_each_piece_all_others(model):

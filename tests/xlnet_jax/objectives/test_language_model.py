@@ -1,6 +1,8 @@
 """Tokens that each objective may see, proved by gradients of its loss on batches of the pipeline."""
 
 import functools
+import itertools
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,9 +12,12 @@ import numpy as np
 import pytest
 
 from data_pipelines.permutation import to_dense
+from data_pipelines.tokenizer import MASK
 from tests.xlnet_jax.influence import influence_on_rows
 from tests.xlnet_jax.tiny_text import batches_of
+from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.dims import Batch
+from xlnet_jax.inference.log_probs import Query, log_likelihoods
 from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.objectives.language_model import LanguageModel, inputs_of
 from xlnet_jax.objectives.presets import with_objective
@@ -274,3 +279,45 @@ def test_a_masked_loss_is_at_the_masked_places_alone():
     logits_BLV, _ = jax.jit(XLNetLM(MLM.model).apply)({"params": params}, inputs, mems)
     by_hand = -np.take_along_axis(np.asarray(jax.nn.log_softmax(logits_BLV)), batch["target_ids"][:, :, None], -1)
     np.testing.assert_allclose(scored.loss_sum / is_target.sum(), by_hand[is_target].mean(), rtol=0, atol=1e-5)
+
+
+# ---- mdlm -----------------------------------------------------------------------------------------------------------
+
+MDLM = with_data(with_objective(PLM, "mdlm"), seq_len=5)
+
+
+@pytest.mark.parametrize("positions", ["relative", "learned"])
+def test_a_diffusion_loss_is_at_masked_tokens_and_depends_on_the_whole_window(positions):
+    config = replace(MDLM, model=replace(MDLM.model, positions=positions, max_positions=5))
+    found = influence(config, step=1)
+    is_target = (found.batch["target_weights"] > 0).T
+    assert 0 < is_target.sum() < is_target.size
+    np.testing.assert_array_equal((found.batch["input_ids"] == MASK).T, is_target)
+    assert (found.of_tokens[is_target] > 0.0).all()
+    assert (found.of_tokens[~is_target] == 0.0).all()
+
+
+def test_the_mean_diffusion_loss_over_all_draws_is_the_mean_over_all_orders():
+    """The bound, enumerated on both sides: numbers of masked tokens and their sets, and orders of prediction."""
+    length, params = MDLM.data.seq_len, drawn_params(MDLM)
+    ids = np.random.default_rng(0).integers(9, 40, length).astype(np.int32)
+    sets = np.array([s for s in itertools.product([False, True], repeat=length) if any(s)])
+    counts = sets.sum(1, keepdims=True)
+    shares = 1 / length / np.array([[math.comb(length, n)] for n in counts[:, 0]])  # how often each set is drawn
+    batch = {
+        "input_ids": np.where(sets, MASK, ids),
+        "perm_rank": np.zeros(sets.shape, np.int32),
+        "target_positions": np.broadcast_to(np.arange(length), sets.shape),
+        "target_ids": np.broadcast_to(ids, sets.shape),
+        "target_weights": (sets * shares * length / counts).astype(np.float32),
+        "is_reversed": np.zeros(len(sets), bool),
+        "mem_filled": np.zeros(len(sets), np.int32),
+    }
+    config = with_data(MDLM, batch_size=len(sets))
+    scored = LanguageModel(config).score(params, batch, jnp.zeros(LanguageModel(config).mems.shape), None)
+    assert scored.weight_sum == pytest.approx(length, rel=1e-6)
+
+    orders = np.array(list(itertools.permutations(range(length))))
+    queries = [Query(ids, np.arange(length), order) for order in orders]
+    of_orders = log_likelihoods(Pretrained(MDLM.model, params, "mdlm"), queries, 4096)
+    assert scored.loss_sum == pytest.approx(-np.mean(np.sum(of_orders, axis=1)), rel=1e-5)

@@ -47,7 +47,7 @@ def test_several_texts_are_named_together_or_one_by_one(argv):
         (["--learnin-rate", "3"], "unknown setting --learnin-rate: did you mean --optimizer.learning-rate?"),
         (["--qqqqqq=3"], "unknown setting --qqqqqq: --help-all lists them all"),
         (["my.txt"], "my.txt has no flag in front: did you mean --corpus my.txt?"),
-        (["--objective", "mml"], "--objective mml: there is plm, mlm, clm, rtd, prefix: did you mean mlm?"),
+        (["--objective", "mml"], "--objective mml: there is plm, mlm, clm, rtd, prefix, mdlm: did you mean mlm?"),
         (["--preset", "huge"], "--preset huge: there is demo, small, base, long, large, large_v1"),
         (["--steps", "many"], '--steps needs a whole number, such as 1000; it is "many"'),
         (["--steps", "1e3"], '--steps needs a whole number, such as 1000; it is "1e3"'),
@@ -179,6 +179,8 @@ UNREAD = {
     '{"data.mask_share": 0.5}': "data.mask-share has no effect: --objective plm replaces no tokens; leave it out",
     '{"objective": "clm", "data.targets": "words"}': "data.targets has no effect: --objective clm predicts every",
     '{"objective": "mlm", "data.group_sizes": [4]}': "data.group-sizes has no effect: --objective mlm predicts all tar",
+    '{"objective": "mdlm", "data.mask-share": 0.5}': "data.mask-share has no effect: --objective mdlm masks all its t",
+    '{"objective": "mdlm", "data.targets": "words"}': "data.targets has no effect: --objective mdlm predicts every tok",
     '{"objective": "mlm", "data.span-max": 3}': "data.span-max has no effect: it is for spans, and --data.targets i",
     '{"model.max-positions": 64}': "model.max-positions has no effect: it is for learned positions, and --model",
 }

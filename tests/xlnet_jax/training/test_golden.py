@@ -34,6 +34,8 @@ RUNS = {
     "clm": with_settings("clm"),
     "clm, packed": with_settings("clm", pack=True),
     "prefix": with_settings("prefix"),
+    "plm in groups": with_settings("plm", group_sizes=(1, 2, 3)),
+    "mdlm": with_settings("mdlm"),
     "electra": with_settings("rtd", {"embedding_width": 6, "max_positions": 16}, num_predict=4),
 }
 
@@ -54,6 +56,8 @@ GOLDEN = {
     "plm, packed": {"loss": [4.499821, 4.396455, 4.352299, 4.449175]},
     "clm, packed": {"loss": [4.478037, 4.439867, 4.394741, 4.465668]},
     "prefix": {"loss": [4.412253, 4.542448, 4.472554, 4.484377]},
+    "plm in groups": {"loss": [4.483037, 4.398162, 4.442712, 4.513845]},
+    "mdlm": {"loss": [4.341342, 4.408455, 4.378336, 4.545331]},
     "electra": {
         "loss": [4.140628, 4.094096, 4.309367, 4.343782],
         "detection_loss": [0.632022, 0.653455, 0.624915, 0.582931],

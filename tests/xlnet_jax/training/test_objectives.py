@@ -17,12 +17,13 @@ from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import InputError, train
 from xlnet_jax.checkpoints.native import Run
 from xlnet_jax.inference import log_probs
+from xlnet_jax.inference.attention import attention_weights
 from xlnet_jax.inference.factorize import fill_in
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.settings.config import ReplacedConfig
 from xlnet_jax.tasks.evaluate import _units
-from xlnet_jax.training.evaluation import Content, Measured, content_of, held_out_batches
+from xlnet_jax.training.evaluation import Content, Measured, content_of, frequencies_V, held_out_batches
 from xlnet_jax.training.initial import begin_from, params_of
 from xlnet_jax.training.metrics import read_records
 
@@ -61,6 +62,11 @@ def short_run(text, tmp_path_factory):
 @pytest.fixture(scope="module")
 def prefixed(short_run):
     return short_run(*PREFIX)
+
+
+@pytest.fixture(scope="module")
+def diffused(short_run):
+    return short_run(*PREFIX, "--objective", "mdlm")
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +170,39 @@ def test_a_prefix_checkpoint_predicts_from_left_to_right(prefixed):
     np.testing.assert_allclose(whole[:4], part, rtol=0, atol=1e-5)
     with pytest.raises(InputError, match=r"predict the pieces \w+ a prefix \(prefix\).*no query stream"):
         fill_in(model, "She was very happy", ["very"])
+
+
+# ---- mdlm -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_bound_is_told_as_one_in_the_units_of_the_text_of_the_windows(diffused, tmp_path, capsys):
+    found, run = measured(tmp_path, diffused), Run.of(diffused)
+    assert_as_in_training(found, diffused, "loss")
+    corpus = run.corpus()
+    batches = held_out_batches(corpus, corpus.tokenizer, run.config)
+    ids = np.concatenate([batch["target_ids"][batch["row_weights"] > 0].ravel() for batch in batches])
+    text = "".join("?" if i == UNK else corpus.tokenizer.pieces[i] for i in ids if i == UNK or i >= len(SPECIAL_PIECES))
+    assert found["targets"] == len(ids) == found["pieces"] + found["documents"]
+    bits = found["loss"] * len(ids) / math.log(2)
+    assert found["bits_per_character"] == pytest.approx(bits / (len(text) + found["documents"]))
+    frequency = -np.log(frequencies_V(corpus.unigram_counts))
+    assert found["unigram"] == pytest.approx(frequency[ids].mean(), rel=0.05)  # of the masked ones
+    out = capsys.readouterr().out
+    assert f"perplexity  at most {found['perplexity']:,.2f} a piece" in out
+    assert f"bits        at most {found['bits_per_piece']:.4f} a piece" in out
+
+
+def test_a_diffusion_checkpoint_scores_in_any_order_and_has_no_query_stream(diffused):
+    model = xlnet_jax.load(diffused)
+    assert model.objective == "mdlm"
+    (score,) = xlnet_jax.score_texts(model, ["She was very happy"], ["left-to-right", "random:2"])
+    assert len(set(score.log_likelihoods_O.tolist())) == 3
+    (gap,) = fill_in(model, "She was very happy", ["very"])
+    assert gap.likeliest[0][1] >= gap.probability
+    with pytest.raises(
+        InputError, match=r"`targets`: the checkpoint \(mdlm\) has no query stream: leave `targets` out"
+    ):
+        attention_weights(model, ["She was very happy"], [[1]])
 
 
 # ---- mlm ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,46 @@
+"""Batches of masked diffusion: a random number of tokens of each window is masked, and each counts the more the fewer
+they are (Sahoo et al. 2024, "Simple and effective masked diffusion language models"; Nie et al. 2025, LLaDA).
+
+The likelihood of a text of L tokens is at least its mean over all orders of prediction, by Jensen's inequality: -log p
+<= sum over k of E[-log p(token | all but k hidden ones)], of a random token among k random hidden ones. With k drawn
+uniformly from 1 to L and the k tokens masked at once, that is E[L / k x their summed loss] (LLaDA, equation 6, where
+the masked share t = k / L): weights of L / k, which sum to L in each row.
+"""
+
+import numpy as np
+
+from data_pipelines import permutation
+from data_pipelines.objectives import TARGETS, TOKENS, Filling, Windows
+from data_pipelines.stateless import Purpose, choice, smallest_first
+from data_pipelines.tokenizer import MASK
+from xlnet_jax.dims import Batch
+
+
+def fill(windows: Windows) -> Batch:
+    """Return input_ids, perm_rank and the targets. Any token can be a target, and all targets read `<mask>`."""
+    ids, length = windows.arrays["input_ids"], windows.data.seq_len
+    draw = windows.draw(Purpose.DIFFUSION, 1 + length)
+    count_B1 = 1 + choice(draw[:, :1], length)
+    is_masked = np.zeros(ids.shape, bool)
+    np.put_along_axis(is_masked, smallest_first(draw[:, 1:]), np.arange(length) < count_B1, axis=1)
+    slots = permutation.target_slots(is_masked, ids, None)
+    slots["target_weights"] *= (length / count_B1).astype(np.float32)
+    return {
+        "input_ids": np.where(is_masked, MASK, ids).astype(np.int32),
+        "perm_rank": np.zeros(ids.shape, np.int32),
+        **slots,
+    }
+
+
+FILLING = Filling(
+    objective="mdlm",
+    fill=fill,
+    fields={**TOKENS, **TARGETS},
+    stream="content",
+    target="own",
+    draws_targets=False,
+    mark="; [<mask>→piece] = what the network reads → the target",
+    legend="""
+The content stream predicts each target at the target's own position, where it reads <mask>. Every row sees the whole
+window. With k targets in a window of L tokens, each counts L / k times in the loss.""",
+)
