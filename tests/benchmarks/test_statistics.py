@@ -1,13 +1,21 @@
 """Laws, n-gram models and intervals, which studies make of their measurements."""
 
+import dataclasses
 import itertools
+import re
+from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
+from benchmarks import any_order
 from benchmarks.fit_scaling import fit, law_of
 from benchmarks.ngram import probabilities
 from benchmarks.table6 import CONTENDERS, report, scores_of
+from data_pipelines import sources
+from tests.xlnet_jax.random_models import random_params
+from xlnet_jax import load
 from xlnet_jax.planning.scaling_law import Law
 
 LAW = Law(E=1.9, A=60.0, alpha=0.33, B=450.0, beta=0.31)
@@ -48,3 +56,47 @@ def test_the_table_compares_the_means_of_finetunings_with_the_baseline(capsys):
     assert lines[2] == "| plm | 1,000 | 5.000 | 80.20 ± 0.16 |  |  |  |"
     assert lines[3].startswith("| plm-no-memory | 1,001 | 5.000 | 79.40 ± 0.32 | -0.80 | -0.")
     assert lines[-1] == "40.0 CPU hours"
+
+
+def test_hidden_halves_are_the_same_pieces_in_the_same_order_for_all_numbers_in_a_pass():
+    ids = np.arange(9, 2_009, dtype=np.int32)
+    alone = any_order.queries_of(ids, 8, 1)
+    assert len({query.ids_L[0] for query in alone}) == 8
+    for parallel in any_order.PARALLEL:
+        for one, several in zip(alone, any_order.queries_of(ids, 8, parallel), strict=True):
+            np.testing.assert_array_equal(several.ids_L, one.ids_L)
+            np.testing.assert_array_equal(several.positions_P, one.positions_P)
+            np.testing.assert_array_equal(several.rank_P, one.rank_P // parallel)
+            assert len(np.unique(one.positions_P)) == len(np.unique(one.rank_P)) == any_order.LENGTH // 2
+    assert {any_order.PARALLEL[-1]} == {(query.rank_P == 0).sum() for query in any_order.queries_of(ids, 8, 48)}
+
+
+@pytest.mark.parametrize("objective", ["plm", "mdlm", "mlm"])
+def test_a_hidden_half_is_predicted_by_each_kind_of_network(objective, monkeypatch, capsys):
+    """With random weights, whichever way, about as badly as by guessing."""
+    tiny = load("tiny")
+    network = dataclasses.replace(tiny.model, num_layers=1, mem_len=0, num_segments=0 if objective == "mdlm" else 2)
+    params = jax.tree.map(lambda weight: weight / 30, random_params(network, None))
+    model = dataclasses.replace(tiny, model=network, params=params, objective=objective)
+    text = Path(sources.embedded()[1]).read_text()[:20_000]
+    found = any_order.nats_of(model, text, texts=4)
+    assert found.keys() == set(any_order.PARALLEL)
+    for nats in found.values():
+        np.testing.assert_allclose(nats, np.log(tiny.tokenizer.vocab_size), atol=0.1)
+    monkeypatch.setattr(any_order, "load", lambda name: model)
+    monkeypatch.setattr(any_order, "TEXTS", 4)
+    any_order.print_networks(["runs/mine"], text)
+    assert re.search(r"\| mine \| 8\.9\d\d \| [+-]0\.\d{3} \([+-]0\.\d{3} to ", capsys.readouterr().out)
+
+
+def test_a_report_has_means_and_deviations_over_seeds_and_no_held_out_loss_without_an_order(capsys):
+    nats = {str(n): 4 + 0.01 * i for i, n in enumerate(any_order.PARALLEL)}
+    ordered = {"steps": 667, "seconds": 1.0, "nats": nats, "held_out": {"1": 4.5, "4": 4.6}}
+    higher = ordered | {"nats": {n: value + 0.2 for n, value in nats.items()}}
+    masked = ordered | {"held_out": {}}
+    any_order.report({"plm-seed-0": ordered, "plm-seed-1": higher, "mdlm-seed-0": masked})
+    _, _, _, plm, diffusion, *_ = capsys.readouterr().out.splitlines()
+    assert plm.startswith("| plm | 2 | 667 | 4.100 ± 0.141 | +0.010 ± 0.000 | +0.020 ± 0.000 |")
+    assert plm.endswith("| 4.500 ± 0.000 | 4.600 ± 0.000 |")
+    assert diffusion.startswith("| mdlm | 1 | 667 | 4.000 | +0.010 |")
+    assert diffusion.endswith("| +0.050 |  |  |")

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import chinese, eight_tasks, english, long_recall, narrow_start, scaling, studies, table6, tiny
+from benchmarks import (
+    any_order,
+    chinese,
+    eight_tasks,
+    english,
+    long_recall,
+    narrow_start,
+    scaling,
+    studies,
+    table6,
+    tiny,
+)
 from benchmarks.eight_tasks import TASKS
 from benchmarks.scaling import SCALES
 from benchmarks.studies import Job, Study
@@ -62,6 +73,20 @@ def test_settings_of_contenders_and_of_random_weights(tmp_path):
     )
     assert drawn == dataclasses.replace(trained, reinitialize=True)
     assert len(trained.seeds) == table6.FINETUNINGS
+
+
+def test_settings_of_contenders_in_any_order(tmp_path):
+    for contender in any_order.CONTENDERS:
+        _, *words = any_order.pretraining(contender, 2, "corpus", "").command(tmp_path)
+        config = COMMANDS["compare"].parse(words)
+        assert (config.objectives, config.seeds, config.equal) == ((contender,), (2,), "operations")
+
+
+def test_records_of_contenders_in_any_order_have_the_commands_of_their_runs(tmp_path):
+    for name, record in studies.read(studies.MEASURED / any_order.NAME).items():
+        contender, _, seed = name.rpartition("-seed-")
+        command = any_order.pretraining(contender, int(seed), "CORPUS", "").command(tmp_path)
+        assert studies.shown(command, tmp_path) == record["command"]
 
 
 def test_records_of_the_eight_tasks_have_the_commands_of_their_tasks(tmp_path):

@@ -31,6 +31,11 @@ def _plm_k7(common: Config) -> Config:
     return _with(common, data={"mask_alpha": 7, "mask_beta": 1, "num_predict": fewer})
 
 
+def _plm_grouped(common: Config) -> Config:
+    """Return settings that predict up to 16 targets together, for generation with several pieces in a pass."""
+    return _with(common, data={"group_sizes": tuple(n for n in (1, 2, 4, 8, 16) if n <= common.data.num_slots)})
+
+
 CONTENDERS: dict[str, Callable[[Config], Config]] = {
     **{record.name: functools.partial(with_objective, objective=record.name) for record in OBJECTIVES},
     # The numbers are rows of Table 6. Row 1: masked pieces of segment pairs, next sentence prediction, no memory.
@@ -41,6 +46,7 @@ CONTENDERS: dict[str, Callable[[Config], Config]] = {
     "plm-no-spans": lambda common: _with(common, data={"targets": "pieces"}),  # 6
     "plm-no-bidirectional": lambda common: _with(common, data={"bidirectional": False}),  # 7
     "plm-next": lambda common: _with(common, data={"pair_loss": "next"}),  # 8, with next sentence prediction
+    "plm-grouped": _plm_grouped,
     # Al-Rfou et al. 2019
     "vanilla": lambda common: _with(CLM.start(common), model={"mem_len": 0, "positions": "sinusoidal"}),
     # Clark et al. 2020

@@ -1,0 +1,196 @@
+"""Measure what it costs to predict several pieces in one pass, and train networks for it.
+
+    python -m benchmarks.any_order --networks tiny runs/mine [--text novel.txt]
+    python -m benchmarks.any_order --contenders plm plm-grouped --seeds 0 1 2 [--corpus CORPUS] [--jobs 2]
+    python -m benchmarks.any_order --report
+
+A random half of each of TEXTS texts of LENGTH pieces is hidden. The network predicts the hidden pieces in a random
+order, K of them in each pass: each sees the pieces that are not hidden and those of earlier passes. All networks with
+one tokenizer predict the same pieces in the same order, and all K have that order too. The first table is in nats a
+piece, with 95% bootstrap intervals over the texts for the loss against one piece in a pass.
+
+The study pretrains contenders of xlnet_jax.compare with equal FLOPs on one corpus: CORPUS, a folder of
+data_pipelines.prepare, or the novels of the package. Its table has means and deviations over seeds, and the held-out
+loss of the contenders that predict in order, one piece (as plm is trained) or four at a time.
+benchmarks/studies.py explains how runs are stopped, resumed and recorded.
+"""
+
+import argparse
+import fnmatch
+import itertools
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import studies
+from benchmarks.studies import MEASURED, Job, Record, Study, run_module
+from benchmarks.table6 import interval
+from data_pipelines import sources
+from xlnet_jax import load, on_device
+from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.inference.log_probs import Query, log_likelihoods
+from xlnet_jax.objectives.registry import objective_named
+
+NAME = "any_order"
+TEXTS, LENGTH = 128, 96
+PARALLEL = (1, 2, 4, 8, 16, LENGTH // 2)
+"""pieces in a pass; the last is all at once"""
+CONTENDERS = ("plm", "plm-grouped", "mdlm", "mlm")
+SEEDS = (0, 1, 2)
+FLOPS = 7e12
+VOCAB_SIZE = 4_000
+GROUPS = (1, 4)
+"""sizes of groups whose held-out loss is measured"""
+SETTINGS = f"""--preset demo --data.num-predict 32 --optimizer.learning-rate 4e-3 --optimizer.matrix-rate 0.5
+    --optimizer.warmup-steps 100 --eval.every-steps 1000 --eval.max-windows 512 --checkpoint.every-steps 1000
+    --equal operations --budget {FLOPS:g}""".split()
+
+
+# ---- hidden pieces ---------------------------------------------------------------------------------------------------
+
+
+def queries_of(ids: np.ndarray, texts: int, parallel: int) -> list[Query]:
+    """Return texts from random places of a longer one, in which `parallel` hidden pieces have each rank."""
+    draw, queries = np.random.default_rng(0), []
+    for begin in draw.choice(len(ids) - LENGTH, texts, replace=False):
+        hidden_P = draw.permutation(LENGTH)[: LENGTH // 2]  # in the order of prediction
+        queries.append(Query(ids[begin : begin + LENGTH], hidden_P, np.arange(len(hidden_P)) // parallel))
+    return queries
+
+
+def nats_of(pretrained: Pretrained, text: str, texts: int = TEXTS) -> dict[int, np.ndarray]:
+    """Return the mean loss of the hidden pieces of each text, in nats, by the number of pieces in a pass."""
+    assert objective_named(pretrained.objective).order != "left to right", "it predicts only from left to right"
+    assert pretrained.tokenizer
+    (ids,), network = pretrained.tokenizer.encode_lines([" ".join(text.split())]), on_device(pretrained)
+    found = {n: log_likelihoods(network, queries_of(ids, texts, n), 4096) for n in PARALLEL}
+    return {n: -np.stack(scores).mean(1, dtype=np.float64) for n, scores in found.items()}
+
+
+def print_networks(networks: Sequence[str], text: str) -> None:
+    """Print the table of some checkpoints."""
+    rows = []
+    for name in networks:
+        nats = nats_of(load(name), text)
+        more = (nats[n] - nats[1] for n in PARALLEL[1:])
+        rows.append([Path(name).name, f"{nats[1].mean():.3f}", *map(_with_interval, more)])
+    studies.print_table(["network", "1 in a pass", *map(_named, PARALLEL[1:])], rows)
+
+
+def _named(parallel: int) -> str:
+    return "all" if parallel == PARALLEL[-1] else str(parallel)
+
+
+def _with_interval(differences: np.ndarray) -> str:
+    low, high = interval(differences)
+    return f"{differences.mean():+.3f} ({low:+.3f} to {high:+.3f})"
+
+
+# ---- the study -------------------------------------------------------------------------------------------------------
+
+
+def prepare(workdir: Path) -> str:
+    """Return a corpus of the novels of the package. Their validation text is held out."""
+    tokenizer, corpus, (train, held_out, *_) = workdir / "tokenizer", workdir / "corpus", sources.embedded()
+    if not tokenizer.is_dir():
+        run_module(
+            "data_pipelines.tokenizer", "train", "--source", train, "--vocab-size", VOCAB_SIZE, "--out", tokenizer
+        )
+    run_module(
+        "data_pipelines.prepare", "--source", train, "--validation", held_out, "--tokenizer", tokenizer,
+        "--block-len", 1152, "--out", corpus,
+    )  # fmt: skip
+    return str(corpus)
+
+
+def pretraining(contender: str, seed: int, corpus: str, text: str) -> Job:
+    """Return the pretraining run of a contender with a seed. text: whose pieces are hidden."""
+
+    def command(workdir: Path) -> list[str]:
+        return [
+            "xlnet_jax.compare", "--objectives", contender, "--seeds", str(seed), *SETTINGS, "--corpus", corpus,
+            "--workdir", str(workdir),
+        ]  # fmt: skip
+
+    def record(workdir: Path) -> Record:
+        results = json.loads((workdir / "results.json").read_text())["contenders"][contender]
+        run = workdir / contender / f"seed-{seed}" / "pretrained"
+        pretrained = load(str(run))
+        in_order = objective_named(pretrained.objective).filling.stream == "query"
+        return {
+            "command": studies.shown(command(workdir), workdir, CORPUS=corpus),
+            "steps": results["updates"],
+            "held_out": {size: _held_out(run, size, workdir) for size in GROUPS if in_order},
+            "nats": {n: round(float(of_texts.mean()), 4) for n, of_texts in nats_of(pretrained, text).items()},
+            **studies.time_of(workdir),
+        }
+
+    return Job(f"{contender}-seed-{seed}", command, record)
+
+
+def _held_out(run: Path, size: int, workdir: Path) -> float:
+    """Return the held-out loss of a run with groups of this size."""
+    out = workdir / f"groups-{size}.json"
+    run_module("xlnet_jax.evaluate", run, "--data.group-sizes", size, "--out", out, "--overwrite")
+    return round(float(json.loads(out.read_text())["loss"]), 4)
+
+
+def report(measured: dict[str, Record]) -> None:
+    """Print the losses of the contenders over their recorded seeds."""
+    rows = []
+    for contender in CONTENDERS:
+        runs = [record for name, record in measured.items() if name.rpartition("-seed-")[0] == contender]
+        if not runs:
+            continue
+        nats = {n: [run["nats"][str(n)] for run in runs] for n in PARALLEL}
+        more = [np.subtract(nats[n], nats[1]) for n in PARALLEL[1:]]
+        held_out = [[run["held_out"].get(str(size)) for run in runs] for size in GROUPS]
+        rows.append(
+            [
+                contender,
+                str(len(runs)),
+                f"{runs[0]['steps']:,}",
+                _spread(nats[1]),
+                *(_spread(of_runs, "+") for of_runs in more),
+                *(_spread(losses) if None not in losses else "" for losses in held_out),
+            ]
+        )
+    head = ["contender", "seeds", "steps", "1 in a pass", *map(_named, PARALLEL[1:])]
+    studies.print_table([*head, *(f"held-out, groups of {size}" for size in GROUPS)], rows)
+    print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours")
+
+
+def _spread(values: Sequence[float] | np.ndarray, sign: str = "") -> str:
+    deviation = f" ± {statistics.stdev(map(float, values)):.3f}" if len(values) > 1 else ""
+    return f"{statistics.mean(map(float, values)):{sign}.3f}{deviation}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", help="checkpoints, or tiny, to print the table of; no study")
+    parser.add_argument("--text", type=Path, default=Path(sources.embedded()[1]), help="default: Northanger Abbey")
+    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
+    parser.add_argument("--corpus", help="default: the novels of the package")
+    studies.add_arguments(parser, NAME)
+    parser.add_argument("--report", action="store_true", help="print the table of recorded runs, and exit")
+    given = parser.parse_args()
+    if given.networks:
+        print_networks(given.networks, given.text.read_text())
+        return
+    if not given.report:
+        given.workdir.mkdir(parents=True, exist_ok=True)
+        corpus = given.corpus or prepare(given.workdir)
+        jobs = [
+            pretraining(contender, seed, corpus, given.text.read_text())
+            for seed, contender in itertools.product(given.seeds, given.contenders)
+        ]
+        Study(NAME, given.workdir, given.jobs).run(job for job in jobs if fnmatch.fnmatch(job.name, given.only))
+    report(studies.read(MEASURED / NAME))
+
+
+if __name__ == "__main__":
+    main()
