@@ -3,7 +3,9 @@
 Needs `pip install torch transformers`; without them only the second table is printed. Both sides have the same random
 float32 weights and continue one text greedily by the same number of tokens. Hugging Face's side runs with its memory
 (`use_mems`, which avoids recomputing everything), and with --recomputing also without. Times include reading the text,
-but not loading and compilation. The second table has our time per token in texts that are longer than the context.
+but not loading and compilation. The second table has our time per token in texts that are longer than the context. The
+third fills a long gap, one or several tokens a pass, in turns: with cached keys and values, and by reading the whole
+text again in each pass. --tables selects.
 """
 
 import argparse
@@ -18,20 +20,23 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import xlnet_jax
-from data_pipelines.tokenizer import EOD, SPECIAL_PIECES
+from data_pipelines.tokenizer import EOD, PAD, SPECIAL_PIECES
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference.generate import Blanks, GenerateSettings, Kind
 from xlnet_jax.inference.sampler import CHUNK, Sampler
 from xlnet_jax.interop.weights import initial_params
+from xlnet_jax.models.decoding import Decoder, prefill, prepare
 from xlnet_jax.objectives.presets import PRESETS
 from xlnet_jax.settings.config import ModelConfig
 
 PROMPT = 50
 CORES = len(os.sched_getaffinity(0))
 MULTIPLES = 1, 2, 4, 8
+TABLES = "compared", "growing", "filled"
 OURS, THEIRS, RECOMPUTING = "xlnet_jax", "Hugging Face", "Hugging Face, use_mems=False"
 
 
@@ -43,13 +48,19 @@ def random_model(config: ModelConfig) -> Pretrained:
     return Pretrained(config, params, "plm")
 
 
-def our_draws(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int], Iterator[int]]:
-    """Return a function that draws a number of pieces, and yields the count after every chunk."""
+def sampler_of(model: Pretrained, **settings: Any) -> Sampler:
+    """Return a greedy sampler for a network, whose tokenizer is not used."""
     pieces = [*SPECIAL_PIECES, *map(str, range(model.model.vocab_size - len(SPECIAL_PIECES)))]
     tables = SimpleNamespace(has_space=np.zeros(len(pieces), bool))
     tokenizer = cast(Any, SimpleNamespace(pieces=pieces, vocab_size=len(pieces), tables=tables))
-    settings = GenerateSettings("random", temperature=0.0, context=context)
-    sampler = Sampler(dataclasses.replace(model, tokenizer=tokenizer), settings)
+    return Sampler(
+        dataclasses.replace(model, tokenizer=tokenizer), GenerateSettings("random", temperature=0.0, **settings)
+    )
+
+
+def our_draws(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int], Iterator[int]]:
+    """Return a function that draws a number of pieces, and yields the count after every chunk."""
+    sampler = sampler_of(model, context=context)
 
     def draws(new: int) -> Iterator[int]:
         targets = np.arange(len(ids), len(ids) + new, dtype=np.int32)
@@ -127,6 +138,63 @@ def grow(model: Pretrained, ids: np.ndarray, context: int, rounds: int) -> None:
         print(f"{f'up to {multiple * context}':30}{1e3 * statistics.median(seconds_each):9.2f}")
 
 
+def gap_text(ids: np.ndarray, gap: int) -> Blanks:
+    """Return these ids, a gap, and these ids again."""
+    targets = np.arange(len(ids), len(ids) + gap, dtype=np.int32)
+    whole = np.concatenate([ids, np.full(gap, PAD, np.int32), ids])
+    return Blanks(whole, targets, np.full(gap, Kind.INNER), ("", "", ""), np.zeros(gap, np.int32))
+
+
+def cached(model: Pretrained, text: Blanks, context: int, order: Any, parallel: int) -> Callable[[int], None]:
+    """Return a function that fills the gap."""
+    sampler = sampler_of(model, context=context, order=order, parallel=parallel)
+
+    def draw(passes: int) -> None:
+        *_, (drawn,) = sampler.draw([text], jax.random.key(0))
+        assert len(drawn.ids_P) == len(text.targets_P)
+        assert drawn.passes_P.max() == passes - 1
+
+    return draw
+
+
+def uncached(model: Pretrained, text: Blanks, context: int, parallel: int) -> Callable[[int], None]:
+    """Return a function that fills the gap from left to right, and reads the whole text in each pass."""
+    decoder = prepare(model.model, model.params, context, True)
+    length = 1 << (len(text.ids_L) - 1).bit_length()
+
+    @jax.jit
+    def read(decoder: Decoder, ids_BL: jnp.ndarray, known_BL: jnp.ndarray, target_BP: jnp.ndarray) -> jnp.ndarray:
+        return prefill(model.model, decoder, ids_BL, known_BL, target_BP, context)[1].argmax(-1)
+
+    def draw(passes: int) -> None:
+        ids_L = np.pad(text.ids_L, (0, length - len(text.ids_L)), constant_values=PAD)
+        for begin in range(0, passes * parallel, parallel):
+            group = text.targets_P[begin : begin + parallel]
+            ids_L[group] = read(decoder, ids_L[None], (ids_L != PAD)[None], group[None])[0]
+
+    return draw
+
+
+def fill_gap(model: Pretrained, ids: np.ndarray, given: argparse.Namespace) -> None:
+    """Print medians of the tokens per second, in turns. The gap must be a multiple of 16."""
+    text = gap_text(ids, given.gap)
+    sides = {
+        f"{label}, {parallel} a pass": (cached(model, text, given.context, order, parallel), given.gap // parallel)
+        for label, order, parallel in [
+            ("left", "left", 1), ("left", "left", 4), ("left", "left", 16), ("confidence", "confidence", 16),
+        ]
+    }  # fmt: skip
+    sides["left, 16 a pass, uncached"] = uncached(model, text, given.context, 16), given.gap // 16
+    for run, passes in sides.values():
+        run(passes)  # compiles
+    turns = [{name: seconds(*side) for name, side in sides.items()} for _ in range(given.pairs)]
+    medians = {name: statistics.median(turn[name] for turn in turns) for name in sides}
+    slowest = medians["left, 1 a pass"]
+    print(f"{f'gap of {given.gap} tokens':30}{'passes':>8}{'tokens/s':>10}{'ratio':>8}")
+    for name, median in medians.items():
+        print(f"{name:30}{sides[name][1]:8}{given.gap / median:10.1f}{slowest / median:8.2f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--preset", choices=PRESETS, default="base", help="size of the network")
@@ -136,17 +204,26 @@ def main() -> None:
     parser.add_argument("--recomputing", action="store_true", help="also measure Hugging Face without memory")
     parser.add_argument("--growing", choices=PRESETS, default="small", help="size of the network in the second table")
     parser.add_argument("--growing-context", type=int, default=128, help="positions of its context")
+    parser.add_argument("--gap", type=int, default=256, help="tokens of the gap in the third table")
+    parser.add_argument("--filling", nargs="+", default=["tiny", "base"], help="networks of the third table")
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES, help="tables to print")
     given = parser.parse_args()
     ids = np.random.default_rng(0).integers(len(SPECIAL_PIECES), 4_000, PROMPT, dtype=np.int32)
-    if find_spec("torch") and find_spec("transformers"):
+    if "compared" in given.tables and find_spec("torch") and find_spec("transformers"):
         model = random_model(PRESETS[given.preset]().model)
         print(f"{given.preset}: {model.model.num_layers} layers of {model.model.d_model}, {CORES} cores")
         compare(model, ids, given)
-    else:
+    elif "compared" in given.tables:
         print("no torch or transformers: nothing to compare with")
-    model = random_model(PRESETS[given.growing]().model)
-    print(f"\n{given.growing}: {model.model.num_layers} layers of {model.model.d_model}")
-    grow(model, ids, given.growing_context, given.pairs)
+    if "growing" in given.tables:
+        model = random_model(PRESETS[given.growing]().model)
+        print(f"\n{given.growing}: {model.model.num_layers} layers of {model.model.d_model}")
+        grow(model, ids, given.growing_context, given.pairs)
+    for name in given.filling if "filled" in given.tables else ():
+        model = xlnet_jax.load(name) if name == "tiny" else random_model(PRESETS[name]().model)
+        model = dataclasses.replace(model, model=dataclasses.replace(model.model, dtype="float32"))
+        print(f"\n{name}: {model.model.num_layers} layers of {model.model.d_model}, {CORES} cores")
+        fill_gap(model, ids, given)
 
 
 if __name__ == "__main__":

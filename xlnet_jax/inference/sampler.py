@@ -172,6 +172,7 @@ class Sampler:
         targets = [text.targets_P for text in texts] if self._is_masked else [window.position_BP]
         longest = 1 + max(*(len(text.ids_L) for text in texts), *(int(target.max()) for target in targets))
         length, rows = max(SHORTEST, power_of_two(longest)), len(texts)
+        length = min(length, self.context) if self._is_masked else length  # learned positions end there
         ids_BL = padded([text.ids_L for text in texts], rows, length, PAD)
         known = [np.isin(np.arange(len(text.ids_L)), text.targets_P, invert=True) for text in texts]
         known_BL = padded(known, rows, length, False, np.bool_)
@@ -198,7 +199,9 @@ class Sampler:
                 "it, or raise `context`"
             )
         limit = None
-        if self._is_masked or self._config.positions != "relative":
+        if self._is_masked:
+            limit = "a network that reads <mask>"
+        elif self._config.positions != "relative":
             limit = f"a checkpoint with {self._config.positions} positions"
         elif self._order != "left":
             limit = f"`order` {self._order}"
@@ -237,7 +240,9 @@ class Sampler:
 
 def default_context(pretrained: Pretrained) -> int:
     """Return the positions that rows saw in pretraining, window plus memory, or 512 if unknown. The window is twice the
-    reused part, or equal to it in a causal model."""
+    reused part, or equal to it in a causal model; with learned positions, it is their number."""
+    if pretrained.model.positions == "learned":
+        return pretrained.model.num_places
     if not pretrained.reuse_len:
         return DEFAULT_CONTEXT
     return (1 if pretrained.reads_left_to_right else 2) * pretrained.reuse_len + pretrained.model.mem_len

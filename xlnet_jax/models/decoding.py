@@ -13,7 +13,6 @@ A network that predicts masked tokens has no query stream. It reads the whole te
 """
 
 import functools
-import itertools
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -240,11 +239,10 @@ def _project_BNTH(rows_BTD: jnp.ndarray, kernel_DNH: jnp.ndarray) -> jnp.ndarray
 
 
 def _put(cached_GKH: jnp.ndarray, new_BNCH: jnp.ndarray, slot_BC: jnp.ndarray) -> jnp.ndarray:
-    # One token at a time: a scatter of all would copy the cache.
-    batch, heads, tokens, _ = new_BNCH.shape
-    for i, c in itertools.product(range(batch), range(tokens)):
-        cached_GKH = jax.lax.dynamic_update_slice(cached_GKH, new_BNCH[i, :, c : c + 1], (i * heads, slot_BC[i, c], 0))
-    return cached_GKH
+    # XLA scatters into a donated cache without copying it; one update for each token would take long to compile.
+    batch, heads = new_BNCH.shape[:2]
+    row_BN1 = jnp.arange(batch * heads).reshape(batch, heads, 1)
+    return cached_GKH.at[row_BN1, slot_BC[:, None]].set(new_BNCH)
 
 
 def _gather_scores_BNTK(query_BNTH: jnp.ndarray, inputs: AttentionInputs) -> jnp.ndarray:

@@ -14,14 +14,17 @@ import pytest
 
 import xlnet_jax
 from data_pipelines import sources
-from data_pipelines.tokenizer import EOD, PAD, SPACE, Tokenizer
-from tests.xlnet_jax.random_models import CAUSAL, HEADS, SMALL, random_model
+from data_pipelines.tokenizer import EOD, MASK, PAD, SPACE, Tokenizer
+from tests.xlnet_jax.random_models import BERT, CAUSAL, HEADS, SMALL, random_model, random_params
 from xlnet_jax import InputError
+from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference import sampler as sampling
 from xlnet_jax.inference.generate import GenerateSettings, Kind, allowed_XV, fill, read_prompt
 from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
 from xlnet_jax.inference.sampler import Sampler, choose
 from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.objectives import registry
+from xlnet_jax.objectives.records import MLM
 
 command = import_module("xlnet_jax.generate")
 
@@ -103,8 +106,9 @@ def texts_of_several_lengths(tokenizer):
     ]
 
 
-@pytest.mark.parametrize("order", ["left", "random", "confidence"])
-@pytest.mark.parametrize("parallel", [1, 7, 32, 0])
+@pytest.mark.parametrize(
+    ("order", "parallel"), [("left", 1), ("left", 32), ("left", 0), ("random", 1), ("random", 7), ("confidence", 7)]
+)
 def test_log_probs_are_those_of_the_ordinary_network_by_the_number_of_the_pass(model, order, parallel):
     texts = texts_of_several_lengths(model.tokenizer)
     rows = draw(make_sampler(model, context=256, temperature=1.0, order=order, parallel=parallel), texts)
@@ -143,13 +147,12 @@ def test_confidence_takes_the_targets_whose_likeliest_piece_is_the_most_probable
         chosen = np.argsort(-best, kind="stable")[: min(parallel, (passes > number).sum())]
         ids[text.targets_P[chosen]] = log_probs.argmax(1)[chosen]
         passes[chosen] = number
-        # Later targets must not be seen: they share the last rank.
     np.testing.assert_array_equal(row.passes_P, passes)
     np.testing.assert_array_equal(row.ids_P, ids[text.targets_P])
     assert (np.diff(passes) < 0).any()
 
 
-@pytest.mark.parametrize("order", ["left", "random", "confidence"])
+@pytest.mark.parametrize("order", ["random", "confidence"])
 def test_a_draw_in_any_order_depends_on_no_other_text(model, order):
     texts = texts_of_several_lengths(model.tokenizer)[1:]
     sampler = make_sampler(model, context=64, temperature=1.0, order=order, parallel=4)
@@ -168,8 +171,7 @@ def test_random_orders_are_drawn_anew_for_each_text_and_seed(model):
     assert len(set(map(tuple, orders))) == 8
 
 
-@pytest.mark.parametrize("order", ["left", "random", "confidence"])
-@pytest.mark.parametrize("parallel", [1, 5])
+@pytest.mark.parametrize(("order", "parallel"), [("left", 5), ("random", 1), ("confidence", 5)])
 def test_a_text_ends_at_its_first_stop_whatever_was_drawn_after_it(model, order, parallel):
     """Targets behind the end are not drawn any more, so a text of 200 ends after few passes."""
     bias = np.where(np.arange(300) == EOD, 8.0, 0.0).astype(np.float32)
@@ -182,11 +184,11 @@ def test_a_text_ends_at_its_first_stop_whatever_was_drawn_after_it(model, order,
         assert PAD not in row.ids_P
         assert len(row.log_probs_P) == len(row.passes_P) == len(row.ids_P) + 1 < 200
         assert row.passes_P.max() < 40
-        read_again = Query(
-            filled(text, row)[: text.targets_P[len(row.ids_P)]], text.targets_P[: len(row.ids_P)], row.passes_P[:-1]
-        )
-        if order == "left" and len(row.ids_P):
-            np.testing.assert_allclose(row.log_probs_P[:-1], *log_likelihoods(ending, [read_again], 1024), atol=1e-5)
+        if order == "left":
+            given, count = text.targets_P[0], len(row.ids_P)
+            whole = np.concatenate([text.ids_L, row.ids_P, [EOD]]).astype(np.int32)
+            query = Query(whole, given + np.arange(count + 1), row.passes_P)
+            np.testing.assert_allclose(row.log_probs_P, *log_likelihoods(ending, [query], 1024), atol=1e-5)
 
 
 def test_groups_go_on_beyond_the_context(model):
@@ -202,6 +204,79 @@ def test_groups_go_on_beyond_the_context(model):
     log_probs = [found[-1] for found in log_likelihoods(one, queries, 1024)]
     np.testing.assert_allclose(row.log_probs_P, log_probs, atol=1e-5)
     assert len(whole) > 2 * CONTEXT
+
+
+# ---- networks that read <mask> ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def make_masked(model, monkeypatch):
+    """Return random networks of an objective that predicts masked pieces in any order."""
+    monkeypatch.setitem(registry._BY_NAME, "masked", dataclasses.replace(MLM, name="masked", order="any"))
+
+    def make(config):
+        config = dataclasses.replace(config, vocab_size=300, num_layers=2, mem_len=0)
+        params = random_params(config, None)
+        params["backbone"].pop("mask_embedding", None)
+        for name in "qkvo":
+            weights = params["backbone"]["layers"]["attention"][name]
+            for weight in [weights] if not isinstance(weights, dict) else [weights["kernel"]]:
+                weight *= 3
+        return Pretrained(config, params, "masked", None, model.tokenizer)
+
+    return make
+
+
+MASKED = {
+    "relative": SMALL,
+    "sinusoidal": dataclasses.replace(SMALL, positions="sinusoidal"),
+    "learned": dataclasses.replace(BERT, max_positions=40),
+}
+
+
+@pytest.mark.parametrize("positions", MASKED)
+@pytest.mark.parametrize(("order", "parallel"), [("left", 1), ("left", 4), ("random", 3), ("confidence", 3)])
+def test_a_masked_network_reads_the_whole_text_in_each_pass(make_masked, positions, order, parallel):
+    """A plain loop: <mask> at the pieces of this pass and of later ones, which by confidence are the likeliest."""
+    masked = make_masked(MASKED[positions])
+    tokenizer = masked.tokenizer
+    texts = [
+        read_prompt(tokenizer, "The ___ of the sea, un___.", gap_pieces=[4, 7]),
+        read_prompt(tokenizer, TEXT, max_new_tokens=9),
+    ]
+    rows = draw(
+        make_sampler(masked, context=64 if positions != "learned" else None, order=order, parallel=parallel), texts
+    )
+    for text, row in zip(texts, rows, strict=True):
+        whole, may_be = filled(text, row), allowed_XV(tokenizer)[text.kinds_P]
+        for number in range(row.passes_P.max() + 1):
+            ids = whole.copy()
+            ids[text.targets_P[row.passes_P >= number]] = MASK
+            inputs = text_inputs(jnp.asarray(ids[None]), segment_ids_BL=jnp.zeros((1, len(ids)), jnp.int32))
+            logits, _ = masked.network.apply({"params": masked.params}, inputs)
+            log_probs = np.asarray(jax.nn.log_softmax(logits[0, text.targets_P]))
+            now = np.flatnonzero(row.passes_P == number)
+            np.testing.assert_allclose(row.log_probs_P[now], log_probs[now, row.ids_P[now]], atol=1e-5)
+            best = np.where(may_be, log_probs, -np.inf)
+            np.testing.assert_array_equal(best.argmax(1)[now], row.ids_P[now])
+            later = row.passes_P > number
+            if order == "confidence" and later.any():
+                assert best.max(1)[now].min() >= best.max(1)[later].max() - 1e-5
+        assert np.bincount(row.passes_P)[:-1].tolist() == [parallel] * row.passes_P.max()
+        assert MASK not in row.ids_P
+    assert len(set(rows[0].ids_P.tolist())) > 1
+
+
+def test_a_masked_text_must_fit_into_the_context(make_masked):
+    masked = make_masked(SMALL)
+    with pytest.raises(
+        InputError, match="which exceeds the context of 24: a network that reads <mask> cannot go beyond"
+    ):
+        make_sampler(masked).demand_room(read_prompt(masked.tokenizer, TEXT, max_new_tokens=CONTEXT))
+    assert sampling.default_context(make_masked(BERT)) == BERT.num_places
+
+
+# ---- texts -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_gap_without_any_text_begins_a_document(model):
@@ -337,8 +412,13 @@ def test_the_context_is_that_of_pretraining_and_places_in_one_window_cannot_be_l
     assert sampling.default_context(dataclasses.replace(model, reuse_len=None)) == 512
     sampler = make_sampler(dataclasses.replace(causal, model=dataclasses.replace(causal.model, positions="sinusoidal")))
     sampler.demand_room(read_prompt(model.tokenizer, TEXT, max_new_tokens=2))
+    text = read_prompt(model.tokenizer, TEXT, max_new_tokens=CONTEXT)
     with pytest.raises(InputError, match=r"\d+ pieces .* a checkpoint with sinusoidal positions cannot go beyond it"):
-        sampler.demand_room(read_prompt(model.tokenizer, TEXT, max_new_tokens=CONTEXT))
+        sampler.demand_room(text)
+    for settings, limit in [({"order": "random"}, "`order` random"), ({"parallel": 0}, "`parallel` 0")]:
+        with pytest.raises(InputError, match=rf"{limit} cannot go beyond it; ask for fewer pieces, or raise `context`"):
+            make_sampler(model, **settings).demand_room(text)
+    make_sampler(model, parallel=4).demand_room(text)
 
 
 @pytest.fixture(scope="module")
@@ -367,6 +447,7 @@ def test_every_prompt_has_its_samples_as_text_and_as_json(checkpoint, tmp_path, 
         assert record["text"].startswith(record["prompt"])
         assert record["ended"] or len(record["pieces"]) == 4
         assert all(p <= 0 for p in record["log_probs"])
+        assert record["passes"] == list(range(len(record["log_probs"])))
     assert records[0]["text"] != records[1]["text"]
     assert all(len(r["pieces"]) == 1 and r["text"].endswith(" of the house") for r in records[4:])
     assert printed(capsys, *args) == "\n---\n".join(r["text"] for r in records) + "\n"
@@ -378,6 +459,12 @@ def test_one_text_is_printed_as_it_is_drawn_and_is_the_text_of_python(checkpoint
     (text,) = xlnet_jax.generate(model, "It is", on_part=parts.append, **settings)
     assert len(parts) > 1
     assert "".join(parts) == text.text
+    for order in ("random", "confidence"):
+        parts = []
+        wanted = {**settings, "max_new_tokens": 12, "order": order, "parallel": 5}
+        (other,) = xlnet_jax.generate(model, "It is", on_part=parts.append, **wanted)
+        assert parts == [other.text]
+        assert other.passes_P.max() <= 2
     shown = printed(capsys, checkpoint, "--prompt", "It is", "--seed", 3, "--max-new-tokens", 70)
     assert shown == text.text + "\n"
     with pytest.raises(InputError, match="`on_part` shows only one text"):
@@ -397,6 +484,13 @@ def test_one_text_is_printed_as_it_is_drawn_and_is_the_text_of_python(checkpoint
             "the checkpoint has no tokenizer: put its spiece.model into its folder, or give --tokenizer",
         ),
         ("{causal} --prompt ___", "has gaps, but the checkpoint reads from left to right"),
+        (
+            "{causal} --prompt a --parallel 4",
+            "the checkpoint reads from left to right and predicts one piece at a time: leave out --parallel",
+        ),
+        ("{causal} --prompt a --order random", "predicts one piece at a time: leave out --order"),
+        ("{lm} --prompt a --parallel -1", "--parallel -1 must be at least 0 (all)"),
+        ("{lm} --prompt a --order last", "--order"),
     ],
 )
 def test_a_mistake_of_the_command_is_one_line(checkpoint, argv, message):
