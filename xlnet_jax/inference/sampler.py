@@ -137,8 +137,8 @@ class Sampler:
         be accepted by `demand_room`.
         """
         counts = [len(text.targets_P) for text in texts]
-        parallel = min(self._parallel or max(counts), power_of_two(max(counts)))
-        by_confidence = self._order == "confidence"
+        most = power_of_two(max(counts))
+        parallel, by_confidence = min(self._parallel or most, most), self._order == "confidence"
         static = _Static(self._config, self.context, *self._limits, parallel, by_confidence, self._is_masked)
         keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(len(texts)))
         rules = _Rules(self._allowed_XV, jnp.asarray(self._stops_V), keys_B)
@@ -150,12 +150,10 @@ class Sampler:
         while longest := max(map(len, left)):
             width = max(parallel, power_of_two(longest)) if by_confidence else parallel * (CHUNK if state else 1)
             numbers = [order_P[:width] for order_P in left]
-            positions, kinds = (
-                [array_P[number_P] for array_P, number_P in zip(arrays, numbers, strict=True)]
-                for arrays in ([text.targets_P for text in texts], [text.kinds_P for text in texts])
-            )
-            padding = (numbers, NONE), (positions, 0), (kinds, 0)
-            window = _Window(*(jnp.asarray(padded(rows, len(texts), width, value)) for rows, value in padding))
+            positions = [text.targets_P[number_P] for text, number_P in zip(texts, numbers, strict=True)]
+            kinds = [text.kinds_P[number_P] for text, number_P in zip(texts, numbers, strict=True)]
+            rows = (numbers, NONE), (positions, 0), (kinds, 0)
+            window = _Window(*(jnp.asarray(padded(of_texts, len(texts), width, value)) for of_texts, value in rows))
             if state is None:
                 decoder, ids_BL, known_BL = self._read(texts, window)
                 state, drawn = _begin(static, decoder, ids_BL, known_BL, window, rules)
@@ -187,7 +185,8 @@ class Sampler:
 
     def demand_room(self, text: Blanks) -> None:
         """Raise InputError if the text is longer than the context, or has gaps that a causal model cannot fill."""
-        begin, given, whole = "".join(text.parts)[:40], len(text.ids_L), len(text.ids_L) + len(text.targets_P)
+        begin, given = "".join(text.parts)[:40], len(text.ids_L)
+        whole = max(given, 1 + int(text.targets_P.max()))
         if self._config.is_causal and text.targets_P[0] < given:
             raise InputError(
                 f"{begin!r} has gaps, but the checkpoint reads from left to right and does not see the text after "
