@@ -144,7 +144,8 @@ class Sampler:
         rules = _Rules(self._allowed_XV, jnp.asarray(self._stops_V), keys_B)
         orders = [np.arange(count) for count in counts]
         if self._order == "random":
-            orders = list(map(_shuffled, orders, np.asarray(jax.random.key_data(keys_B))))
+            seeds = [int.from_bytes(data.tobytes()[:8], "little") for data in np.asarray(jax.random.key_data(keys_B))]
+            orders = [spread_order(n, self._parallel or n, seed) for n, seed in zip(counts, seeds, strict=True)]
         found = [_Found(np.full(n, PAD, np.int32), np.zeros(n, np.float32), np.full(n, NONE, np.int32)) for n in counts]
         left, state = orders, None
         while longest := max(map(len, left)):
@@ -247,10 +248,14 @@ def default_context(pretrained: Pretrained) -> int:
     return (1 if pretrained.reads_left_to_right else 2) * pretrained.reuse_len + pretrained.model.mem_len
 
 
-def _shuffled(order_P: np.ndarray, key_data: np.ndarray) -> np.ndarray:
-    """Return the order of a text's targets that belongs to its key."""
-    seed = int.from_bytes(key_data.tobytes()[:8], "little")
-    return order_P[smallest_first(uniforms(seed, Purpose.SCORING_ORDER, 0, [0], len(order_P)))[0]]
+def spread_order(targets: int, parallel: int, seed: int) -> np.ndarray:
+    """Return the numbers of a text's targets in an order drawn at random, int64 [targets]. Each pass of `parallel`
+    targets has every n-th one, where n is the number of passes: pieces of one pass do not see each other, and distant
+    pieces depend least on each other."""
+    passes = -(-targets // parallel)
+    first = smallest_first(uniforms(seed, Purpose.SCORING_ORDER, 0, [0], passes))[0]
+    order = (first[:, None] + passes * np.arange(parallel)).reshape(-1)
+    return order[order < targets]
 
 
 @functools.partial(jax.jit, static_argnums=0)

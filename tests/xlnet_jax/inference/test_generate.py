@@ -21,7 +21,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference import sampler as sampling
 from xlnet_jax.inference.generate import GenerateSettings, Kind, allowed_XV, fill, read_prompt
 from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
-from xlnet_jax.inference.sampler import Sampler, choose
+from xlnet_jax.inference.sampler import Sampler, choose, spread_order
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives import registry
 from xlnet_jax.objectives.records import MLM
@@ -169,6 +169,14 @@ def test_random_orders_are_drawn_anew_for_each_text_and_seed(model):
     orders = [row.passes_P.tolist() for seed in (0, 1) for row in draw(sampler, [text] * 4, seed)]
     assert all(sorted(order) == list(range(16)) for order in orders)
     assert len(set(map(tuple, orders))) == 8
+
+
+@pytest.mark.parametrize(("targets", "parallel"), [(16, 4), (17, 4), (3, 8), (50, 1), (64, 64)])
+def test_pieces_of_a_pass_are_far_from_each_other(targets, parallel):
+    order, passes = spread_order(targets, parallel, seed=1), -(-targets // parallel)
+    np.testing.assert_array_equal(np.sort(order), np.arange(targets))
+    if targets % parallel == 0:
+        assert (np.diff(order.reshape(passes, parallel)) == passes).all()
 
 
 @pytest.mark.parametrize(("order", "parallel"), [("left", 5), ("random", 1), ("confidence", 5)])
