@@ -61,8 +61,8 @@ class GenerateSettings:
     top_p: float = setting(0.9, between(0, 1, "(]"))
     """draw from the likeliest pieces whose probabilities add up to this; 1 = all"""
     order: Literal["left", "random", "confidence"] = "left"
-    """which pieces come first: left = from left to right, random = in an order drawn for each text, with pieces of a pass
-    far from each other, confidence = where the likeliest piece is the most probable"""
+    """which pieces come first: left = from left to right, random = in an order drawn for each text, with pieces of a
+    pass far from each other, confidence = where the likeliest piece is the most probable"""
     parallel: int = setting(1, at_least(0, "all"))
     """pieces drawn in a pass, none of which sees another; 0 = all at once"""
     stop: tuple[str, ...] = ()
