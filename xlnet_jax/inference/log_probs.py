@@ -121,8 +121,13 @@ def log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_toke
     batch_tokens: maximum number of tokens in a batch. The result for a query depends neither on it nor on the other
     queries.
     """
+    return [scores_P2[:, 0] for scores_P2 in beside_likeliest(pretrained, queries, batch_tokens)]
+
+
+def beside_likeliest(pretrained: Pretrained, queries: Sequence[Query], batch_tokens: int) -> list[np.ndarray]:
+    """Return as `log_likelihoods`, with the log-probability of the likeliest piece beside each: float32 [P, 2]."""
     if objective_named(pretrained.objective).filling.stream == "content":
-        return masked_log_likelihoods(pretrained, queries, batch_tokens)
+        return _by_masked_rows(pretrained, queries, batch_tokens, _masked_log_likelihoods_BP2, (2,))
     found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(queries)
     alone = all(len(query.positions_P) == 1 for query in queries)
     by_memory: dict[int, list[int]] = {}
@@ -133,9 +138,9 @@ def log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_toke
         for places, rows, length in batches_by_length(lengths, batch_tokens, mem_len=mem_len):
             indices = [same[place] for place in places]
             batch = padded_queries([queries[i] for i in indices], rows, length, 1 if alone else length)
-            scores_BP = np.asarray(_log_likelihoods_BP(pretrained.model, pretrained.params, batch))
-            for i, scores_P in zip(indices, scores_BP, strict=False):
-                found[i] = scores_P[: len(queries[i].positions_P)]
+            scores_BP2 = np.asarray(_log_likelihoods_BP2(pretrained.model, pretrained.params, batch))
+            for i, scores_P2 in zip(indices, scores_BP2, strict=False):
+                found[i] = scores_P2[: len(queries[i].positions_P)]
     return found
 
 
@@ -214,20 +219,16 @@ def _log_probs_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.A
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _log_likelihoods_BP(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
-    return -cross_entropy_BP(_logits_BPV(config, params, batch), jnp.asarray(batch.target_ids_BP))
+def _log_likelihoods_BP2(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
+    return _beside_likeliest_BP2(_logits_BPV(config, params, batch), jnp.asarray(batch.target_ids_BP))
+
+
+def _beside_likeliest_BP2(logits_BPV: jax.Array, ids_BP: jax.Array) -> jax.Array:
+    """Return the log-probabilities of these pieces and of the likeliest ones, which are equal for the same piece."""
+    return jnp.stack([-cross_entropy_BP(logits_BPV, x_BP) for x_BP in (ids_BP, logits_BPV.argmax(-1))], axis=-1)
 
 
 # ---- hidden pieces, by a network that reads <mask> -------------------------------------------------------------------
-
-
-def masked_log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_tokens: int) -> list[np.ndarray]:
-    """Return as `log_likelihoods`, by a network that was trained on masked pieces. The pieces of each rank are
-    predicted in a row of their own, in which they and all pieces of higher rank read `<mask>`.
-
-    Raises InputError if a text has more pieces than the network has learned positions.
-    """
-    return _by_masked_rows(pretrained, queries, batch_tokens, _masked_log_likelihoods_BP, ())
 
 
 def _by_masked_rows(
@@ -237,7 +238,12 @@ def _by_masked_rows(
     scores_of: Callable[[ModelConfig, Any, QueryBatch], jax.Array],
     shape: tuple[int, ...],
 ) -> list[np.ndarray]:
-    """Return the scores of each query's pieces, float32 [P, *shape]. scores_of: from logits, [B, P, *shape]."""
+    """Return the scores of each query's pieces, float32 [P, *shape]. The pieces of each rank are predicted in a row of
+    their own, in which they and all pieces of higher rank read `<mask>`.
+
+    scores_of: returns [B, P, *shape]. Raises InputError if a text has more pieces than the network has learned
+    positions.
+    """
     model, lengths = pretrained.model, [len(query.ids_L) for query in queries]
     longest = model.num_places if model.network == "bert" else 2**31
     if max(lengths, default=0) > longest:
@@ -281,8 +287,8 @@ def _masked_log_probs_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _masked_log_likelihoods_BP(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
-    return -cross_entropy_BP(_masked_logits_BPV(config, params, batch), jnp.asarray(batch.target_ids_BP))
+def _masked_log_likelihoods_BP2(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
+    return _beside_likeliest_BP2(_masked_logits_BPV(config, params, batch), jnp.asarray(batch.target_ids_BP))
 
 
 # ---- next pieces, by a causal network --------------------------------------------------------------------------------
@@ -330,6 +336,19 @@ def causal_log_likelihoods(
     after the first is read in segments with a memory of mem_len positions; None = no text is. Raises InputError if the
     checkpoint is not causal, or does not support memory.
     """
+    both = causal_beside_likeliest(pretrained, texts, batch_tokens, segment_len, mem_len)
+    return [scores_L2[:, 0] for scores_L2 in both]
+
+
+def causal_beside_likeliest(
+    pretrained: Pretrained,
+    texts: Sequence[np.ndarray],
+    batch_tokens: int,
+    segment_len: int | None = None,
+    mem_len: int = 0,
+) -> list[np.ndarray]:
+    """Return as `causal_log_likelihoods`, with the log-probability of the likeliest piece beside each: float32
+    [L - 1, 2]."""
     demand_causal(pretrained)
     found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(texts)
     longest = segment_len or max((len(ids_L) for ids_L in texts), default=1)
@@ -358,13 +377,14 @@ def with_memory(pretrained: Pretrained, ids_L: np.ndarray, segment_len: int, mem
     Raises InputError if the checkpoint is not causal, or does not support memory.
     """
     demand_causal(pretrained)
-    return _by_segments(with_mem_len(pretrained.model, mem_len), pretrained.params, [ids_L], 1, segment_len)[0]
+    return _by_segments(with_mem_len(pretrained.model, mem_len), pretrained.params, [ids_L], 1, segment_len)[0][:, 0]
 
 
 def _by_segments(
     config: ModelConfig, params: Any, texts: Sequence[np.ndarray], rows: int, segment_len: int
 ) -> list[np.ndarray]:
-    """Return the log-probabilities of each text's pieces after the first, read side by side in segments."""
+    """Return the log-probabilities of each text's pieces after the first, beside those of the likeliest, [L - 1, 2].
+    Texts are read side by side in segments."""
     scores, mems_ZBMD = [], _empty_mems_ZBMD(config, rows)
     for begin in range(0, max(map(len, texts)) - 1, segment_len):
         end = begin + segment_len
@@ -372,10 +392,10 @@ def _by_segments(
         next_BL = padded([ids_L[1:][begin:end] for ids_L in texts], rows, segment_len, PAD)
         # At most mem_len: in a long text the position would overflow int32.
         filled = min(begin, config.mem_len)
-        scores_BL, mems_ZBMD = _segment(config, params, ids_BL, next_BL, mems_ZBMD, filled)
-        scores.append(np.asarray(scores_BL))
-    whole_BL = np.concatenate(scores, axis=1)
-    return [scores_L[: len(ids_L) - 1] for scores_L, ids_L in zip(whole_BL, texts, strict=False)]
+        scores_BL2, mems_ZBMD = _segment(config, params, ids_BL, next_BL, mems_ZBMD, filled)
+        scores.append(np.asarray(scores_BL2))
+    whole_BL2 = np.concatenate(scores, axis=1)
+    return [scores_L2[: len(ids_L) - 1] for scores_L2, ids_L in zip(whole_BL2, texts, strict=False)]
 
 
 def by_window(
@@ -423,11 +443,11 @@ def _inputs(config: ModelConfig, ids_BL: jnp.ndarray, filled: jax.Array | int) -
 def _segment(
     config: ModelConfig, params: Any, ids_BL: jax.Array, next_BL: jax.Array, mems_ZBMD: jax.Array, filled: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return (log-probabilities of the next pieces, memory for the next segment)."""
+    """Return (log-probabilities of the next pieces beside those of the likeliest, memory for the next segment)."""
     logits_BLV, outputs = cast(Any, build_model(config, None)).apply(
         {"params": params}, _inputs(config, ids_BL, filled), mems_ZBMD
     )
-    return -cross_entropy_BP(logits_BLV, next_BL), outputs.new_mems_ZBMD
+    return _beside_likeliest_BP2(logits_BLV, next_BL), outputs.new_mems_ZBMD
 
 
 @functools.partial(jax.jit, static_argnums=0)

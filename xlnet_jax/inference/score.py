@@ -344,12 +344,13 @@ def _asks(orders: Sequence[str], length: int, pieces: int, seed: int, number: in
     if orders[0].startswith(BOUND):
         sets = _hidden_sets(length, int(orders[0].removeprefix(BOUND)), seed, number)
         return [_Ask(0, weight, hidden_P, np.zeros_like(hidden_P)) for weight, hidden_P in sets]
-    drawn = [_permutations(order, length, pieces, seed, number, name) for order in orders]
+    drawn = [permutations(order, length, pieces, seed, number, name) for order in orders]
     return [_Ask(row, 1, places_P, np.argsort(order_P)) for row, order_P in enumerate(itertools.chain(*drawn))]
 
 
-def _permutations(order: str, length: int, pieces: int, seed: int, number: int, name: str) -> Iterable[np.ndarray]:
-    """Return arrays of positions in the order of prediction; argsort of one gives the rank of each position."""
+def permutations(order: str, length: int, pieces: int, seed: int, number: int, name: str) -> Iterable[np.ndarray]:
+    """Return arrays of positions in the order of prediction; argsort of one gives the rank of each position. length: of
+    the segment; pieces: of the whole text; number: of the segment."""
     from data_pipelines.stateless import smallest_first
 
     if order == LEFT_TO_RIGHT:

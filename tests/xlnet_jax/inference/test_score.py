@@ -227,7 +227,7 @@ def test_a_long_text_is_read_in_segments_with_the_memory_of_the_whole_ones_befor
         elif orders == "bound:99":
             expected.append(dense_bound(model, segment, mems)[None, None])
         else:
-            places = [np.arange(n), *(scoring._permutations("random:2", n, 8, 0, number, ""))]
+            places = [np.arange(n), *(scoring.permutations("random:2", n, 8, 0, number, ""))]
             expected.append(dense_scores(model, segment, sees_before(np.array(places)), mems))
         _, seen = _dense_logits(model.params, segment[None], jnp.zeros((1, n, n), bool), seen, False)
         mems = seen[:, 0]
@@ -241,7 +241,7 @@ def test_a_long_text_is_read_in_segments_with_the_memory_of_the_whole_ones_befor
 
 
 def test_each_segment_has_an_order_of_its_own():
-    first, second = (scoring._permutations("random:4", 9, 18, 0, number, "") for number in (0, 1))
+    first, second = (scoring.permutations("random:4", 9, 18, 0, number, "") for number in (0, 1))
     assert not any(np.array_equal(*both) for both in zip(first, second, strict=True))
 
 
