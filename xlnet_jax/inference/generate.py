@@ -14,6 +14,7 @@ import numpy as np
 
 from data_pipelines.tokenizer import EOD, EOP, PAD, SPACE, SPECIAL_PIECES, Tokenizer
 from xlnet_jax.errors import InputError
+from xlnet_jax.plots.passes import draw_passes
 from xlnet_jax.settings.fields import (
     ANY_TEXT,
     CheckpointArgument,
@@ -75,6 +76,8 @@ class GenerateSettings:
     """seed of the draws"""
     tokenizer: str | None = None
     """SentencePiece model, for a checkpoint without a tokenizer"""
+    picture: str | None = None
+    """file to write or replace (.png): a picture of a single text, in which the color of each piece is its pass"""
     json: bool = False
     """print a JSON object for each text: prompt, text, pieces, log_probs (nats), passes in which the pieces came, and
     ended, by <eod> or a stop"""
@@ -163,6 +166,11 @@ def draw_texts(
     prompts, prefix = settings.prompts(), settings.document()
     if on_part and len(prompts) * settings.num_samples > 1:
         raise InputError("`on_part` shows only one text: give one prompt, and `num_samples` 1")
+    if settings.picture is not None:
+        if len(prompts) * settings.num_samples > 1:
+            raise InputError("`picture` shows only one text: give one prompt, and `num_samples` 1")
+        if not settings.picture.lower().endswith(".png"):
+            raise InputError(f"`picture` {settings.picture} must end in .png: the picture is a PNG")
     import jax
 
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
@@ -187,6 +195,8 @@ def draw_texts(
         for (prompt, text), row in zip(batch, drawn, strict=True):
             pieces = [tokenizer.pieces[i] for i in row.ids_P]
             whole = fill(tokenizer, text, row.ids_P)
+            if settings.picture is not None:
+                draw_passes(list(segments(tokenizer, text, row.ids_P, row.passes_P)), settings.picture)
             yield GeneratedText(prompt, whole, pieces, row.log_probs_P, row.is_stopped, row.passes_P)
 
 
@@ -268,6 +278,18 @@ def fill(tokenizer: Tokenizer, blanks: Blanks, ids_P: np.ndarray) -> str:
         filled = "\n".join(tokenizer.decode(paragraph) for paragraph in paragraphs).rstrip("\ufffd")
         text += " " * bool(needs_space and text and not text[-1].isspace()) + filled + part
     return text
+
+
+def segments(
+    tokenizer: Tokenizer, blanks: Blanks, ids_P: np.ndarray, passes_P: np.ndarray
+) -> Iterator[tuple[str, int | None]]:
+    """Yield the text around the gaps, with None, and the pieces in them, each with its pass: for `draw_passes`."""
+    yield blanks.parts[0], None
+    for gap, part in enumerate(blanks.parts[1:]):
+        for i in np.flatnonzero(blanks.gap_P[: len(ids_P)] == gap).tolist():
+            piece = tokenizer.pieces[ids_P[i]].replace(SPACE, " ")
+            yield "\n" if ids_P[i] == EOP else piece, int(passes_P[i])
+        yield part, None
 
 
 def allowed_XV(tokenizer: Tokenizer) -> np.ndarray:

@@ -9,6 +9,7 @@ from importlib import import_module
 
 import jax
 import jax.numpy as jnp
+import matplotlib.image
 import numpy as np
 import pytest
 
@@ -19,12 +20,13 @@ from tests.xlnet_jax.random_models import BERT, CAUSAL, HEADS, SMALL, random_mod
 from xlnet_jax import InputError
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference import sampler as sampling
-from xlnet_jax.inference.generate import GenerateSettings, Kind, allowed_XV, fill, read_prompt
+from xlnet_jax.inference.generate import GenerateSettings, Kind, allowed_XV, fill, read_prompt, segments
 from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
 from xlnet_jax.inference.sampler import Sampler, choose, spread_order
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives import registry
 from xlnet_jax.objectives.records import MLM
+from xlnet_jax.plots.passes import draw_passes
 
 command = import_module("xlnet_jax.generate")
 
@@ -479,6 +481,29 @@ def test_one_text_is_printed_as_it_is_drawn_and_is_the_text_of_python(checkpoint
         xlnet_jax.generate(model, ["It is", "He"], on_part=parts.append)
 
 
+def test_the_picture_colors_what_was_drawn_by_its_pass(model, tmp_path):
+    prompt = "The ___ of the sea, un___."
+    (text,) = xlnet_jax.generate(
+        model, prompt, gap_pieces=(3, 2), parallel=2, context=CONTEXT, picture=str(tmp_path / "passes.png")
+    )
+    blanks = read_prompt(model.tokenizer, prompt, gap_pieces=[3, 2])
+    ids = np.array([model.tokenizer.pieces.index(piece) for piece in text.pieces], np.int32)
+    parts = list(segments(model.tokenizer, blanks, ids, text.passes_P))
+    assert [number for _, number in parts] == [None, 0, 0, 1, None, 1, 2, None]
+    assert "".join(part for part, _ in parts).split() == text.text.split()
+
+    def hues(*parts):
+        draw_passes(parts, tmp_path / "picture.png")
+        pixels = (matplotlib.image.imread(tmp_path / "picture.png")[:, :800, :3] * 255).astype(
+            int
+        )  # without the color bar
+        return {tuple(c) for c in np.unique(pixels.reshape(-1, 3), axis=0).tolist() if max(c) - min(c) > 30}
+
+    assert not hues(("given text", None))
+    first, last = hues(("given", None), (" drawn", 0)), hues((" drawn", 1), (" given", None))
+    assert first and last and first.isdisjoint(last)
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -497,6 +522,8 @@ def test_one_text_is_printed_as_it_is_drawn_and_is_the_text_of_python(checkpoint
             "the checkpoint reads from left to right and predicts one piece at a time: leave out --parallel",
         ),
         ("{causal} --prompt a --order random", "predicts one piece at a time: leave out --order"),
+        ("{lm} --prompt a b --picture a.png", "--picture shows only one text: give one prompt, and --num-samples 1"),
+        ("{lm} --prompt a --picture a.gif", "--picture a.gif must end in .png: the picture is a PNG"),
         ("{lm} --prompt a --parallel -1", "--parallel -1 must be at least 0 (all)"),
         ("{lm} --prompt a --order last", "--order"),
     ],
