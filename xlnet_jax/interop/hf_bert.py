@@ -20,6 +20,7 @@ from xlnet_jax.interop.hf_settings import (
     demand_head_width,
     dense,
     drop_copy,
+    embedding_head,
     head_settings,
     labels_of,
     norm,
@@ -92,11 +93,12 @@ _ONLY_HERE = {
 }  # fmt: skip
 KNOWN = WRITTEN | {theirs for theirs, _ in _SETTINGS.values()} | {"hidden_act", "embedding_size"}
 _ARCHITECTURES = {
-    "classification": "SequenceClassification",
-    "regression": "SequenceClassification",
-    "multilabel": "SequenceClassification",
-    "multiple_choice": "MultipleChoice",
-    "token_classification": "TokenClassification",
+    "classification": "ForSequenceClassification",
+    "regression": "ForSequenceClassification",
+    "multilabel": "ForSequenceClassification",
+    "multiple_choice": "ForMultipleChoice",
+    "token_classification": "ForTokenClassification",
+    "embedding": "Model",
 }
 
 
@@ -182,7 +184,7 @@ def _top(head: HeadConfig | None, model_type: str) -> Iterator[Weight]:
             yield from dense(_PAIRS, "pair_head/logits", required=False)
     elif head.task == "token_classification":
         yield from dense(SPAN_SCOPE if head.scope == SPAN_SCOPE else TAG_SCOPE, "logits")
-    else:
+    elif head.has_weights:
         projection, logits = _sequence_layers(model_type, head.task == "multiple_choice")
         yield from dense(projection, "summary/projection")
         yield from dense(logits, "logits")
@@ -209,7 +211,7 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) 
     config = _model_config(theirs, model_type, detects, where)
     head = _head_config(theirs, variables, model_type, where)
     projection, _ = _sequence_layers(model_type, head is not None and head.task == "multiple_choice")
-    reads_pooler = projection == "bert.pooler.dense" and head is not None and head.reads_summary
+    reads_pooler = projection == "bert.pooler.dense" and head is not None and head.reads_summary and head.has_weights
     pooler = _rename("bert.pooler.dense.", model_type)
     if not (reads_pooler or f"{_rename(_PAIRS, model_type)}.weight" in variables):
         found = [name for name in variables if name.startswith(pooler)]
@@ -276,7 +278,8 @@ def _head_config(
         return HeadConfig(
             sequence_task(theirs, num_labels), num_labels, "first", labels=labels, scope=theirs.get("tf1_scope", "")
         )
-    return tagging_head(theirs, variables, TAG_SCOPE, where) if f"{TAG_SCOPE}.weight" in variables else None
+    is_tagger = f"{TAG_SCOPE}.weight" in variables
+    return tagging_head(theirs, variables, TAG_SCOPE, where) if is_tagger else embedding_head(theirs)
 
 
 def to_config(pretrained: Pretrained) -> dict[str, Any]:
@@ -288,15 +291,15 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
         raise InputError(f"Hugging Face's {model_type} cannot hold {what}: use `to` native")
     if head is None:
         has_both = "pair_head" in pretrained.params and model_type in _HAVE_PAIRS
-        kind = "PreTraining" if has_both or detects else "MaskedLM"
+        kind = "ForPreTraining" if has_both or detects else "ForMaskedLM"
     else:
-        kind = "QuestionAnswering" if head.scope == SPAN_SCOPE else _ARCHITECTURES[head.task]
+        kind = "ForQuestionAnswering" if head.scope == SPAN_SCOPE else _ARCHITECTURES[head.task]
     foreign = pretrained.tokenizer and pretrained.tokenizer.foreign
     return {
         **({"problem_type": "regression"} if head and head.task == "regression" else {}),
         "pad_token_id": int(foreign.theirs[PAD]) if foreign else PAD,
         **pretrained.extra,
-        "architectures": [f"{model_type.capitalize()}For{kind}"],
+        "architectures": [f"{model_type.capitalize()}{kind}"],
         "model_type": model_type,
         **{name: getattr(config, ours) for ours, (name, _) in _SETTINGS.items()},
         **({"embedding_size": config.embedding_width or config.d_model} if model_type in _ARE_NARROW else {}),
@@ -320,7 +323,9 @@ def _beyond(config: ModelConfig, head: HeadConfig | None, model_type: str, detec
         yield f"model.position-offset {config.position_offset}"
     if config.share_layers and not config.embedding_width:
         yield "embeddings as wide as the layers, without a projection"
-    if head and (head.task == "question_answering" or (head.reads_summary and model_type == "electra")):
+    if head is None or not head.has_weights:
+        return
+    if head.task == "question_answering" or (head.reads_summary and model_type == "electra"):
         yield f"this head for {head.task}"
-    if head and head.reads_summary and not (head.summary in ("first", "last") and head.use_projection):
+    if head.reads_summary and not (head.summary in ("first", "last") and head.use_projection):
         yield f"a head with summary {head.summary}: it reads its first token, through a projection"

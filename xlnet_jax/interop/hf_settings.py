@@ -80,11 +80,20 @@ def head_settings(head: HeadConfig | None) -> dict[str, Any]:
         theirs["problem_type"] = MULTILABEL
     if head.scope and head.scope not in (SPAN_SCOPE, TAG_SCOPE):
         theirs["tf1_scope"] = head.scope
-    if head.task not in ("question_answering", "multiple_choice"):
+    if not head.has_weights:
+        theirs |= {"summary_type": head.summary, "summary_use_proj": False}
+    elif head.task not in ("question_answering", "multiple_choice"):
         names = head.labels or tuple(f"LABEL_{i}" for i in range(head.num_labels))
         theirs["id2label"] = dict(enumerate(names))
         theirs["label2id"] = {name: i for i, name in enumerate(names)}
     return theirs
+
+
+def embedding_head(theirs: Mapping[str, Any]) -> HeadConfig | None:
+    """Return the head for embedding that `head_settings` describes; None if it is another."""
+    if "".join(theirs.get("architectures") or ()).endswith("Model") and theirs.get("summary_use_proj") is False:
+        return HeadConfig("embedding", summary=theirs.get("summary_type", "last"), use_projection=False)
+    return None
 
 
 def thresholds_of(theirs: Mapping[str, Any], where: str) -> Thresholds:

@@ -17,6 +17,7 @@ from xlnet_jax.interop.hf_settings import (
     demand_head_width,
     dense,
     drop_copy,
+    embedding_head,
     head_settings,
     labels_of,
     norm,
@@ -58,6 +59,7 @@ _ARCHITECTURES = {
     "multiple_choice": "XLNetForMultipleChoice",
     "question_answering": "XLNetForQuestionAnswering",
     "token_classification": "XLNetForTokenClassification",
+    "embedding": "XLNetModel",
 }
 
 
@@ -102,7 +104,7 @@ def _top(head: HeadConfig | None) -> Iterator[Weight]:
         yield Weight("answer_class.dense_1.weight", "answer_outer/kernel", (), TRANSPOSED)
     elif head.task == "token_classification":
         yield from dense(SPAN_SCOPE if head.scope == SPAN_SCOPE else TAG_SCOPE, "logits")
-    else:
+    elif head.has_weights:
         if head.use_projection:
             yield from dense("sequence_summary.summary", "summary/projection")
         yield from dense("logits_proj", "logits")
@@ -142,7 +144,7 @@ def _head_config(theirs: Mapping[str, Any], variables: Mapping[str, np.ndarray],
         if f"{scope}.weight" in variables:
             return tagging_head(theirs, variables, scope, where)
     if "logits_proj.weight" not in variables:
-        return None
+        return embedding_head(theirs)
     summary, use_projection = theirs.get("summary_type", "last"), "sequence_summary.summary.weight" in variables
     if summary not in ("last", "first", "mean"):
         raise InputError(f"{where}: summary_type {summary} is not supported, only last, first, mean")

@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, cast
 
 import tyro
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.settings.fields import at_least, check_bounds, setting, with_plain_paths
+
+MODULES = "sentence-transformers"
 
 
 @dataclass(frozen=True)
@@ -20,15 +23,20 @@ class ConvertSettings:
     of a model on the Hugging Face Hub"""
     target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
     """folder to write"""
-    to: Literal["native", "hf", "tf1", "stablehlo"] | None = None
-    """format to write; None = native; stablehlo = the forward pass of a finetuned model, which needs only jax to run"""
+    to: Literal["native", "hf", "sentence-transformers", "tf1", "stablehlo"] | None = None
+    """format to write; None = native; sentence-transformers = hf for vectors of texts, with the pooling that the model
+    was finetuned with, or else the mean; stablehlo = the forward pass of a finetuned model, which needs only jax to
+    run"""
+    normalize: bool = False
+    """with --to sentence-transformers: scale each vector to length 1"""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """with --to hf: type of the weights; bfloat16 halves the files, and rounds to 8 bits"""
+    """with --to hf or sentence-transformers: type of the weights; bfloat16 halves the files, and rounds to 8 bits"""
     seq_len: int | None = setting(None, at_least(1))
     """with --to stablehlo: tokens per row; None = as in finetuning"""
     push: str | None = None
-    """with --to hf: upload TARGET to the Hugging Face Hub as OWNER/NAME; needs a token with write access (`hf auth
-    login`, or HF_TOKEN). A model that does not exist is created, as public unless the owner's settings differ"""
+    """with --to hf or sentence-transformers: upload TARGET to the Hugging Face Hub as OWNER/NAME; needs a token with
+    write access (`hf auth login`, or HF_TOKEN). A model that does not exist is created, as public unless the owner's
+    settings differ"""
     partial: bool = False
     """convert what fits if parameters are missing, unknown or of another shape; missing ones are initialized"""
     activation: Literal["gelu", "gelu_erf", "relu"] | None = None
@@ -47,6 +55,8 @@ def convert(settings: ConvertSettings) -> list[str]:
 
     from xlnet_jax.checkpoints.formats import demand_new, load, locate, recognize, save
     from xlnet_jax.checkpoints.pretrained import Pretrained
+    from xlnet_jax.inference.embed import SEQ_LEN, pooling_of
+    from xlnet_jax.interop.sentence_transformers import write_modules
     from xlnet_jax.storage import hub
     from xlnet_jax.tasks.exporting import export
     from xlnet_jax.tasks.model import load as load_model
@@ -55,12 +65,15 @@ def convert(settings: ConvertSettings) -> list[str]:
     settings = with_plain_paths(settings)
     check_bounds(settings)
     target = demand_new(settings.target)  # reading may take minutes
-    if settings.dtype != "float32" and settings.to != "hf":
+    is_hugging_face, has_modules = settings.to in ("hf", MODULES), settings.to == MODULES
+    if settings.normalize and not has_modules:
+        raise InputError("`normalize` is a module of `to` sentence-transformers: leave it out")
+    if settings.dtype != "float32" and not is_hugging_face:
         raise InputError(f"`dtype` {settings.dtype} is a type of the files of `to` hf: others hold float32")
     if settings.seq_len and settings.to != "stablehlo":
         raise InputError("`seq_len` is the length of rows of `to` stablehlo; a checkpoint takes any length")
     if settings.push is not None:
-        if settings.to != "hf":
+        if not is_hugging_face:
             raise InputError(f"`push` {settings.push}: a folder of Hugging Face is uploaded: give `to` hf")
         hub.demand_account(settings.push)
     source = locate(settings.source)
@@ -71,7 +84,10 @@ def convert(settings: ConvertSettings) -> list[str]:
     model: Pretrained
 
     def add_card(folder: Path, notes: Sequence[str]) -> None:
-        if settings.to == "hf":
+        if has_modules:
+            seq_len = min(SEQ_LEN, model.model.num_places) if model.model.network == "bert" else SEQ_LEN
+            write_modules(folder, model.model, cast(HeadConfig, model.head), seq_len, settings.normalize)
+        if is_hugging_face:
             write_card(model, source, folder, settings.push or target.name, notes)
 
     if settings.to == "stablehlo":
@@ -80,13 +96,19 @@ def convert(settings: ConvertSettings) -> list[str]:
         model, notes = finetuned, [*finetuned.notes]
     else:
         model = load(source, partial=partial, activation=activation)
+        if has_modules:
+            model.demand_tokenizer()
+            head = HeadConfig("embedding", summary=cast(Any, pooling_of(model)), use_projection=False)
+            params = {"backbone": model.params["backbone"]}
+            model = replace(model, head=head, params=params, thresholds={})
         if settings.dtype == "bfloat16":
             model = replace(model, params=jax.tree.map(lambda weight: np.asarray(weight, jnp.bfloat16), model.params))
-        notes = [*model.notes, *save(model, target, settings.to or "native", add_card)]
-    head = model.head.task if model.head else "language model"
+        to: Any = "hf" if has_modules else settings.to or "native"
+        notes = [*model.notes, *save(model, target, to, add_card)]
+    task = model.head.task if model.head else "language model"
     done = [
         f"{settings.source} ({source_format}) -> {settings.target} ({settings.to or 'native'})",
-        f"  {head}, {model.model.num_layers} layers of {model.model.d_model}",
+        f"  {task}, {model.model.num_layers} layers of {model.model.d_model}",
         *(f"  note: {note}" for note in notes),
     ]
     return [*done, f"  uploaded to {hub.push(target, settings.push)}"] if settings.push is not None else done

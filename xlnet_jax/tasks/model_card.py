@@ -13,6 +13,7 @@ from data_pipelines.sources import describe
 from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.interop.hf_xlnet import ANY_ORDER
+from xlnet_jax.interop.sentence_transformers import MODULES
 from xlnet_jax.objectives.presets import defaults_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
@@ -32,6 +33,7 @@ _PIPELINES = {  # the Hub's name of the task, by the suffix of the class in tran
     "ForQuestionAnswering": "question-answering",
     "ForQuestionAnsweringSimple": "question-answering",
     "ForMultipleChoice": "multiple-choice",
+    "Model": "sentence-similarity",
 }
 _PLACES = ("init", "corpus", "validation", "train", "eval", "predict")  # names of files; the card lists them separately
 
@@ -47,7 +49,8 @@ def write_card(pretrained: Pretrained, source: Path, folder: Path, name: str, no
     (architecture,), checkpoint = config["architectures"], native.find(source.absolute())
     settings = native.read_settings(checkpoint) if checkpoint else {}
     # ---- header -----------------------------------------------------------------------------------------------------
-    header = ["---", "library_name: transformers"]
+    has_modules = (folder / MODULES).exists()
+    header = ["---", f"library_name: {'sentence-transformers' if has_modules else 'transformers'}"]
     header += [f"pipeline_tag: {tag}" for end, tag in _PIPELINES.items() if architecture.endswith(end)]
     if hub.is_name(init := str(settings.get("init") or "")):
         header.append(f"base_model: {init.partition('@')[0]}")
@@ -65,6 +68,7 @@ def write_card(pretrained: Pretrained, source: Path, folder: Path, name: str, no
         "## Training",
         _training(checkpoint, settings),
         "## Loading",
+        *([_VECTORS.format(name=json.dumps(name))] if has_modules else []),
         _loading(architecture, name, pretrained.tokenizer is not None),
     ]
     # ---- use --------------------------------------------------------------------------------------------------------
@@ -177,6 +181,14 @@ with torch.no_grad():
 ```
 
 In xlnet_jax: `xlnet_jax.score_texts(model, ["She opened the letter and"])`."""
+
+
+_VECTORS = """\
+```python
+from sentence_transformers import SentenceTransformer
+
+vectors = SentenceTransformer({name}).encode(["A text."])  # as xlnet_jax.load({name}).encode
+```"""
 
 
 def _loading(architecture: str, name: str, has_tokenizer: bool) -> str:
