@@ -35,7 +35,7 @@ lint: $(STAMP)-lint  ## formatting, lint and types
 constraints: $(STAMP)-base  ## write the newest versions of all packages to constraints.txt; ARGS="--upgrade-package jax": only one
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 	echo transformers | $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 --strip-extras --no-annotate \
-		$(addprefix --extra ,tpu gpu gcs hub s3 https hf notebook test docs package lint) \
+		$(addprefix --extra ,tpu gpu gcs hub s3 https hf lm-eval notebook test docs package lint) \
 		--custom-compile-command "make constraints" --output-file constraints.txt $(or $(ARGS),--upgrade) setup.cfg -
 
 format: $(STAMP)-lint
