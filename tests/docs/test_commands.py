@@ -26,6 +26,7 @@ RUN = [ROOT / "README.md", ROOT / "docs/generate.md", ROOT / "docs/evaluate.md"]
 NOT_RUN = {
     r"^(make|pip|cat|python -m venv) ": "installs, prints a file, or runs the tests as .ci/run does",
     r"--tpu\b": "needs a TPU",
+    r"\blm_eval ": "runs lm-evaluation-harness; tests/xlnet_jax/inference/test_lm_eval.py does",
     r"\.train --(objective|preset) ": "trains for long; tests/xlnet_jax/training does",
     r"\.evaluate runs/\S+( --mem-len \d+)?$": "evaluates on the held-out text of a run; tests/xlnet_jax/inference does",
 }
