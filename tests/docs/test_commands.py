@@ -29,6 +29,7 @@ NOT_RUN = {
     r"\blm_eval ": "runs lm-evaluation-harness; tests/xlnet_jax/inference/test_lm_eval.py does",
     r"\.train --(objective|preset) ": "trains for long; tests/xlnet_jax/training does",
     r"\.evaluate runs/\S+( --mem-len \d+)?$": "evaluates on the held-out text of a run; tests/xlnet_jax/inference does",
+    r"\.evaluate tiny .*--(orders|suite) ": "reads whole texts or a suite's files; tests/xlnet_jax/inference does",
 }
 SMALLER = {
     "train": "--steps 1 --data.batch-size 8 --log.every-steps 1 --eval.max-windows 2 --checkpoint.every-steps 1",

@@ -81,7 +81,7 @@ class ScoreSettings(TextSourceSettings):
     max_len: int | None = setting(None, at_least(1))
     """longest segment, in pieces; longer sentences with their context are read in segments with memory; None = the
     window length of the run, or 512"""
-    mem_len: int | None = None
+    mem_len: int | None = setting(None, at_least(0))
     """memory of earlier segments, in positions; None = as in training, or the paper's 384; 0 = none"""
     out: str | None = None
     """file to write: .jsonl with the scores of each piece, or .tsv with a row for each sentence; None = print JSON
@@ -231,6 +231,8 @@ def score_texts(
     """
     texts, orders = list_of_texts(texts), list_of_texts(orders, "orders")
     check_orders(orders)
+    if max_len < 1:
+        raise InputError(f"`max_len` {max_len} must be at least 1")
     tokenizer = demand_orders(pretrained, orders)
     context_ids, *encoded = tokenizer.encode_lines([context, *texts])
     names = names or [f"text {i}" for i in range(len(texts))]

@@ -13,7 +13,10 @@ from xlnet_jax import InputError, score_texts
 
 command = import_module("xlnet_jax.evaluate")
 
-SENTENCES = ["The list is new.", "The list are new.", "The names is old.", "The names are old.", "new", "It is old."]
+SENTENCES = [
+    "The list is new names", "The new names is list", "list The is names new", "new list names is The",
+    "names new The list is", "is The names list new",
+]  # fmt: skip
 PARADIGMS = {"agreement_1": ("agreement", 4), "agreement_2": ("agreement", 2), "island": ("islands", 3)}
 
 
