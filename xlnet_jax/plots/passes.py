@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 from etils import epath
 
@@ -26,7 +27,7 @@ def draw_passes(segments: Sequence[tuple[str, int | None]], path: epath.PathLike
     passes = iter([number for segment, number in segments for _ in segment])
     lines = textwrap.wrap(text, COLUMNS, expand_tabs=False, drop_whitespace=False)
     last = max(number or 0 for _, number in segments)
-    colors = ScalarMappable(Normalize(0, max(last, 1)), "viridis_r")
+    colors: Any = ScalarMappable(Normalize(0, max(last, 1)), "viridis_r")
     with lettering([text], 10):
         mpl.rcParams["font.family"] = [FONT, *mpl.rcParams["font.family"]]
         size = (COLUMNS + 14) * WIDTH, (len(lines) + 1) * HEIGHT + 0.6
