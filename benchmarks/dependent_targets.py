@@ -18,30 +18,21 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.studies import keep_table
-from data_pipelines.tokenizer import MASK, Tokenizer
+from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import load
-from xlnet_jax.checkpoints.pretrained import Pretrained
-from xlnet_jax.inference.log_probs import Query, log_likelihoods, padded
-from xlnet_jax.models.heads import build_model
-from xlnet_jax.models.inputs import compact_inputs
-from xlnet_jax.objectives.language_model import cross_entropy_BP
-from xlnet_jax.settings.config import ModelConfig
+from xlnet_jax.inference.log_probs import Query, log_likelihoods, masked_log_likelihoods
 
 CONTEXT = 48
 """pieces on either side of a span"""
 MOST_PIECES = 8
 PER_KIND = 500
-ROWS = 32
 DRAWS = 10_000
 SENTENCE_ENDS = re.compile(r"[.?!:;\"'”’)\]_-]$")
 NUMBERS = frozenset(
@@ -135,33 +126,6 @@ def queries_of(tokenizer: Tokenizer, document: str, spans: Sequence[Span]) -> It
             yield span, Query(ids[begin - CONTEXT : end + CONTEXT], positions, positions - CONTEXT)
 
 
-def masked_log_likelihoods(pretrained: Pretrained, queries: Sequence[Query]) -> list[np.ndarray]:
-    """Return the log-probabilities of each query's pieces when all are masked, float32 [P] in nats, by a network
-    trained on masked pieces."""
-    length = 2 * CONTEXT + MOST_PIECES
-    found: list[np.ndarray] = []
-    for first in range(0, len(queries), ROWS):
-        part = queries[first : first + ROWS]
-        ids = padded([query.ids_L for query in part], ROWS, length, 0)
-        real = padded([np.ones_like(query.ids_L) for query in part], ROWS, length, 0)
-        positions = padded([query.positions_P for query in part], ROWS, MOST_PIECES, 0)
-        targets = padded([query.ids_L[query.positions_P] for query in part], ROWS, MOST_PIECES, 0)
-        for row, query in enumerate(part):
-            ids[row, query.positions_P] = MASK
-        scores = np.asarray(_masked(pretrained.model, pretrained.params, ids, real, positions, targets))
-        found += [scores[row, : len(query.positions_P)] for row, query in enumerate(part)]
-    return found
-
-
-@partial(jax.jit, static_argnums=0)
-def _masked(
-    config: ModelConfig, params: Any, ids: jax.Array, real: jax.Array, positions: jax.Array, targets: jax.Array
-) -> jax.Array:
-    inputs = compact_inputs(ids, segment_ids_BL=jnp.zeros_like(ids), attention_mask_BL=real)
-    logits_BPV, _ = cast(Any, build_model(config, None)).apply({"params": params}, inputs, None, at_BP=positions)
-    return -cross_entropy_BP(logits_BPV, targets)
-
-
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 
@@ -181,7 +145,7 @@ def main() -> None:
     scores = {
         "plm, in order": np.mean([_sums(log_likelihoods(one, queries, 4096)) for one in of_plm], 0),
         "plm, each by itself": np.mean([_sums(log_likelihoods(one, alone, 4096)) for one in of_plm], 0),
-        "mlm": np.mean([_sums(masked_log_likelihoods(one, queries)) for one in of_mlm], 0),
+        "mlm": np.mean([_sums(masked_log_likelihoods(one, alone, 4096)) for one in of_mlm], 0),
     }
     _report(np.array([span.kind for span in spans]), np.array([len(query.positions_P) for query in queries]), scores)
 
