@@ -333,7 +333,7 @@ def test_an_order_that_does_not_fit_is_named(model, orders, said):
 
 def test_all_orders_of_a_longer_text_are_too_many(model):
     with pytest.raises(
-        InputError, match=r"`orders` 'all' is for texts of at most 6 pieces \(720 orders\), not for the 7"
+        InputError, match=r"`orders` 'all' is for texts of at most 6 pieces \(720 orders\), not for the 8"
     ):
         score_texts(model, [TEXT + " too"], "all")
 
