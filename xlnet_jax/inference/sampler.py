@@ -70,9 +70,9 @@ class _Rules(NamedTuple):
 class _Window(NamedTuple):
     """Targets without a piece in the order of drawing, int32 [B, P]."""
 
-    number_BP: jnp.ndarray  # in the order of the text, or NONE
-    position_BP: jnp.ndarray
-    kind_BP: jnp.ndarray
+    number_BP: Any  # in the order of the text, or NONE
+    position_BP: Any
+    kind_BP: Any
 
 
 class _Found(NamedTuple):
@@ -174,7 +174,7 @@ class Sampler:
         length = min(length, self.context) if self._is_masked else length  # learned positions end there
         ids_BL = padded([text.ids_L for text in texts], rows, length, PAD)
         known = [np.isin(np.arange(len(text.ids_L)), text.targets_P, invert=True) for text in texts]
-        known_BL = padded(known, rows, length, False, np.bool_)
+        known_BL = padded(known, rows, length, 0).astype(bool)
         if self._is_masked:
             for ids_L, target_P in zip(ids_BL, targets, strict=True):
                 ids_L[target_P] = MASK
