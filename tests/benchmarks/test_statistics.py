@@ -79,8 +79,9 @@ def test_a_hidden_half_is_predicted_by_each_kind_of_network(objective, monkeypat
     params = jax.tree.map(lambda weight: weight / 30, random_params(network, None))
     model = dataclasses.replace(tiny, model=network, params=params, objective=objective)
     text = Path(sources.embedded()[1]).read_text()[:20_000]
+    monkeypatch.setattr(any_order, "PARALLEL", (1, 48))
     found = any_order.nats_of(model, text, texts=4)
-    assert found.keys() == set(any_order.PARALLEL)
+    assert found.keys() == {1, 48}
     for nats in found.values():
         np.testing.assert_allclose(nats, np.log(tiny.tokenizer.vocab_size), atol=0.1)
     monkeypatch.setattr(any_order, "load", lambda name: model)
