@@ -91,7 +91,8 @@ def head_settings(head: HeadConfig | None) -> dict[str, Any]:
 
 def embedding_head(theirs: Mapping[str, Any]) -> HeadConfig | None:
     """Return the head for embedding that `head_settings` describes; None if it is another."""
-    if "".join(theirs.get("architectures") or ()).endswith("Model") and theirs.get("summary_use_proj") is False:
+    is_bare = "".join(theirs.get("architectures") or ()).lower() == f"{theirs.get('model_type', 'xlnet')}model"
+    if is_bare and theirs.get("summary_use_proj") is False:
         return HeadConfig("embedding", summary=theirs.get("summary_type", "last"), use_projection=False)
     return None
 

@@ -25,7 +25,7 @@ from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.training.metrics import read_records
 
 FILE = "README.md"
-_PIPELINES = {  # the Hub's name of the task, by the suffix of the class in transformers
+_PIPELINES = {  # the Hub's name of the task, by the suffix of the class in transformers; the first counts
     "LMHeadModel": "text-generation",
     "ForMaskedLM": "fill-mask",
     "ForSequenceClassification": "text-classification",
@@ -51,7 +51,7 @@ def write_card(pretrained: Pretrained, source: Path, folder: Path, name: str, no
     # ---- header -----------------------------------------------------------------------------------------------------
     has_modules = (folder / MODULES).exists()
     header = ["---", f"library_name: {'sentence-transformers' if has_modules else 'transformers'}"]
-    header += [f"pipeline_tag: {tag}" for end, tag in _PIPELINES.items() if architecture.endswith(end)]
+    header += [f"pipeline_tag: {tag}" for end, tag in _PIPELINES.items() if architecture.endswith(end)][:1]
     if hub.is_name(init := str(settings.get("init") or "")):
         header.append(f"base_model: {init.partition('@')[0]}")
     header += ["tags:", f"- {config['model_type']}", "- xlnet_jax", "---"]
