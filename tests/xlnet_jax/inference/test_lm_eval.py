@@ -15,6 +15,7 @@ from xlnet_jax.inference.log_probs import Query, causal_log_likelihoods, log_pro
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs the extra [lm-eval]: pip install -e '.[lm-eval]'")
 
+from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from xlnet_jax.inference import lm_eval as harness  # noqa: E402
@@ -119,12 +120,13 @@ def test_the_exported_folder_gives_the_left_to_right_numbers_in_the_model_of_the
     transformers = pytest.importorskip("transformers", reason="needs the extra [bench]: pip install -e '.[bench]'")
     pytest.importorskip("accelerate", reason="needs the extra [bench]: pip install -e '.[bench]'")
     monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(folder / "modules"))
+    pytest.importorskip("torch").set_num_threads(1)
     exported, tasks = folder / "exported", ["made_choice", "made_text"]
     xlnet_jax.save(tiny, exported, "hf")
-    theirs = evaluate(
-        folder, tasks, "hf", pretrained=str(exported), trust_remote_code=True, add_bos_token=False, max_length=512,
-        device="cpu", batch_size=4,
-    )  # fmt: skip
+    settings = {"pretrained": str(exported), "trust_remote_code": True, "max_length": 512, "device": "cpu"}
+    theirs = evaluate(folder, tasks, "hf", **settings, add_bos_token=False, batch_size=4)
+    with pytest.raises(ValueError, match=r"a text has no <cls>: .* add_bos_token=False to lm-evaluation-harness"):
+        evaluate(folder, tasks, "hf", **settings)
     ours = evaluate(folder, tasks, "xlnet_jax", pretrained="tiny", context="left-to-right")
     for task in tasks:
         found, expected = (
@@ -156,12 +158,14 @@ def saved(model, folder):
     return str(folder / "saved")
 
 
-@pytest.mark.parametrize("kind", ["model", "causal"])
+@pytest.mark.parametrize("kind", ["model", "masked", "causal"])
 def test_a_continuation_is_greedy_if_each_piece_is_the_likeliest(kind, request, tmp_path):
-    model = request.getfixturevalue(kind)
+    """By each kind of network: any order, masked diffusion, left to right."""
+    model = request.getfixturevalue("causal" if kind == "causal" else "model")
+    model = dataclasses.replace(model, objective="mdlm") if kind == "masked" else model
     given, likeliest = [20, 30, 40], []
     for place in range(3):
-        if kind == "model":
+        if kind != "causal":
             row = np.array([*given, *likeliest, *[0] * (3 - place)], np.int32)  # what follows is hidden
             log_probs = log_probs_PV(model, Query(row, np.arange(3, 6), np.arange(3)))[place]
         else:
@@ -170,6 +174,9 @@ def test_a_continuation_is_greedy_if_each_piece_is_the_likeliest(kind, request, 
         likeliest.append(int(np.argmax(log_probs)))
     other = [*likeliest[:2], (likeliest[2] + 1) % 800]
     lm = harness.XLNetJax(saved(model, tmp_path))
+    asked = Instance("generate_until", {}, ("The list", {"until": [" "], "max_gen_toks": 2}), 0)
+    (expected,) = xlnet_jax.generate(model, "The list", max_new_tokens=2, temperature=0)
+    assert lm.generate_until([asked]) == [expected.text.removeprefix("The list").strip().split(" ")[0]]
     (_, greedy), (_, not_greedy) = lm._loglikelihood_tokens(
         [(("a", "b"), given, likeliest), (("a", "b"), given, other)]
     )
