@@ -1,6 +1,7 @@
 """lm-evaluation-harness, by its own functions and command, gives the numbers of `score_texts`, on a task made here."""
 
 import dataclasses
+import functools
 import json
 import sys
 
@@ -141,6 +142,8 @@ def test_the_exported_folder_gives_the_left_to_right_numbers_in_the_model_of_the
 
 
 def test_its_command_prints_the_same_accuracy_and_ends_in_one_line_for_a_mistake(folder, done, monkeypatch, capsys):
+    # The 14,000 files of its own tasks take 17 seconds to read.
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", functools.partial(TaskManager, include_defaults=False))
     words = ["lm_eval", "--model", "xlnet_jax", "--tasks", "made_choice", "--include_path", str(folder)]
     monkeypatch.setattr(sys, "argv", [*words, "--model_args", "pretrained=tiny"])
     assert harness.main() == 0
