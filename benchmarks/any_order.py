@@ -30,6 +30,7 @@ from benchmarks.studies import MEASURED, Job, Record, Study, run_module
 from benchmarks.table6 import interval
 from data_pipelines import sources
 from xlnet_jax import load, on_device
+from xlnet_jax.checkpoints.native import Run
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference.log_probs import Query, log_likelihoods
 from xlnet_jax.objectives.registry import objective_named
@@ -70,11 +71,13 @@ def nats_of(pretrained: Pretrained, text: str, texts: int = TEXTS) -> dict[int, 
     return {n: -np.stack(scores).mean(1, dtype=np.float64) for n, scores in found.items()}
 
 
-def print_networks(networks: Sequence[str], text: str) -> None:
-    """Print the table of some checkpoints."""
+def print_networks(networks: Sequence[str], text: str, out: Path | None) -> None:
+    """Print the table of some checkpoints. out: file for the losses of the last one by pieces in a pass, as JSON."""
     rows = []
     for name in networks:
         nats = nats_of(load(name), text)
+        if out:
+            out.write_text(json.dumps({n: round(float(of_texts.mean()), 4) for n, of_texts in nats.items()}))
         more = (nats[n] - nats[1] for n in PARALLEL[1:])
         rows.append([Path(name).name, f"{nats[1].mean():.3f}", *map(_with_interval, more)])
     studies.print_table(["network", "1 in a pass", *map(_named, PARALLEL[1:])], rows)
@@ -106,7 +109,7 @@ def prepare(workdir: Path) -> str:
     return str(corpus)
 
 
-def pretraining(contender: str, seed: int, corpus: str, text: str) -> Job:
+def pretraining(contender: str, seed: int, corpus: str, text: Path) -> Job:
     """Return the pretraining run of a contender with a seed. text: whose pieces are hidden."""
 
     def command(workdir: Path) -> list[str]:
@@ -118,13 +121,16 @@ def pretraining(contender: str, seed: int, corpus: str, text: str) -> Job:
     def record(workdir: Path) -> Record:
         results = json.loads((workdir / "results.json").read_text())["contenders"][contender]
         run = workdir / contender / f"seed-{seed}" / "pretrained"
-        pretrained = load(str(run))
-        in_order = objective_named(pretrained.objective).filling.stream == "query"
+        of_run, nats = Run.of(str(run)), workdir / "nats.json"
+        assert of_run
+        in_order = objective_named(of_run.config.objective).filling.stream == "query"
+        # In a process of its own: the next run is forked from this one, which must not have threads.
+        run_module("benchmarks.any_order", "--networks", run, "--text", text, "--out", nats)
         return {
             "command": studies.shown(command(workdir), workdir, CORPUS=corpus),
             "steps": results["updates"],
             "held_out": {size: _held_out(run, size, workdir) for size in GROUPS if in_order},
-            "nats": {n: round(float(of_texts.mean()), 4) for n, of_texts in nats_of(pretrained, text).items()},
+            "nats": json.loads(nats.read_text()),
             **studies.time_of(workdir),
         }
 
@@ -171,6 +177,7 @@ def _spread(values: Sequence[float] | np.ndarray, sign: str = "") -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", help="checkpoints, or tiny, to print the table of; no study")
+    parser.add_argument("--out", type=Path, help="JSON file for the losses of the last network")
     parser.add_argument("--text", type=Path, default=Path(sources.embedded()[1]), help="default: Northanger Abbey")
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS)
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
@@ -179,13 +186,13 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="print the table of recorded runs, and exit")
     given = parser.parse_args()
     if given.networks:
-        print_networks(given.networks, given.text.read_text())
+        print_networks(given.networks, given.text.read_text(), given.out)
         return
     if not given.report:
         given.workdir.mkdir(parents=True, exist_ok=True)
         corpus = given.corpus or prepare(given.workdir)
         jobs = [
-            pretraining(contender, seed, corpus, given.text.read_text())
+            pretraining(contender, seed, corpus, given.text)
             for seed, contender in itertools.product(given.seeds, given.contenders)
         ]
         Study(NAME, given.workdir, given.jobs).run(job for job in jobs if fnmatch.fnmatch(job.name, given.only))

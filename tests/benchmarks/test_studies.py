@@ -77,7 +77,7 @@ def test_settings_of_contenders_and_of_random_weights(tmp_path):
 
 def test_settings_of_contenders_in_any_order(tmp_path):
     for contender in any_order.CONTENDERS:
-        _, *words = any_order.pretraining(contender, 2, "corpus", "").command(tmp_path)
+        _, *words = any_order.pretraining(contender, 2, "corpus", Path("text")).command(tmp_path)
         config = COMMANDS["compare"].parse(words)
         assert (config.objectives, config.seeds, config.equal) == ((contender,), (2,), "operations")
 
@@ -85,7 +85,7 @@ def test_settings_of_contenders_in_any_order(tmp_path):
 def test_records_of_contenders_in_any_order_have_the_commands_of_their_runs(tmp_path):
     for name, record in studies.read(studies.MEASURED / any_order.NAME).items():
         contender, _, seed = name.rpartition("-seed-")
-        command = any_order.pretraining(contender, int(seed), "CORPUS", "").command(tmp_path)
+        command = any_order.pretraining(contender, int(seed), "CORPUS", Path("text")).command(tmp_path)
         assert studies.shown(command, tmp_path) == record["command"]
 
 
