@@ -96,6 +96,11 @@ def test_a_pretrained_checkpoint_is_exported_with_the_mean_of_length_1_if_asked_
     assert 'SentenceTransformer("theirs").encode(["A text."])' in card
 
 
+def test_a_language_model_is_not_taken_for_an_embedding(tmp_path):
+    xlnet_jax.save(dataclasses.replace(random_model(), extra={"summary_use_proj": False}), tmp_path / "lm", "hf")
+    assert xlnet_jax.load(tmp_path / "lm").head is None
+
+
 def test_what_cannot_be_exported_is_refused_in_one_line(tokenizer, tmp_path):
     head = HeadConfig("embedding", summary="first", use_projection=False)
     for name, network in NETWORKS.items():
