@@ -6,8 +6,9 @@
 
 A random half of each of TEXTS texts of LENGTH pieces is hidden. The network predicts the hidden pieces in a random
 order, K of them in each pass: each sees the pieces that are not hidden and those of earlier passes. All networks with
-one tokenizer predict the same pieces in the same order, and all K have that order too. The first table is in nats a
-piece, with 95% bootstrap intervals over the texts for the loss against one piece in a pass.
+one tokenizer predict the same pieces in the same order, and all K have that order too, except where the pieces of a
+pass are apart, as `generate --order random` draws them. The first table is in nats a piece, with 95% bootstrap
+intervals over the texts for the loss against one piece in a pass.
 
 The study pretrains contenders of xlnet_jax.compare with equal FLOPs on one corpus: CORPUS, a folder of
 data_pipelines.prepare, or the novels of the package. Its table has means and deviations over seeds, and the held-out
@@ -33,12 +34,17 @@ from xlnet_jax import load, on_device
 from xlnet_jax.checkpoints.native import Run
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference.log_probs import Query, log_likelihoods
+from xlnet_jax.inference.sampler import spread_order
 from xlnet_jax.objectives.registry import objective_named
 
 NAME = "any_order"
 TEXTS, LENGTH = 128, 96
-PARALLEL = (1, 2, 4, 8, 16, LENGTH // 2)
-"""pieces in a pass; the last is all at once"""
+WAYS = {
+    **{str(parallel): (parallel, False) for parallel in (1, 2, 4, 8, 16)},
+    "all": (LENGTH // 2, False),
+    **{f"{parallel} apart": (parallel, True) for parallel in (4, 8, 16)},
+}
+"""pieces in a pass, and whether they are far from each other (`spread_order`)"""
 CONTENDERS = ("plm", "plm-grouped", "mdlm", "mlm")
 SEEDS = (0, 1, 2)
 FLOPS = 7e12
@@ -53,38 +59,36 @@ SETTINGS = f"""--preset demo --data.num-predict 32 --optimizer.learning-rate 4e-
 # ---- hidden pieces ---------------------------------------------------------------------------------------------------
 
 
-def queries_of(ids: np.ndarray, texts: int, parallel: int) -> list[Query]:
+def queries_of(ids: np.ndarray, texts: int, parallel: int, is_apart: bool) -> list[Query]:
     """Return texts from random places of a longer one, in which `parallel` hidden pieces have each rank."""
     draw, queries = np.random.default_rng(0), []
-    for begin in draw.choice(len(ids) - LENGTH, texts, replace=False):
+    for seed, begin in enumerate(draw.choice(len(ids) - LENGTH, texts, replace=False)):
         hidden_P = draw.permutation(LENGTH)[: LENGTH // 2]  # in the order of prediction
+        if is_apart:
+            hidden_P = np.sort(hidden_P)[spread_order(len(hidden_P), parallel, seed)]
         queries.append(Query(ids[begin : begin + LENGTH], hidden_P, np.arange(len(hidden_P)) // parallel))
     return queries
 
 
-def nats_of(pretrained: Pretrained, text: str, texts: int = TEXTS) -> dict[int, np.ndarray]:
-    """Return the mean loss of the hidden pieces of each text, in nats, by the number of pieces in a pass."""
+def nats_of(pretrained: Pretrained, text: str, texts: int = TEXTS) -> dict[str, np.ndarray]:
+    """Return the mean loss of the hidden pieces of each text, in nats, by the names of WAYS."""
     assert objective_named(pretrained.objective).order != "left to right", "it predicts only from left to right"
     assert pretrained.tokenizer
     (ids,), network = pretrained.tokenizer.encode_lines([" ".join(text.split())]), on_device(pretrained)
-    found = {n: log_likelihoods(network, queries_of(ids, texts, n), 4096) for n in PARALLEL}
-    return {n: -np.stack(scores).mean(1, dtype=np.float64) for n, scores in found.items()}
+    found = {name: log_likelihoods(network, queries_of(ids, texts, *way), 4096) for name, way in WAYS.items()}
+    return {name: -np.stack(scores).mean(1, dtype=np.float64) for name, scores in found.items()}
 
 
 def print_networks(networks: Sequence[str], text: str, out: Path | None) -> None:
-    """Print the table of some checkpoints. out: file for the losses of the last one by pieces in a pass, as JSON."""
-    rows = []
+    """Print the table of some checkpoints. out: file for the losses of the last one by the names of WAYS, as JSON."""
+    rows, (one, *others) = [], WAYS
     for name in networks:
         nats = nats_of(load(name), text)
         if out:
-            out.write_text(json.dumps({n: round(float(of_texts.mean()), 4) for n, of_texts in nats.items()}))
-        more = (nats[n] - nats[1] for n in PARALLEL[1:])
-        rows.append([Path(name).name, f"{nats[1].mean():.3f}", *map(_with_interval, more)])
-    studies.print_table(["network", "1 in a pass", *map(_named, PARALLEL[1:])], rows)
-
-
-def _named(parallel: int) -> str:
-    return "all" if parallel == PARALLEL[-1] else str(parallel)
+            out.write_text(json.dumps({way: round(float(of_texts.mean()), 4) for way, of_texts in nats.items()}))
+        more = (nats[way] - nats[one] for way in others)
+        rows.append([Path(name).name, f"{nats[one].mean():.3f}", *map(_with_interval, more)])
+    studies.print_table(["network", "1 in a pass", *others], rows)
 
 
 def _with_interval(differences: np.ndarray) -> str:
@@ -146,25 +150,25 @@ def _held_out(run: Path, size: int, workdir: Path) -> float:
 
 def report(measured: dict[str, Record]) -> None:
     """Print the losses of the contenders over their recorded seeds."""
-    rows = []
+    rows, (_, *others) = [], WAYS
     for contender in CONTENDERS:
         runs = [record for name, record in measured.items() if name.rpartition("-seed-")[0] == contender]
         if not runs:
             continue
-        nats = {n: [run["nats"][str(n)] for run in runs] for n in PARALLEL}
-        more = [np.subtract(nats[n], nats[1]) for n in PARALLEL[1:]]
+        nats = {way: [run["nats"][way] for run in runs] for way in WAYS}
+        more = [np.subtract(nats[way], nats["1"]) for way in others]
         held_out = [[run["held_out"].get(str(size)) for run in runs] for size in GROUPS]
         rows.append(
             [
                 contender,
                 str(len(runs)),
                 f"{runs[0]['steps']:,}",
-                _spread(nats[1]),
+                _spread(nats["1"]),
                 *(_spread(of_runs, "+") for of_runs in more),
                 *(_spread(losses) if None not in losses else "" for losses in held_out),
             ]
         )
-    head = ["contender", "seeds", "steps", "1 in a pass", *map(_named, PARALLEL[1:])]
+    head = ["contender", "seeds", "steps", "1 in a pass", *others]
     studies.print_table([*head, *(f"held-out, groups of {size}" for size in GROUPS)], rows)
     print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours")
 
