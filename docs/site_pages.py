@@ -20,6 +20,7 @@ FROM_OUTSIDE = {
     "launch/colab/pretrain_tpu.ipynb": "notebook_pretrain.md",
     "launch/colab/finetune_tpu.ipynb": "notebook_finetune.md",
     "launch/colab/library.ipynb": "notebook_library.md",
+    "launch/colab/any_order.ipynb": "notebook_any_order.md",
 }
 """Pages of the repository that the site shows too, each with its name on the site."""
 GENERATED = ("settings.md", "api.md")
