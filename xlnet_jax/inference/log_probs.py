@@ -16,6 +16,7 @@ states in memory depend on tokens before the window.
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -28,7 +29,6 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_encoder, build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs
 from xlnet_jax.models.masks import HIGHEST, memory_in_use_BM
-from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.objectives.language_model import cross_entropy_BP
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import ModelConfig
@@ -82,7 +82,7 @@ def padded(
     return array
 
 
-# ---- hidden pieces, by the query stream ------------------------------------------------------------------------------
+# ---- hidden pieces ---------------------------------------------------------------------------------------------------
 
 
 class Query(NamedTuple):
@@ -107,41 +107,55 @@ class QueryBatch(NamedTuple):
 
 def log_probs_PV(pretrained: Pretrained, query: Query) -> np.ndarray:
     """Return the log-probability of every piece of the vocabulary at the positions of a query, float32 [P, V], nats."""
-    if objective_named(pretrained.objective).filling.stream == "content":
-        shape = (pretrained.model.vocab_size,)
-        return _by_masked_rows(pretrained, [query], BATCH_TOKENS, _masked_log_probs_BPV, shape)[0]
-    length, targets = padded_length(len(query.ids_L)), padded_length(len(query.positions_P))
-    batch = padded_queries([query], 1, length, targets)
-    return np.asarray(_log_probs_BPV(pretrained.model, pretrained.params, batch)[0, : len(query.positions_P)])
+    return _score(pretrained, [query], BATCH_TOKENS, _of_vocabulary_BPV)[0]
 
 
 def log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_tokens: int) -> list[np.ndarray]:
     """Return the log-probabilities of the pieces at the positions of each query, float32 [P], nats.
 
-    batch_tokens: maximum number of tokens in a batch. The result for a query depends neither on it nor on the other
-    queries.
+    All queries have memory of one length, or none has. batch_tokens: maximum number of tokens in a batch. The result
+    for a query depends neither on it nor on the other queries. Raises InputError if a text has more pieces than the
+    network has learned positions.
     """
     return [scores_P2[:, 0] for scores_P2 in beside_likeliest(pretrained, queries, batch_tokens)]
 
 
 def beside_likeliest(pretrained: Pretrained, queries: Sequence[Query], batch_tokens: int) -> list[np.ndarray]:
     """Return as `log_likelihoods`, with the log-probability of the likeliest piece beside each: float32 [P, 2]."""
-    if objective_named(pretrained.objective).filling.stream == "content":
-        return _by_masked_rows(pretrained, queries, batch_tokens, _masked_log_likelihoods_BP2, (2,))
-    found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(queries)
-    alone = all(len(query.positions_P) == 1 for query in queries)
-    by_memory: dict[int, list[int]] = {}
-    for i, query in enumerate(queries):
-        by_memory.setdefault(0 if query.mems_ZMD is None else query.mems_ZMD.shape[1], []).append(i)
-    for mem_len, same in by_memory.items():
-        lengths = [len(queries[i].ids_L) for i in same]
-        for places, rows, length in batches_by_length(lengths, batch_tokens, mem_len=mem_len):
-            indices = [same[place] for place in places]
-            batch = padded_queries([queries[i] for i in indices], rows, length, 1 if alone else length)
-            scores_BP2 = np.asarray(_log_likelihoods_BP2(pretrained.model, pretrained.params, batch))
-            for i, scores_P2 in zip(indices, scores_BP2, strict=False):
-                found[i] = scores_P2[: len(queries[i].positions_P)]
-    return found
+    return _score(pretrained, queries, batch_tokens, _beside_likeliest_BP2)
+
+
+def _score(
+    pretrained: Pretrained, queries: Sequence[Query], batch_tokens: int, score: Callable[..., jax.Array]
+) -> list[np.ndarray]:
+    """Return what `score` returns for the pieces of each query, float32 [P, ...].
+
+    By the query stream, a query is one row. A network that reads `<mask>` predicts the pieces of each rank in a row of
+    their own, in which they and all pieces of higher rank read `<mask>`.
+    """
+    model, by_mask = pretrained.model, objective_named(pretrained.objective).filling.stream == "content"
+    longest, lengths = model.num_places if model.network == "bert" else 2**31, [len(q.ids_L) for q in queries]
+    if max(lengths, default=0) > longest:
+        raise InputError(f"a text has {max(lengths)} pieces, but the checkpoint {longest} learned positions: split it")
+    orders = [np.argsort(query.rank_P, kind="stable") for query in queries]
+    rows: list[tuple[int, np.ndarray, int]] = []  # query, hidden pieces by rank, how many of them to predict
+    for i, (query, order_P) in enumerate(zip(queries, orders, strict=True)):
+        first = np.unique(query.rank_P[order_P], return_index=True)[1].tolist() if by_mask else [0]
+        rows += [(i, order_P[begin:], end - begin) for begin, end in pairwise([*first, len(order_P)])]
+    most = power_of_two(max((count for *_, count in rows), default=1))
+    mem_len = 0 if not queries or queries[0].mems_ZMD is None else queries[0].mems_ZMD.shape[1]
+    found: list[list[np.ndarray]] = [[] for _ in queries]
+    for places, size, length in batches_by_length([lengths[i] for i, *_ in rows], batch_tokens, longest, mem_len):
+        chosen = [rows[place] for place in places]
+        parts = [
+            queries[i]._replace(positions_P=queries[i].positions_P[p], rank_P=queries[i].rank_P[p])
+            for i, p, _ in chosen
+        ]
+        batch = padded_queries(parts, size, length, min(most, length))
+        scores = np.asarray(_program(model, by_mask, score, pretrained.params, batch))
+        for (i, _, count), of_row in zip(chosen, scores, strict=False):
+            found[i].append(of_row[:count])
+    return [np.concatenate(by_rank)[np.argsort(order_P)] for by_rank, order_P in zip(found, orders, strict=True)]
 
 
 def extend_memory(pretrained: Pretrained, ids_BL: np.ndarray, mems_ZBMD: jax.Array | None, mem_len: int) -> jax.Array:
@@ -161,8 +175,8 @@ def _extend(config: ModelConfig, backbone: Any, ids_BL: jax.Array, mems_ZBMD: ja
 
 
 def padded_queries(queries: Sequence[Query], rows: int, length: int, targets: int) -> QueryBatch:
-    """Return queries as one batch of `rows` rows, each with `length` tokens and `targets` query rows. All have memory
-    of one length, or none has."""
+    """Return queries as one batch of `rows` rows, each with `length` tokens, of which the first `targets` positions are
+    predicted. All have memory of one length, or none has."""
     ranks = []
     for ids_L, positions_P, rank_P, _ in queries:
         rank_L = np.full(len(ids_L), CONTEXT)
@@ -173,8 +187,8 @@ def padded_queries(queries: Sequence[Query], rows: int, length: int, targets: in
         padded([q.ids_L for q in queries], rows, length, PAD),
         padded([np.ones_like(q.ids_L) for q in queries], rows, length, 0),
         padded(ranks, rows, length, CONTEXT),
-        padded([q.positions_P for q in queries], rows, targets, 0),
-        padded([q.ids_L[q.positions_P] for q in queries], rows, targets, 0),
+        padded([q.positions_P[:targets] for q in queries], rows, targets, 0),
+        padded([q.ids_L[q.positions_P[:targets]] for q in queries], rows, targets, 0),
         None if mems[0] is None else jnp.stack(mems + mems[-1:] * (rows - len(mems)), axis=1),
     )
 
@@ -207,88 +221,31 @@ def query_inputs(
     return inputs._replace(relations=relations.within(first_BT, jnp.full_like(first_BT, HIGHEST))), mems_ZBMD
 
 
-def _logits_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
-    inputs, mems_ZBMD = query_inputs(config, batch)
-    logits_BPV, _ = cast(Any, XLNetLM(config).apply)({"params": params}, inputs, mems_ZBMD)
-    return logits_BPV
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _program(
+    config: ModelConfig, by_mask: bool, score: Callable[..., jax.Array], params: Any, batch: QueryBatch
+) -> jax.Array:
+    network, at_BP = cast(Any, build_model(config, None)), None
+    if by_mask:
+        ids_BL = jnp.where(batch.rank_BL == CONTEXT, batch.ids_BL, MASK)
+        memory_BM = None if batch.mems_ZBMD is None else jnp.ones(batch.mems_ZBMD.shape[1:3], bool)
+        inputs = compact_inputs(
+            ids_BL, segment_ids_BL=jnp.zeros_like(ids_BL), memory_BM=memory_BM, attention_mask_BL=batch.real_BL
+        )
+        mems_ZBMD, at_BP = batch.mems_ZBMD, batch.positions_BP
+    else:
+        inputs, mems_ZBMD = query_inputs(config, batch)
+    logits_BPV, _ = network.apply({"params": params}, inputs, mems_ZBMD, at_BP=at_BP)
+    return score(logits_BPV, batch.target_ids_BP)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _log_probs_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
-    return jax.nn.log_softmax(_logits_BPV(config, params, batch))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _log_likelihoods_BP2(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
-    return _beside_likeliest_BP2(_logits_BPV(config, params, batch), jnp.asarray(batch.target_ids_BP))
+def _of_vocabulary_BPV(logits_BPV: jax.Array, _: jax.Array) -> jax.Array:
+    return jax.nn.log_softmax(logits_BPV)
 
 
 def _beside_likeliest_BP2(logits_BPV: jax.Array, ids_BP: jax.Array) -> jax.Array:
     """Return the log-probabilities of these pieces and of the likeliest ones, which are equal for the same piece."""
     return jnp.stack([-cross_entropy_BP(logits_BPV, x_BP) for x_BP in (ids_BP, logits_BPV.argmax(-1))], axis=-1)
-
-
-# ---- hidden pieces, by a network that reads <mask> -------------------------------------------------------------------
-
-
-def _by_masked_rows(
-    pretrained: Pretrained,
-    queries: Sequence[Query],
-    batch_tokens: int,
-    scores_of: Callable[[ModelConfig, Any, QueryBatch], jax.Array],
-    shape: tuple[int, ...],
-) -> list[np.ndarray]:
-    """Return the scores of each query's pieces, float32 [P, *shape]. The pieces of each rank are predicted in a row of
-    their own, in which they and all pieces of higher rank read `<mask>`.
-
-    scores_of: returns [B, P, *shape]. Raises InputError if a text has more pieces than the network has learned
-    positions.
-    """
-    model, lengths = pretrained.model, [len(query.ids_L) for query in queries]
-    longest = model.num_places if model.network == "bert" else 2**31
-    if max(lengths, default=0) > longest:
-        raise InputError(f"a text has {max(lengths)} pieces, but the checkpoint {longest} learned positions: split it")
-    found = [np.zeros((len(query.positions_P), *shape), np.float32) for query in queries]
-    groups = [(i, rank) for i, query in enumerate(queries) for rank in np.unique(query.rank_P).tolist()]
-    largest = max((np.unique(query.rank_P, return_counts=True)[1].max(initial=1) for query in queries), default=1)
-    targets = power_of_two(int(largest))
-    for places, rows, length in batches_by_length([lengths[i] for i, _ in groups], batch_tokens, longest):
-        chosen = [groups[place] for place in places]
-        masked = [_masked(queries[i], rank) for i, rank in chosen]
-        ids = [queries[i].ids_L[query.positions_P] for (i, _), query in zip(chosen, masked, strict=True)]
-        batch = padded_queries(masked, rows, length, targets)
-        batch = batch._replace(target_ids_BP=padded(ids, rows, targets, 0))
-        scores_BP = np.asarray(scores_of(model, pretrained.params, batch))
-        for (i, rank), scores_P in zip(chosen, scores_BP, strict=False):
-            is_now_P = queries[i].rank_P == rank
-            found[i][is_now_P] = scores_P[: is_now_P.sum()]
-    return found
-
-
-def _masked(query: Query, rank: int) -> Query:
-    """Return the pieces of one rank, in a text in which they and those of higher rank are `<mask>`."""
-    ids_L = query.ids_L.copy()
-    ids_L[query.positions_P[query.rank_P >= rank]] = MASK
-    positions_P = query.positions_P[query.rank_P == rank]
-    return Query(ids_L, positions_P, np.zeros_like(positions_P))
-
-
-def _masked_logits_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
-    ids_BL = jnp.asarray(batch.ids_BL)
-    segment_ids_BL = jnp.zeros_like(ids_BL) if config.num_segments else None
-    inputs = compact_inputs(ids_BL, segment_ids_BL=segment_ids_BL, attention_mask_BL=jnp.asarray(batch.real_BL))
-    network = cast(Any, build_model(config, None))
-    return network.apply({"params": params}, inputs, at_BP=jnp.asarray(batch.positions_BP))[0]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _masked_log_probs_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
-    return jax.nn.log_softmax(_masked_logits_BPV(config, params, batch))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _masked_log_likelihoods_BP2(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
-    return _beside_likeliest_BP2(_masked_logits_BPV(config, params, batch), jnp.asarray(batch.target_ids_BP))
 
 
 # ---- next pieces, by a causal network --------------------------------------------------------------------------------
