@@ -172,7 +172,7 @@ def embed_texts(
     """
     import jax.numpy as jnp
 
-    from xlnet_jax.inference.log_probs import batches_by_length, padded, power_of_two
+    from xlnet_jax.inference.log_probs import batches_by_length, padded
 
     pooling = pooling or pooling_of(pretrained)
     if pooling not in ("mean", "last", "first", "cls"):
@@ -193,26 +193,18 @@ def embed_texts(
     lengths = [len(row) for row in rows]
     vectors_BD = np.zeros((len(rows), model.d_model), np.float32)
 
-    def segment(indices: Sequence[int], begin: int, length: int, count: int) -> tuple[np.ndarray, ...]:
-        parts = [rows[i][begin : begin + length] for i in indices]
-        weights = [_weights(lengths[i], pooling)[begin : begin + length] for i in indices]
-        real_BL = padded([np.ones_like(part) for part in parts], count, length, 0)
-        return padded(parts, count, length, PAD), real_BL, padded(weights, count, length, 0, np.float32)
-
-    short = [i for i, length in enumerate(lengths) if length <= seq_len]
-    for places, count, length in batches_by_length([lengths[i] for i in short], batch_tokens, seq_len):
-        indices = [short[place] for place in places]
-        pooled_BD, _ = _program(alone)(backbone, *segment(indices, 0, length, count), None, 0)
-        vectors_BD[indices] = pooled_BD[: len(indices)]
-
-    long = sorted((i for i in range(len(rows)) if lengths[i] > seq_len), key=lambda i: lengths[i])
-    count = max(1, min(batch_tokens // seq_len, power_of_two(len(long))))
-    for first in range(0, len(long), count):
-        indices = long[first : first + count]
-        mems_ZBMD = jnp.zeros((model.num_layers, count, model.mem_len, model.d_model), model.dtype)
-        for begin in range(0, lengths[indices[-1]], seq_len):
-            part, filled = segment(indices, begin, seq_len, count), min(begin, model.mem_len)
-            pooled_BD, mems_ZBMD = _program(model)(backbone, *part, mems_ZBMD, filled)
+    for indices, count, length in batches_by_length(lengths, batch_tokens, seq_len):
+        longest = lengths[indices[-1]]
+        config = model if longest > length else alone
+        mems_ZBMD = jnp.zeros((model.num_layers, count, config.mem_len, model.d_model), model.dtype)
+        for begin in range(0, longest, length):
+            parts = [rows[i][begin : begin + length] for i in indices]
+            weights = [_weights(lengths[i], pooling)[begin : begin + length] for i in indices]
+            ids_BL = padded(parts, count, length, PAD)
+            real_BL = padded([np.ones_like(part) for part in parts], count, length, 0)
+            weights_BL = padded(weights, count, length, 0, np.float32)
+            filled = min(begin, config.mem_len)
+            pooled_BD, mems_ZBMD = _program(config)(backbone, ids_BL, real_BL, weights_BL, mems_ZBMD, filled)
             vectors_BD[indices] += pooled_BD[: len(indices)]
     if normalize:
         vectors_BD /= np.maximum(np.linalg.norm(vectors_BD, axis=1, keepdims=True), np.finfo(np.float32).tiny)
@@ -264,9 +256,9 @@ def _program(config: ModelConfig) -> Callable[..., tuple[Any, Any]]:
         """Return (weighted sum of the hidden states of each text [B, D], memory for the next segment).
 
         real: 1 = token, 0 = padding. mems: memory of the segments before, [layers, B, M, D], with the newest `filled`
-        positions in use; None = none.
+        positions in use.
         """
-        memory_BM = memory_in_use_BM(jnp.full(len(ids_BL), filled), 0 if mems_ZBMD is None else config.mem_len)
+        memory_BM = memory_in_use_BM(jnp.full(len(ids_BL), filled), config.mem_len)
         segments_BL = jnp.where(ids_BL == CLS, CLS_SEGMENT, 0)
         inputs = compact_inputs(ids_BL, segment_ids_BL=segments_BL, memory_BM=memory_BM, attention_mask_BL=real_BL)
         outputs = cast(Any, build_encoder(config).apply({"params": backbone}, inputs, mems_ZBMD))

@@ -43,21 +43,21 @@ BATCH_TOKENS = 4096
 
 
 def batches_by_length(
-    lengths: Sequence[int], batch_tokens: int, longest: int = 2**31, mem_len: int = 0
+    lengths: Sequence[int], batch_tokens: int, longest: int = 2**31
 ) -> Iterator[tuple[list[int], int, int]]:
     """Yield (indices of rows, number of rows in the batch, padded length), the shortest rows first.
 
     Each batch has rows of the same padded length. batch_tokens: maximum number of tokens in a batch, including padding;
-    a batch has at least one row. longest: largest padded length; no row may be longer. mem_len: positions of memory in
-    each row, which count as tokens.
+    a batch has at least one row. longest: largest padded length; longer rows come in batches of their own, to be read
+    in segments of this length.
     """
-    by_length: dict[int, list[int]] = {}
+    by_length: dict[tuple[bool, int], list[int]] = {}
     for i in np.argsort(np.asarray(lengths), kind="stable").tolist():
-        by_length.setdefault(min(padded_length(lengths[i]), longest), []).append(i)
-    for length, rows in by_length.items():
+        by_length.setdefault((lengths[i] > longest, min(padded_length(lengths[i]), longest)), []).append(i)
+    for (_, length), rows in by_length.items():
         # Round the number of rows up to a power of two, also to have few shapes.
         fitting = max(power_of_two(len(rows)), FEW_TOKENS // length)
-        size = max(1, min(batch_tokens // (length + mem_len), fitting))
+        size = max(1, min(batch_tokens // length, fitting))
         for begin in range(0, len(rows), size):
             yield rows[begin : begin + size], size, length
 
@@ -143,9 +143,8 @@ def _score(
         first = np.unique(query.rank_P[order_P], return_index=True)[1].tolist() if by_mask else [0]
         rows += [(i, order_P[begin:], end - begin) for begin, end in pairwise([*first, len(order_P)])]
     most = power_of_two(max((count for *_, count in rows), default=1))
-    mem_len = 0 if not queries or queries[0].mems_ZMD is None else queries[0].mems_ZMD.shape[1]
     found: list[list[np.ndarray]] = [[] for _ in queries]
-    for places, size, length in batches_by_length([lengths[i] for i, *_ in rows], batch_tokens, longest, mem_len):
+    for places, size, length in batches_by_length([lengths[i] for i, *_ in rows], batch_tokens, longest):
         chosen = [rows[place] for place in places]
         parts = [
             queries[i]._replace(positions_P=queries[i].positions_P[p], rank_P=queries[i].rank_P[p])
@@ -308,51 +307,28 @@ def causal_beside_likeliest(
     [L - 1, 2]."""
     demand_causal(pretrained)
     found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(texts)
-    longest = segment_len or max((len(ids_L) for ids_L in texts), default=1)
-    short = [i for i, ids_L in enumerate(texts) if len(ids_L) - 1 <= longest]
-    long = sorted((i for i in range(len(texts)) if len(texts[i]) - 1 > longest), key=lambda i: len(texts[i]))
-    config = with_mem_len(pretrained.model, 0)
-    batches = [
-        (config, [short[place] for place in places], rows, length)
-        for places, rows, length in batches_by_length([len(texts[i]) - 1 for i in short], batch_tokens)
-    ]
-    if long:
-        config = with_mem_len(pretrained.model, mem_len)
-        rows = max(1, min(batch_tokens // (longest + mem_len), power_of_two(len(long))))
-        batches += [(config, long[first : first + rows], rows, longest) for first in range(0, len(long), rows)]
-    for config, indices, rows, length in batches:
-        scores = _by_segments(config, pretrained.params, [texts[i] for i in indices], rows, length)
-        for i, scores_L in zip(indices, scores, strict=True):
-            found[i] = scores_L
+    lengths = [len(ids_L) - 1 for ids_L in texts]
+    for indices, rows, length in batches_by_length(lengths, batch_tokens, segment_len or 2**31):
+        longest, read = lengths[indices[-1]], [texts[i] for i in indices]
+        config = with_mem_len(pretrained.model, mem_len if longest > length else 0)
+        scores, mems_ZBMD = [], _empty_mems_ZBMD(config, rows)
+        for begin in range(0, longest, length):
+            end = begin + length
+            ids_BL = padded([ids_L[:-1][begin:end] for ids_L in read], rows, length, PAD)
+            next_BL = padded([ids_L[1:][begin:end] for ids_L in read], rows, length, PAD)
+            # At most mem_len: in a long text the position would overflow int32.
+            filled = min(begin, config.mem_len)
+            scores_BL2, mems_ZBMD = _segment(config, pretrained.params, ids_BL, next_BL, mems_ZBMD, filled)
+            scores.append(np.asarray(scores_BL2))
+        for i, scores_L2 in zip(indices, np.concatenate(scores, axis=1), strict=False):
+            found[i] = scores_L2[: lengths[i]]
     return found
 
 
 def with_memory(pretrained: Pretrained, ids_L: np.ndarray, segment_len: int, mem_len: int) -> np.ndarray:
     """Return the log-probabilities of a text's pieces after the first, read in segments with a memory of mem_len
-    positions: float32 [L - 1], nats. Both lengths may differ from training.
-
-    Raises InputError if the checkpoint is not causal, or does not support memory.
-    """
-    demand_causal(pretrained)
-    return _by_segments(with_mem_len(pretrained.model, mem_len), pretrained.params, [ids_L], 1, segment_len)[0][:, 0]
-
-
-def _by_segments(
-    config: ModelConfig, params: Any, texts: Sequence[np.ndarray], rows: int, segment_len: int
-) -> list[np.ndarray]:
-    """Return the log-probabilities of each text's pieces after the first, beside those of the likeliest, [L - 1, 2].
-    Texts are read side by side in segments."""
-    scores, mems_ZBMD = [], _empty_mems_ZBMD(config, rows)
-    for begin in range(0, max(map(len, texts)) - 1, segment_len):
-        end = begin + segment_len
-        ids_BL = padded([ids_L[:-1][begin:end] for ids_L in texts], rows, segment_len, PAD)
-        next_BL = padded([ids_L[1:][begin:end] for ids_L in texts], rows, segment_len, PAD)
-        # At most mem_len: in a long text the position would overflow int32.
-        filled = min(begin, config.mem_len)
-        scores_BL2, mems_ZBMD = _segment(config, params, ids_BL, next_BL, mems_ZBMD, filled)
-        scores.append(np.asarray(scores_BL2))
-    whole_BL2 = np.concatenate(scores, axis=1)
-    return [scores_L2[: len(ids_L) - 1] for scores_L2, ids_L in zip(whole_BL2, texts, strict=False)]
+    positions, as by `causal_log_likelihoods`: float32 [L - 1], nats. Both lengths may differ from training."""
+    return causal_log_likelihoods(pretrained, [ids_L], BATCH_TOKENS, segment_len, mem_len)[0]
 
 
 def by_window(
