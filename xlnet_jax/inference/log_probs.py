@@ -278,24 +278,6 @@ def with_mem_len(config: ModelConfig, mem_len: int) -> ModelConfig:
     return replace(config, mem_len=mem_len, same_length=config.same_length and mem_len > 0)
 
 
-def causal_log_likelihoods(
-    pretrained: Pretrained,
-    texts: Sequence[np.ndarray],
-    batch_tokens: int,
-    segment_len: int | None = None,
-    mem_len: int = 0,
-) -> list[np.ndarray]:
-    """Return for each text, int32 [L], the log-probabilities of its pieces after the first, given all pieces before
-    them, float32 [L - 1], nats.
-
-    batch_tokens: maximum number of tokens in a batch; does not change the results. segment_len: a text with more pieces
-    after the first is read in segments with a memory of mem_len positions; None = no text is. Raises InputError if the
-    checkpoint is not causal, or does not support memory.
-    """
-    both = causal_beside_likeliest(pretrained, texts, batch_tokens, segment_len, mem_len)
-    return [scores_L2[:, 0] for scores_L2 in both]
-
-
 def causal_beside_likeliest(
     pretrained: Pretrained,
     texts: Sequence[np.ndarray],
@@ -303,8 +285,13 @@ def causal_beside_likeliest(
     segment_len: int | None = None,
     mem_len: int = 0,
 ) -> list[np.ndarray]:
-    """Return as `causal_log_likelihoods`, with the log-probability of the likeliest piece beside each: float32
-    [L - 1, 2]."""
+    """Return for each text, int32 [L], the log-probabilities of its pieces after the first, given all pieces before
+    them, and beside each that of the likeliest piece: float32 [L - 1, 2], nats.
+
+    batch_tokens: maximum number of tokens in a batch; does not change the results. segment_len: a text with more pieces
+    after the first is read in segments with a memory of mem_len positions; None = no text is. Raises InputError if the
+    checkpoint is not causal, or does not support memory.
+    """
     demand_causal(pretrained)
     found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(texts)
     lengths = [len(ids_L) - 1 for ids_L in texts]
@@ -327,8 +314,8 @@ def causal_beside_likeliest(
 
 def with_memory(pretrained: Pretrained, ids_L: np.ndarray, segment_len: int, mem_len: int) -> np.ndarray:
     """Return the log-probabilities of a text's pieces after the first, read in segments with a memory of mem_len
-    positions, as by `causal_log_likelihoods`: float32 [L - 1], nats. Both lengths may differ from training."""
-    return causal_log_likelihoods(pretrained, [ids_L], BATCH_TOKENS, segment_len, mem_len)[0]
+    positions, as by `causal_beside_likeliest`: float32 [L - 1], nats. Both lengths may differ from training."""
+    return causal_beside_likeliest(pretrained, [ids_L], BATCH_TOKENS, segment_len, mem_len)[0][:, 0]
 
 
 def by_window(

@@ -270,8 +270,8 @@ def score_ids(
     mem_len, given = pretrained.model.mem_len if mem_len is None else mem_len, len(context_ids)
     if pretrained.reads_left_to_right:
         rows = [np.concatenate([[EOD], context_ids, ids_P]) for ids_P in texts]
-        by_text = log_probs.causal_log_likelihoods(pretrained, rows, batch_tokens, max_len, mem_len)
-        return [scores_L[None, given:] for scores_L in by_text]
+        by_text = log_probs.causal_beside_likeliest(pretrained, rows, batch_tokens, max_len, mem_len)
+        return [scores_L2[None, given:, 0] for scores_L2 in by_text]
     rows = [np.concatenate([context_ids, ids_P]).astype(np.int32) for ids_P in texts]
     parts: list[list[np.ndarray]] = [[] for _ in rows]
     short = [i for i, row_L in enumerate(rows) if len(row_L) <= max_len]

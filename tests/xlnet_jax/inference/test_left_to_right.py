@@ -8,7 +8,7 @@ import pytest
 from tests.xlnet_jax.random_models import CAUSAL, HEADS, random_model, strong_params
 from xlnet_jax import InputError
 from xlnet_jax.checkpoints.pretrained import Pretrained
-from xlnet_jax.inference.log_probs import by_window, causal_log_likelihoods, with_memory
+from xlnet_jax.inference.log_probs import by_window, causal_beside_likeliest, with_memory
 
 LENGTH, ATTENTION = 60, 12  # attention length: of the memory, and of the window
 TEXT = np.random.default_rng(0).integers(9, 39, LENGTH).astype(np.int32)
@@ -34,7 +34,7 @@ def test_memory_and_window_agree_until_the_text_is_longer_than_they_are(model, s
 
 
 def test_long_memory_and_long_windows_give_the_numbers_of_the_whole_text(model):
-    (whole,) = causal_log_likelihoods(model, [TEXT], 4096)
+    whole = causal_beside_likeliest(model, [TEXT], 4096)[0][:, 0]
     np.testing.assert_allclose(with_memory(model, TEXT, 7, LENGTH), whole, rtol=0, atol=1e-4)
     np.testing.assert_allclose(by_window(model, TEXT, LENGTH), whole, rtol=0, atol=1e-4)
 
@@ -50,8 +50,8 @@ def test_scores_depend_neither_on_the_batch_nor_on_other_targets(model, slid):
     few = np.array([50, 3, 12])
     np.testing.assert_allclose(by_window(model, TEXT, ATTENTION, few, batch_tokens=24), slid[few - 1], atol=1e-5)
     texts = [TEXT, TEXT[:9], TEXT[:2]]
-    whole, *beginnings = causal_log_likelihoods(model, texts, batch_tokens=64)
-    assert whole.shape == (LENGTH - 1,)
+    whole, *beginnings = causal_beside_likeliest(model, texts, batch_tokens=64)
+    assert whole.shape == (LENGTH - 1, 2)
     for beginning, length in zip(beginnings, (9, 2), strict=True):
         np.testing.assert_allclose(beginning, whole[: length - 1], atol=1e-5)
 

@@ -12,7 +12,7 @@ import xlnet_jax
 from data_pipelines.tokenizer import EOD
 from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
 from xlnet_jax import InputError, score_texts
-from xlnet_jax.inference.log_probs import Query, causal_log_likelihoods, log_probs_PV
+from xlnet_jax.inference.log_probs import Query, causal_beside_likeliest, log_probs_PV
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs the extra [lm-eval]: pip install -e '.[lm-eval]'")
 
@@ -173,7 +173,7 @@ def test_a_continuation_is_greedy_if_each_piece_is_the_likeliest(kind, request, 
             log_probs = log_probs_PV(model, Query(row, np.arange(3, 6), np.arange(3)))[place]
         else:
             each = [np.array([EOD, *given, *likeliest, piece]) for piece in range(model.model.vocab_size)]
-            log_probs = [scores[-1] for scores in causal_log_likelihoods(model, each, 2**16)]
+            log_probs = [scores[-1, 0] for scores in causal_beside_likeliest(model, each, 2**16)]
         likeliest.append(int(np.argmax(log_probs)))
     other = [*likeliest[:2], (likeliest[2] + 1) % 800]
     lm = harness.XLNetJax(saved(model, tmp_path))

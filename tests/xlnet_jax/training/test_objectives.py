@@ -166,7 +166,7 @@ def test_a_prefix_checkpoint_predicts_from_left_to_right(prefixed):
     model = xlnet_jax.load(prefixed)
     assert (model.objective, model.model.attn_type) == ("prefix", "bi")
     ids = model.tokenizer.encode_lines(["She was very happy and said no more of it"])[0]
-    whole, part = log_probs.causal_log_likelihoods(model, [ids, ids[:5]], batch_tokens=256)
+    whole, part = log_probs.causal_beside_likeliest(model, [ids, ids[:5]], batch_tokens=256)
     np.testing.assert_allclose(whole[:4], part, rtol=0, atol=1e-5)
     with pytest.raises(InputError, match=r"predict the pieces \w+ a prefix \(prefix\).*no query stream"):
         fill_in(model, "She was very happy", ["very"])
