@@ -10,7 +10,7 @@ continuation, as in `score` and `generate`; or the whole is read from left to ri
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -111,27 +111,25 @@ class XLNetJax(TemplateLM):
         if self._pretrained.reads_left_to_right:
             begun = [np.concatenate([[EOD], row_L]) for row_L in rows]
             found = causal_beside_likeliest(self._pretrained, begun, self.settings.batch_tokens)
-            each = [[scores_P2] for scores_P2 in found]
         else:
-            queries = [list(self._queries(row_L, count)) for row_L, count in zip(rows, counts, strict=True)]
-            together = [query for own in queries for query in own]
-            scores = iter(beside_likeliest(self._pretrained, together, self.settings.batch_tokens))
-            each = [[next(scores) for _ in own] for own in queries]
-        answers = []
-        for own, count in zip(each, counts, strict=True):
-            scores_OP2 = np.stack(own)[:, -count:].astype(np.float64)
+            queries = [
+                query for row_L, count in zip(rows, counts, strict=True) for query in self._queries(row_L, count)
+            ]
+            found = beside_likeliest(self._pretrained, queries, self.settings.batch_tokens)
+        answers, of_request = [], len(found) // max(len(rows), 1)
+        for i, count in enumerate(counts):
+            own = found[i * of_request : (i + 1) * of_request]
+            scores_OP2 = np.stack([scores_P2[-count:] for scores_P2 in own]).astype(np.float64)
             is_greedy = bool((scores_OP2[..., 0] >= scores_OP2[..., 1]).all())
             answers.append((float(scores_OP2[..., 0].sum(1).mean()), is_greedy))
         return answers
 
-    def _queries(self, row_L: np.ndarray, count: int) -> Iterator[Query]:
-        """Yield a query for each order, whose last `count` pieces are the continuation."""
-        places_P = np.arange(len(row_L))
-        if self.settings.context == LEFT_TO_RIGHT:
-            yield Query(row_L, places_P, places_P)
-            return
-        for order_P in permutations(self.settings.order, count, count, self.settings.seed, 0, "the continuation"):
-            yield Query(row_L, places_P[-count:], np.argsort(order_P))
+    def _queries(self, row_L: np.ndarray, count: int) -> list[Query]:
+        """Return a query for each order, whose last `count` pieces are the continuation."""
+        predicted = len(row_L) if self.settings.context == LEFT_TO_RIGHT else count
+        positions_P = np.arange(len(row_L) - predicted, len(row_L))
+        orders = permutations(self.settings.order, predicted, predicted, self.settings.seed, 0, "the continuation")
+        return [Query(row_L, positions_P, np.argsort(order_P)) for order_P in orders]
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
         """Return the log-likelihood of each document, nats."""
