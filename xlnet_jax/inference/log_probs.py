@@ -229,7 +229,10 @@ def _program(
         ids_BL = jnp.where(batch.rank_BL == CONTEXT, batch.ids_BL, MASK)
         memory_BM = None if batch.mems_ZBMD is None else jnp.ones(batch.mems_ZBMD.shape[1:3], bool)
         inputs = compact_inputs(
-            ids_BL, segment_ids_BL=jnp.zeros_like(ids_BL), memory_BM=memory_BM, attention_mask_BL=batch.real_BL
+            ids_BL,
+            segment_ids_BL=jnp.zeros_like(ids_BL),
+            memory_BM=memory_BM,
+            attention_mask_BL=jnp.asarray(batch.real_BL),
         )
         mems_ZBMD, at_BP = batch.mems_ZBMD, batch.positions_BP
     else:

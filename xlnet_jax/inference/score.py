@@ -25,7 +25,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -273,13 +273,9 @@ def score_ids(
         by_text = log_probs.causal_beside_likeliest(pretrained, rows, batch_tokens, max_len, mem_len)
         return [scores_L2[None, given:, 0] for scores_L2 in by_text]
     rows = [np.concatenate([context_ids, ids_P]).astype(np.int32) for ids_P in texts]
-    parts: list[list[np.ndarray]] = [[] for _ in rows]
-    short = [i for i, row_L in enumerate(rows) if len(row_L) <= max_len]
-    long = sorted((i for i in range(len(rows)) if len(rows[i]) > max_len), key=lambda i: len(rows[i]))
-    size = max(1, min(batch_tokens // (max_len + mem_len), log_probs.power_of_two(len(long))))
-    for indices in (short, *(long[first : first + size] for first in range(0, len(long), size))):
-        mems_ZBMD: Any = None
-        longest = max((len(rows[i]) for i in indices), default=0)
+    lengths, parts = [len(row_L) for row_L in rows], [list[np.ndarray]() for _ in rows]
+    for indices, size, _ in log_probs.batches_by_length(lengths, batch_tokens, max_len):
+        longest, mems_ZBMD = lengths[indices[-1]], cast(Any, None)
         for begin in range(0, longest, max_len):
             segments = [rows[i][begin : begin + max_len] for i in indices]
             first = max(given - begin, 0)
@@ -293,7 +289,7 @@ def score_ids(
                     asked.append((i, asks))
             found = iter(log_probs.log_likelihoods(pretrained, queries, batch_tokens))
             for i, asks in asked:
-                scores_OP = np.zeros((1 + asks[-1].row, min(len(rows[i]) - begin, max_len) - first))
+                scores_OP = np.zeros((1 + asks[-1].row, min(lengths[i] - begin, max_len) - first))
                 for ask in asks:
                     scores_OP[ask.row, ask.places_P] += ask.weight * next(found)
                 parts[i].append(scores_OP.astype(np.float32))
