@@ -347,7 +347,9 @@ def by_window(
         begins_B, targets_B = (np.pad(of_P[batch], (0, missing), mode="edge") for of_P in (begins_P, targets_P))
         windows_BL = ids_L[begins_B[:, None] + np.arange(window_len)]
         at_B1, next_B1 = (targets_B - 1 - begins_B)[:, None], ids_L[targets_B][:, None]
-        scores.append(_last(config, pretrained.params, windows_BL, at_B1, next_B1))
+        mems_ZBMD = _empty_mems_ZBMD(config, rows)
+        scores_B12, _ = _segment(config, pretrained.params, windows_BL, next_B1, mems_ZBMD, 0, at_B1)
+        scores.append(scores_B12[:, 0, 0])
     return np.concatenate(scores)[: len(targets_P)]
 
 
@@ -355,27 +357,16 @@ def _empty_mems_ZBMD(config: ModelConfig, batch: int) -> jax.Array:
     return jnp.zeros((config.num_layers, batch, config.mem_len, config.d_model), config.dtype)
 
 
-def _inputs(config: ModelConfig, ids_BL: jnp.ndarray, filled: jax.Array | int) -> Inputs:
-    batch, length = ids_BL.shape
-    rank_BL = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32)[None], (batch, length))
-    memory_BM = memory_in_use_BM(jnp.full(batch, filled), config.mem_len)
-    return compact_inputs(ids_BL, perm_rank_BL=rank_BL, memory_BM=memory_BM)
-
-
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=4)
 def _segment(
-    config: ModelConfig, params: Any, ids_BL: jax.Array, next_BL: jax.Array, mems_ZBMD: jax.Array, filled: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Return (log-probabilities of the next pieces beside those of the likeliest, memory for the next segment)."""
-    logits_BLV, outputs = cast(Any, build_model(config, None)).apply(
-        {"params": params}, _inputs(config, ids_BL, filled), mems_ZBMD
-    )
-    return _beside_likeliest_BP2(logits_BLV, next_BL), outputs.new_mems_ZBMD
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _last(config: ModelConfig, params: Any, ids_BL: jax.Array, at_B1: jax.Array, next_B1: jax.Array) -> jax.Array:
-    logits_B1V, _ = cast(Any, build_model(config, None)).apply(
-        {"params": params}, _inputs(config, ids_BL, 0), _empty_mems_ZBMD(config, len(ids_BL)), at_BP=at_B1
-    )
-    return -cross_entropy_BP(logits_B1V, next_B1)[:, 0]
+    config: ModelConfig, params: Any, ids_BL: jax.Array, next_BP: jax.Array, mems_ZBMD: jax.Array, filled: int,
+    at_BP: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+    """Return (log-probabilities of the pieces after these positions beside those of the likeliest, memory for the next
+    segment). at: None = after all."""
+    rank_BL = jnp.broadcast_to(jnp.arange(ids_BL.shape[1], dtype=jnp.int32), ids_BL.shape)
+    memory_BM = memory_in_use_BM(jnp.full(len(ids_BL), filled), config.mem_len)
+    inputs = compact_inputs(ids_BL, perm_rank_BL=rank_BL, memory_BM=memory_BM)
+    network = cast(Any, build_model(config, None))
+    logits_BPV, outputs = network.apply({"params": params}, inputs, mems_ZBMD, at_BP=at_BP)
+    return _beside_likeliest_BP2(logits_BPV, next_BP), outputs.new_mems_ZBMD
