@@ -280,23 +280,21 @@ def score_ids(
             segments = [rows[i][begin : begin + max_len] for i in indices]
             first = max(given - begin, 0)
             queries: list[log_probs.Query] = []
-            asked: list[tuple[int, list[_Ask]]] = []
+            asked: list[tuple[np.ndarray, _Ask]] = []
             for place, (i, ids_L) in enumerate(zip(indices, segments, strict=True)):
                 if len(ids_L) > first:
                     asks = _asks(orders, len(ids_L) - first, len(texts[i]), seed, begin // max_len, names[i])
                     mems_ZMD = None if mems_ZBMD is None else mems_ZBMD[:, place]
                     queries += [log_probs.Query(ids_L, first + a.places_P, a.rank_P, mems_ZMD) for a in asks]
-                    asked.append((i, asks))
-            found = iter(log_probs.log_likelihoods(pretrained, queries, batch_tokens))
-            for i, asks in asked:
-                scores_OP = np.zeros((1 + asks[-1].row, min(lengths[i] - begin, max_len) - first))
-                for ask in asks:
-                    scores_OP[ask.row, ask.places_P] += ask.weight * next(found)
-                parts[i].append(scores_OP.astype(np.float32))
+                    parts[i].append(np.zeros((1 + asks[-1].row, len(ids_L) - first)))
+                    asked += [(parts[i][-1], ask) for ask in asks]
+            found = log_probs.log_likelihoods(pretrained, queries, batch_tokens)
+            for (scores_OP, ask), scores_P in zip(asked, found, strict=True):
+                scores_OP[ask.row, ask.places_P] += ask.weight * scores_P
             if mem_len and begin + max_len < longest:
                 ids_BL = log_probs.padded(segments, size, max_len, PAD)  # rows of texts that have ended are unused
                 mems_ZBMD = log_probs.extend_memory(pretrained, ids_BL, mems_ZBMD, mem_len)
-    return [np.concatenate(of_text, axis=1) for of_text in parts]
+    return [np.concatenate(of_text, axis=1).astype(np.float32) for of_text in parts]
 
 
 def demand_orders(pretrained: "Pretrained", orders: Sequence[str]) -> "Tokenizer":
