@@ -39,27 +39,20 @@ def measure_accuracies(
     settings: as in `score_by_order`, whose InputErrors this raises, without names.
     """
     encoded = pretrained.demand_tokenizer().encode_lines([text for pair in pairs for text in pair[:2]])
-    # Sentences with equal pieces are scored once, so that they tie.
-    row_of: dict[bytes, int] = {}
-    names: list[str] = []
-    texts: list[np.ndarray] = []
-    for i, ids_P in enumerate(encoded):
+    names = [pair.where for pair in pairs for _ in pair[:2]]
+    for ids_P, name in zip(encoded, names, strict=True):
         if not len(ids_P):
-            raise InputError(f"{pairs[i // 2].where}: a sentence has no pieces")
-        if row_of.setdefault(ids_P.tobytes(), len(texts)) == len(texts):
-            texts.append(ids_P)
-            names.append(pairs[i // 2].where)
-    scores = score_by_order(pretrained, texts, words, names=names, seed=seed, **settings)
-    means_WT = np.array([[log_p_O.mean() for log_p_O in scores[word]] for word in words])
-    log_p_WT2 = means_WT[:, [row_of[ids_P.tobytes()] for ids_P in encoded]].reshape(len(words), len(pairs), 2)
-    right_TW = 50 + 50 * np.sign(log_p_WT2[:, :, 0] - log_p_WT2[:, :, 1]).T
-    paradigms = np.array([pair.paradigm for pair in pairs])
+            raise InputError(f"{name}: a sentence has no pieces")
+    scores = score_by_order(pretrained, encoded, words, names=names, seed=seed, **settings)
+    log_p_WT2 = np.array([[log_p_O.mean() for log_p_O in scores[word]] for word in words]).reshape(len(words), -1, 2)
+    differ_T = [not np.array_equal(*of_pair) for of_pair in zip(encoded[::2], encoded[1::2], strict=True)]
+    right_TW = 50 + 50 * (differ_T * np.sign(log_p_WT2[:, :, 0] - log_p_WT2[:, :, 1])).T  # equal pieces tie
     percent: dict[str, np.ndarray] = {}  # [1 + resamples, words]
     groups: dict[str, list[str]] = {}
-    for number, (name, first) in enumerate(zip(*np.unique(paradigms, return_index=True), strict=True)):
-        of_paradigm_TW = right_TW[paradigms == name]
-        percent[str(name)] = resampled_sums(of_paradigm_TW, seed, number) / len(of_paradigm_TW)
-        groups.setdefault(pairs[first].phenomenon, []).append(str(name))
+    for number, (name, phenomenon) in enumerate(sorted({pair.paradigm: pair.phenomenon for pair in pairs}.items())):
+        of_paradigm_TW = right_TW[[pair.paradigm == name for pair in pairs]]
+        percent[name] = resampled_sums(of_paradigm_TW, seed, number) / len(of_paradigm_TW)
+        groups.setdefault(phenomenon, []).append(name)
     groups = {**dict(sorted(groups.items())), "all": [*percent]}
     by_phenomenon = {name: np.mean([percent[paradigm] for paradigm in group], axis=0) for name, group in groups.items()}
     tables = {
