@@ -301,7 +301,7 @@ def causal_beside_likeliest(
     for indices, rows, length in batches_by_length(lengths, batch_tokens, segment_len or 2**31):
         longest, read = lengths[indices[-1]], [texts[i] for i in indices]
         config = with_mem_len(pretrained.model, mem_len if longest > length else 0)
-        scores, mems_ZBMD = [], _empty_mems_ZBMD(config, rows)
+        scores, mems_ZBMD = [], jnp.zeros((config.num_layers, rows, config.mem_len, config.d_model), config.dtype)
         for begin in range(0, longest, length):
             end = begin + length
             ids_BL = padded([ids_L[:-1][begin:end] for ids_L in read], rows, length, PAD)
@@ -347,19 +347,14 @@ def by_window(
         begins_B, targets_B = (np.pad(of_P[batch], (0, missing), mode="edge") for of_P in (begins_P, targets_P))
         windows_BL = ids_L[begins_B[:, None] + np.arange(window_len)]
         at_B1, next_B1 = (targets_B - 1 - begins_B)[:, None], ids_L[targets_B][:, None]
-        mems_ZBMD = _empty_mems_ZBMD(config, rows)
-        scores_B12, _ = _segment(config, pretrained.params, windows_BL, next_B1, mems_ZBMD, 0, at_B1)
+        scores_B12, _ = _segment(config, pretrained.params, windows_BL, next_B1, None, 0, at_B1)
         scores.append(scores_B12[:, 0, 0])
     return np.concatenate(scores)[: len(targets_P)]
 
 
-def _empty_mems_ZBMD(config: ModelConfig, batch: int) -> jax.Array:
-    return jnp.zeros((config.num_layers, batch, config.mem_len, config.d_model), config.dtype)
-
-
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=4)
 def _segment(
-    config: ModelConfig, params: Any, ids_BL: jax.Array, next_BP: jax.Array, mems_ZBMD: jax.Array, filled: int,
+    config: ModelConfig, params: Any, ids_BL: jax.Array, next_BP: jax.Array, mems_ZBMD: Any, filled: int,
     at_BP: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
     """Return (log-probabilities of the pieces after these positions beside those of the likeliest, memory for the next

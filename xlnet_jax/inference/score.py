@@ -280,17 +280,19 @@ def score_ids(
             segments = [rows[i][begin : begin + max_len] for i in indices]
             first = max(given - begin, 0)
             queries: list[log_probs.Query] = []
-            asked: list[tuple[np.ndarray, _Ask]] = []
+            sums: list[tuple[np.ndarray, np.ndarray, float]] = []  # where the scores of each query are added
             for place, (i, ids_L) in enumerate(zip(indices, segments, strict=True)):
                 if len(ids_L) > first:
-                    asks = _asks(orders, len(ids_L) - first, len(texts[i]), seed, begin // max_len, names[i])
+                    rows_asked = _asks(orders, len(ids_L) - first, len(texts[i]), seed, begin // max_len, names[i])
+                    parts[i].append(np.zeros((len(rows_asked), len(ids_L) - first)))
                     mems_ZMD = None if mems_ZBMD is None else mems_ZBMD[:, place]
-                    queries += [log_probs.Query(ids_L, first + a.places_P, a.rank_P, mems_ZMD) for a in asks]
-                    parts[i].append(np.zeros((1 + asks[-1].row, len(ids_L) - first)))
-                    asked += [(parts[i][-1], ask) for ask in asks]
+                    for sum_P, asked in zip(parts[i][-1], rows_asked, strict=True):
+                        for weight, places_P, rank_P in asked:
+                            queries.append(log_probs.Query(ids_L, first + places_P, rank_P, mems_ZMD))
+                            sums.append((sum_P, places_P, weight))
             found = log_probs.log_likelihoods(pretrained, queries, batch_tokens)
-            for (scores_OP, ask), scores_P in zip(asked, found, strict=True):
-                scores_OP[ask.row, ask.places_P] += ask.weight * scores_P
+            for (sum_P, places_P, weight), scores_P in zip(sums, found, strict=True):
+                sum_P[places_P] += weight * scores_P
             if mem_len and begin + max_len < longest:
                 ids_BL = log_probs.padded(segments, size, max_len, PAD)  # rows of texts that have ended are unused
                 mems_ZBMD = log_probs.extend_memory(pretrained, ids_BL, mems_ZBMD, mem_len)
@@ -321,27 +323,20 @@ def check_orders(orders: Sequence[str]) -> None:
         )
 
 
-class _Ask(NamedTuple):
-    """One query for a text's pieces. Scores times their weight are added to the pieces in one row of the result."""
-
-    row: int
-    weight: float
-    places_P: np.ndarray  # int, the pieces to predict
-    rank_P: np.ndarray  # int
-
-
-def _asks(orders: Sequence[str], length: int, pieces: int, seed: int, number: int, name: str) -> list[_Ask]:
-    """Return the queries for a segment of a text. length: pieces in the segment; pieces: in the text; number: of the
-    segment; name: of the text."""
+def _asks(
+    orders: Sequence[str], length: int, pieces: int, seed: int, number: int, name: str
+) -> list[list[tuple[float, np.ndarray, np.ndarray]]]:
+    """Return the queries whose scores add up to each row of a segment's result: (weight, places of pieces, ranks).
+    length: pieces in the segment; pieces: in the text; number: of the segment; name: of the text."""
     places_P = np.arange(length)
     if orders[0] == PSEUDO:
         # One query per piece: with several targets, other content rows would leak a piece to its own query row.
-        return [_Ask(0, 1, places_P[place : place + 1], places_P[:1]) for place in places_P]
+        return [[(1, places_P[place : place + 1], places_P[:1]) for place in places_P]]
     if orders[0].startswith(BOUND):
         sets = _hidden_sets(length, int(orders[0].removeprefix(BOUND)), seed, number)
-        return [_Ask(0, weight, hidden_P, np.zeros_like(hidden_P)) for weight, hidden_P in sets]
+        return [[(weight, hidden_P, np.zeros_like(hidden_P)) for weight, hidden_P in sets]]
     drawn = [permutations(order, length, pieces, seed, number, name) for order in orders]
-    return [_Ask(row, 1, places_P, np.argsort(order_P)) for row, order_P in enumerate(itertools.chain(*drawn))]
+    return [[(1, places_P, np.argsort(order_P))] for order_P in itertools.chain(*drawn)]
 
 
 def permutations(order: str, length: int, pieces: int, seed: int, number: int, name: str) -> Iterable[np.ndarray]:
