@@ -33,17 +33,13 @@ class Estimate(NamedTuple):
     high: float
 
 
-Table = dict[str, dict[str, Estimate]]
-"""Estimates by row and column"""
-
-
 @dataclass(frozen=True)
 class Estimates:
     """What was measured on whole texts."""
 
     facts: dict[str, int]
-    tables: dict[str, Table]  # by name
-    report: str  # as it is printed
+    tables: dict[str, dict[str, dict[str, Estimate]]]  # by name, row and column
+    report: list[str]  # lines, as they are printed
 
     def numbers(self) -> dict[str, Any]:
         """Return the facts and tables by their names; an estimate has value, low and high."""
@@ -53,7 +49,7 @@ class Estimates:
         }
 
 
-def lines_of(table: Table, name: str, digits: int) -> list[str]:
+def lines_of(table: dict[str, dict[str, Estimate]], name: str, digits: int) -> list[str]:
     """Return a table as lines. name: of its first column."""
     rows = [[name, *next(iter(table.values()))]]
     for row, by_column in table.items():
@@ -105,7 +101,7 @@ def measure_likelihoods(
     )
     intervals = f"intervals   95 %, from {RESAMPLES:,} resamples of the texts"
     report = [f"texts       {counted}", *lines_of(table, "order", 4), intervals]
-    return Estimates(facts, {"orders": table}, "\n".join(report))
+    return Estimates(facts, {"orders": table}, report)
 
 
 def score_by_order(

@@ -64,4 +64,4 @@ def measure_accuracies(
         *lines_of(tables["phenomena"], "phenomenon", 1),
         "percent     right, means over paradigms, with 95 % intervals from resampled pairs",
     ]
-    return Estimates({"pairs": len(pairs), "chance": 50}, tables, "\n".join(report))
+    return Estimates({"pairs": len(pairs), "chance": 50}, tables, report)

@@ -137,11 +137,13 @@ def evaluate(
     if asked.dtype:
         pretrained = replace(pretrained, model=replace(pretrained.model, dtype=asked.dtype))
     measure = _measure_texts if asked.orders or asked.suite else _measure_windows
-    found = measure(asked, pretrained, run, config, on_batch)
+    measured, report = measure(asked, pretrained, run, config, on_batch)
     if asked.out:
         with complete_file(Path(asked.out)) as partial:
-            partial.write_text(json.dumps(found.measured.numbers(), indent=2) + "\n")
-    return found
+            partial.write_text(json.dumps(measured.numbers(), indent=2) + "\n")
+    m = config.model
+    title = f"checkpoint  {asked.checkpoint}: {m.num_layers} layers x {m.d_model}, {m.dtype}"
+    return Evaluation(measured, config, "\n".join([title, *report]))
 
 
 def print_evaluation(settings: EvaluateSettings) -> None:
@@ -154,7 +156,7 @@ def print_evaluation(settings: EvaluateSettings) -> None:
 
 def _measure_windows(
     settings: EvaluateSettings, pretrained: Pretrained, run: Run | None, config: Config, on_batch: OnBatch
-) -> Evaluation:
+) -> tuple[Measured, list[str]]:
     from xlnet_jax.training.evaluation import measure_loss
     from xlnet_jax.training.resolve import demand_memory
 
@@ -163,13 +165,12 @@ def _measure_windows(
             demand_memory(corpus, config)
         counts_V, known = _count_pieces(corpus, run)
         measured = measure_loss(pretrained, corpus, config, counts_V, on_batch)
-    report = _report(measured, config, settings.checkpoint, name, corpus.manifest, known)
-    return Evaluation(measured, config, report)
+    return measured, _report(measured, config, name, corpus.manifest, known)
 
 
 def _measure_texts(
     settings: EvaluateSettings, pretrained: Pretrained, run: Run | None, config: Config, on_batch: OnBatch
-) -> Evaluation:
+) -> tuple[Estimates, list[str]]:
     from xlnet_jax.checkpoints.pretrained import on_device
     from xlnet_jax.inference.likelihood import measure_likelihoods
     from xlnet_jax.inference.score import LEFT_TO_RIGHT, demand_orders
@@ -185,13 +186,8 @@ def _measure_texts(
         name, texts = _whole_texts(settings, tokenizer, run)
         names, rows = zip(*texts, strict=True)
         measured = measure_likelihoods(model, rows, words, names=names, on_batch=on_batch, **how)
-    report = [
-        _title(settings.checkpoint, config),
-        f"text        {name}",
-        f"segments    {how['max_len']:,} pieces, memory {how['mem_len']:,}",
-        measured.report,
-    ]
-    return Evaluation(measured, config, "\n".join(report))
+    segments = f"segments    {how['max_len']:,} pieces, memory {how['mem_len']:,}"
+    return measured, [f"text        {name}", segments, *measured.report]
 
 
 def _pairs(settings: EvaluateSettings, suite: str) -> tuple[str, list[Pair]]:
@@ -236,16 +232,15 @@ def _whole_texts(
     corpus = _prepared(settings, run)
     if corpus:
         corpus.demand(tokenizer, "the checkpoint's")
-        name, found = str(corpus.folder), [*corpus.documents("validation")]
-        texts = [(f"document {i} of {name}", ids_P) for i, ids_P in enumerate(found)]
+        name, encoded = str(corpus.folder), [*corpus.documents("validation")]
+        names = [f"document {i} of {name}" for i in range(len(encoded))]
     else:
         of_text = settings.find(settings.text, "validation")
         records = [*sources.read_texts(of_text, "document")]
         tokenizer.demand_known((record.text for record in records), "the text")
         encoded = tokenizer.encode_lines([record.text for record in records])
-        name = sources.name_of(of_text)
-        texts = [(record.where, ids_P) for record, ids_P in zip(records, encoded, strict=True)]
-    if not (texts := [(where, ids_P) for where, ids_P in texts if len(ids_P)]):
+        name, names = sources.name_of(of_text), [record.where for record in records]
+    if not (texts := [(where, ids_P) for where, ids_P in zip(names, encoded, strict=True) if len(ids_P)]):
         raise InputError(f"text {name}: no text in it")
     return name, [texts[i] for i in _evenly(len(texts), settings.max_texts)]
 
@@ -333,12 +328,7 @@ def _count_pieces(corpus: Corpus, run: Run | None) -> tuple[np.ndarray, str]:
     return corpus.unigram_counts, "this text itself" if alone else "the corpus' training text"
 
 
-def _title(checkpoint: str, config: Config) -> str:
-    m = config.model
-    return f"checkpoint  {checkpoint}: {m.num_layers} layers x {m.d_model}, {m.dtype}"
-
-
-def _report(found: Measured, config: Config, checkpoint: str, text: str, manifest: Manifest, known: str) -> str:
+def _report(found: Measured, config: Config, text: str, manifest: Manifest, known: str) -> list[str]:
     """Return the loss with its settings, its text, the unigram line, and its other units. known: text that the
     frequencies of the unigram line come from."""
     c, m, split = config.data, config.model, manifest.splits["validation"]
@@ -348,7 +338,6 @@ def _report(found: Measured, config: Config, checkpoint: str, text: str, manifes
     unknown, pieces = found.content.unknown, found.content.pieces
     side = f"{abs(found.unigram - found.loss):.4f} {'below' if found.loss < found.unigram else 'above'}"
     lines = [
-        _title(checkpoint, config),
         f"text        {text}: {split.blocks:,} blocks of {manifest.record.block_len:,} tokens{dropped}",
         f"windows     {found.windows:,} of {c.seq_len} tokens, {c.batch_size} a batch, memory {m.mem_len}{left_out}",
         f"targets     {found.targets:,} pieces",
@@ -365,12 +354,8 @@ def _report(found: Measured, config: Config, checkpoint: str, text: str, manifes
             f"detection   {others['detection_loss']:.4f} nats a token, {others['detection_accuracy']:.2%} right, where "
             f"{others['replaced_share']:.2%} are replaced: the loss above is the generator's"
         ]
-    return "\n".join([*lines, _COMPARABLE])
-
-
-_COMPARABLE = (
-    "compare     perplexity a piece between models with one tokenizer only; else bits a character, at equal <unk>"
-)
+    compare = "perplexity a piece between models with one tokenizer only; else bits a character, at equal <unk>"
+    return [*lines, f"compare     {compare}"]
 
 
 def _units(found: Measured) -> Iterator[str]:
