@@ -57,20 +57,15 @@ class AnyOrderXLNet(XLNetLMHeadModel):
         with the logits at i - 1, and -100 is ignored. token_type_ids are ignored. With perm_mask, target_mapping, mems
         or inputs_embeds this is the forward of XLNetLMHeadModel. Raises ValueError for a text with <cls>.
         """
+        kwargs |= {"labels": labels, "logits_to_keep": logits_to_keep}
         if input_ids is None or any(kwargs.get(name) is not None for name in OF_XLNET):
-            return super().forward(
-                input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, labels=labels,
-                logits_to_keep=logits_to_keep, **kwargs,
-            )  # fmt: skip
+            return super().forward(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, **kwargs)
+        if labels is not None:
+            kwargs["labels"] = pad(labels[:, 1:], (0, 1), value=-100)
         mask_BL = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        rank_L = torch.arange(
-            input_ids.shape[1] + 1, device=input_ids.device
-        )  # one more, which the last logits predict
-        labels = None if labels is None else pad(labels[:, 1:], (0, 1), value=-100)
-        return self._predict(
-            pad(input_ids, (0, 1)), pad(mask_BL, (0, 1)), rank_L[None], 1,
-            labels=labels, logits_to_keep=logits_to_keep, **kwargs,
-        )  # fmt: skip
+        length = input_ids.shape[1] + 1  # one more, which the last logits predict
+        rank_BL = torch.arange(length, device=input_ids.device)[None]
+        return self._predict(pad(input_ids, (0, 1)), pad(mask_BL, (0, 1)), rank_BL, 1, **kwargs)
 
     def score(
         self,
