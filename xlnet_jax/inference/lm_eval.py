@@ -101,21 +101,21 @@ class XLNetJax(TemplateLM):
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **kwargs: Any
     ) -> list[tuple[float, bool]]:
         """Return (log-likelihood of each continuation in nats, whether all its pieces are the likeliest ones)."""
-        rows, counts = [], []
+        rows, counts, queries, s = [], [], [], self.settings
         for (context, continuation), context_ids, ids in requests:
             if not ids:
                 raise InputError(f"the continuation {continuation!r} has no pieces: the tokenizer removes all of it")
             given = context_ids[: None if context else 0]
-            rows.append(np.array([*given[max(len(given) + len(ids) - self.settings.max_len, 0) :], *ids], np.int32))
+            rows.append(np.array([*given[max(len(given) + len(ids) - s.max_len, 0) :], *ids], np.int32))
             counts.append(len(ids))
+            places_P = np.arange(len(rows[-1]))[0 if s.context == LEFT_TO_RIGHT else -len(ids) :]
+            orders = permutations(s.order, len(places_P), len(places_P), s.seed, 0, "the continuation")
+            queries += [Query(rows[-1], places_P, np.argsort(order_P)) for order_P in orders]
         if self._pretrained.reads_left_to_right:
             begun = [np.concatenate([[EOD], row_L]) for row_L in rows]
-            found = causal_beside_likeliest(self._pretrained, begun, self.settings.batch_tokens)
+            found = causal_beside_likeliest(self._pretrained, begun, s.batch_tokens)
         else:
-            queries = [
-                query for row_L, count in zip(rows, counts, strict=True) for query in self._queries(row_L, count)
-            ]
-            found = beside_likeliest(self._pretrained, queries, self.settings.batch_tokens)
+            found = beside_likeliest(self._pretrained, queries, s.batch_tokens)
         answers, of_request = [], len(found) // max(len(rows), 1)
         for i, count in enumerate(counts):
             own = found[i * of_request : (i + 1) * of_request]
@@ -123,13 +123,6 @@ class XLNetJax(TemplateLM):
             is_greedy = bool((scores_OP2[..., 0] >= scores_OP2[..., 1]).all())
             answers.append((float(scores_OP2[..., 0].sum(1).mean()), is_greedy))
         return answers
-
-    def _queries(self, row_L: np.ndarray, count: int) -> list[Query]:
-        """Return a query for each order, whose last `count` pieces are the continuation."""
-        predicted = len(row_L) if self.settings.context == LEFT_TO_RIGHT else count
-        positions_P = np.arange(len(row_L) - predicted, len(row_L))
-        orders = permutations(self.settings.order, predicted, predicted, self.settings.seed, 0, "the continuation")
-        return [Query(row_L, positions_P, np.argsort(order_P)) for order_P in orders]
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
         """Return the log-likelihood of each document, nats."""
