@@ -193,22 +193,17 @@ def _measure_texts(
 def _pairs(settings: EvaluateSettings, suite: str) -> tuple[str, list[Pair]]:
     """Return the name of the suite's files, and its pairs: at most max_texts of each paradigm."""
     from data_pipelines import sources
-    from data_pipelines.readers import JsonLinesFile, ParquetFile, parquet_rows
+    from data_pipelines.readers import JsonLinesFile, ParquetFile
     from xlnet_jax.inference.suites import FIELDS, Pair
-    from xlnet_jax.tasks.readers import Record, json_lines
+    from xlnet_jax.tasks.classification.tables import read_table
 
     # A dataset without a configuration means the files of all.
     names = [re.sub(r"^hf:(?!//)([^/:@]+/[^/:@]+)$", r"hf://datasets/\1", name) for name in settings.text]
     found, paradigms = settings.find(names), dict[str, list[Pair]]()
     for unit in (unit for source in found for unit in source.units):
-        if isinstance(unit, JsonLinesFile):
-            records = json_lines(unit.path)
-        elif isinstance(unit, ParquetFile):
-            rows = enumerate(parquet_rows(unit.path), start=1)
-            records = (Record(row, f"{unit.path}: row {number}") for number, row in rows)
-        else:
+        if not isinstance(unit, JsonLinesFile | ParquetFile):
             raise InputError(f"`suite` {suite}: {unit.path} is neither JSON Lines nor Parquet")
-        for record in records:
+        for record in read_table(unit.path):
             good, bad, paradigm, phenomenon = (record.get(field, str) for field in FIELDS[suite])
             paradigms.setdefault(paradigm, []).append(Pair(good, bad, paradigm, phenomenon, record.where))
     chosen = [of_one[i] for of_one in paradigms.values() for i in _evenly(len(of_one), settings.max_texts)]
