@@ -120,9 +120,9 @@ def attention_weights(
     from xlnet_jax.inference.log_probs import Query, padded, padded_queries
     from xlnet_jax.objectives.registry import objective_named
 
+    tokenizer = pretrained.demand_tokenizer() if targets is None else scoring_tokenizer(pretrained)
     if targets is not None and objective_named(pretrained.objective).filling.stream == "content":
         raise InputError(f"`targets`: the checkpoint ({pretrained.objective}) has no query stream: leave `targets` out")
-    tokenizer = pretrained.demand_tokenizer() if targets is None else scoring_tokenizer(pretrained)
     rows = [np.array([*ids, SEP, CLS], np.int32) for ids in tokenizer.encode_lines(list_of_texts(texts))]
     lengths = [len(row) for row in rows]
     if 2 in lengths or not rows:
