@@ -101,25 +101,24 @@ class XLNetJax(TemplateLM):
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **kwargs: Any
     ) -> list[tuple[float, bool]]:
         """Return (log-likelihood of each continuation in nats, whether all its pieces are the likeliest ones)."""
-        rows, counts, queries, s = [], [], [], self.settings
+        queries, s = [], self.settings
         for (context, continuation), context_ids, ids in requests:
             if not ids:
                 raise InputError(f"the continuation {continuation!r} has no pieces: the tokenizer removes all of it")
             given = context_ids[: None if context else 0]
-            rows.append(np.array([*given[max(len(given) + len(ids) - s.max_len, 0) :], *ids], np.int32))
-            counts.append(len(ids))
-            places_P = np.arange(len(rows[-1]))[0 if s.context == LEFT_TO_RIGHT else -len(ids) :]
+            row_L = np.array([*given[max(len(given) + len(ids) - s.max_len, 0) :], *ids], np.int32)
+            places_P = np.arange(len(row_L))[0 if s.context == LEFT_TO_RIGHT else -len(ids) :]
             orders = permutations(s.order, len(places_P), len(places_P), s.seed, 0, "the continuation")
-            queries += [Query(rows[-1], places_P, np.argsort(order_P)) for order_P in orders]
+            queries += [Query(row_L, places_P, np.argsort(order_P)) for order_P in orders]
         if self._pretrained.reads_left_to_right:
-            begun = [np.concatenate([[EOD], row_L]) for row_L in rows]
+            begun = [np.concatenate([[EOD], query.ids_L]) for query in queries]
             found = causal_beside_likeliest(self._pretrained, begun, s.batch_tokens)
         else:
             found = beside_likeliest(self._pretrained, queries, s.batch_tokens)
-        answers, of_request = [], len(found) // max(len(rows), 1)
-        for i, count in enumerate(counts):
+        answers, of_request = [], len(found) // max(len(requests), 1)
+        for i, (_, _, ids) in enumerate(requests):
             own = found[i * of_request : (i + 1) * of_request]
-            scores_OP2 = np.stack([scores_P2[-count:] for scores_P2 in own]).astype(np.float64)
+            scores_OP2 = np.stack([scores_P2[-len(ids) :] for scores_P2 in own]).astype(np.float64)
             is_greedy = bool((scores_OP2[..., 0] >= scores_OP2[..., 1]).all())
             answers.append((float(scores_OP2[..., 0].sum(1).mean()), is_greedy))
         return answers
