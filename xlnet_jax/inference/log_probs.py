@@ -138,21 +138,19 @@ def _score(
     if max(lengths, default=0) > longest:
         raise InputError(f"a text has {max(lengths)} pieces, but the checkpoint {longest} learned positions: split it")
     orders = [np.argsort(query.rank_P, kind="stable") for query in queries]
-    rows: list[tuple[int, np.ndarray, int]] = []  # query, hidden pieces by rank, how many of them to predict
+    rows: list[tuple[int, Query, int]] = []  # number of the query, its hidden pieces by rank, how many to predict
     for i, (query, order_P) in enumerate(zip(queries, orders, strict=True)):
         first = np.unique(query.rank_P[order_P], return_index=True)[1].tolist() if by_mask else [0]
-        rows += [(i, order_P[begin:], end - begin) for begin, end in pairwise([*first, len(order_P)])]
+        for begin, end in pairwise([*first, len(order_P)]):
+            positions_P, rank_P = query.positions_P[order_P[begin:]], query.rank_P[order_P[begin:]]
+            rows.append((i, query._replace(positions_P=positions_P, rank_P=rank_P), end - begin))
     most = power_of_two(max((count for *_, count in rows), default=1))
     found: list[list[np.ndarray]] = [[] for _ in queries]
     for places, size, length in batches_by_length([lengths[i] for i, *_ in rows], batch_tokens, longest):
-        chosen = [rows[place] for place in places]
-        parts = [
-            queries[i]._replace(positions_P=queries[i].positions_P[p], rank_P=queries[i].rank_P[p])
-            for i, p, _ in chosen
-        ]
-        batch = padded_queries(parts, size, length, min(most, length))
+        batch = padded_queries([rows[place][1] for place in places], size, length, min(most, length))
         scores = np.asarray(_program(model, by_mask, score, pretrained.params, batch))
-        for (i, _, count), of_row in zip(chosen, scores, strict=False):
+        for place, of_row in zip(places, scores, strict=False):
+            i, _, count = rows[place]
             found[i].append(of_row[:count])
     return [np.concatenate(by_rank)[np.argsort(order_P)] for by_rank, order_P in zip(found, orders, strict=True)]
 
@@ -226,13 +224,10 @@ def _program(
 ) -> jax.Array:
     network, at_BP = cast(Any, build_model(config, None)), None
     if by_mask:
-        ids_BL = jnp.where(batch.rank_BL == CONTEXT, batch.ids_BL, MASK)
+        ids_BL, real_BL = jnp.where(batch.rank_BL == CONTEXT, batch.ids_BL, MASK), jnp.asarray(batch.real_BL)
         memory_BM = None if batch.mems_ZBMD is None else jnp.ones(batch.mems_ZBMD.shape[1:3], bool)
         inputs = compact_inputs(
-            ids_BL,
-            segment_ids_BL=jnp.zeros_like(ids_BL),
-            memory_BM=memory_BM,
-            attention_mask_BL=jnp.asarray(batch.real_BL),
+            ids_BL, segment_ids_BL=jnp.zeros_like(ids_BL), memory_BM=memory_BM, attention_mask_BL=real_BL
         )
         mems_ZBMD, at_BP = batch.mems_ZBMD, batch.positions_BP
     else:

@@ -56,7 +56,6 @@ LONGEST_OF_ALL = 6  # pieces: 720 orders
 MAX_LEN = 512  # pieces, as in the released models (paper, section 3.1)
 BATCH_TOKENS = 4096
 TEXTS_AT_ONCE = 512  # read from files
-NO_IDS = np.zeros(0, np.int32)
 DIGITS = 6
 
 
@@ -242,7 +241,7 @@ def score_texts(
     pieces = [[tokenizer.pieces[i] for i in ids_P] for ids_P in encoded]
     reads = [f"{name}, which reads: {' '.join(own)}" for name, own in zip(names, pieces, strict=True)]
     found = score_ids(
-        pretrained, encoded, orders, context_ids=context_ids, seed=seed, max_len=max_len, mem_len=mem_len,
+        pretrained, encoded, orders, context_ids=context_ids.tolist(), seed=seed, max_len=max_len, mem_len=mem_len,
         batch_tokens=batch_tokens, names=reads,
     )  # fmt: skip
     return [TextScore(own, scores_OP) for own, scores_OP in zip(pieces, found, strict=True)]
@@ -253,7 +252,7 @@ def score_ids(
     texts: Sequence[np.ndarray],
     orders: Sequence[str],
     *,
-    context_ids: np.ndarray = NO_IDS,
+    context_ids: Sequence[int] = (),
     seed: int = 0,
     max_len: int = MAX_LEN,
     mem_len: int | None = None,
@@ -268,11 +267,11 @@ def score_ids(
     from xlnet_jax.inference import log_probs
 
     mem_len, given = pretrained.model.mem_len if mem_len is None else mem_len, len(context_ids)
+    before = [EOD, *context_ids] if pretrained.reads_left_to_right else context_ids
+    rows = [np.array([*before, *ids_P], np.int32) for ids_P in texts]
     if pretrained.reads_left_to_right:
-        rows = [np.concatenate([[EOD], context_ids, ids_P]) for ids_P in texts]
         by_text = log_probs.causal_beside_likeliest(pretrained, rows, batch_tokens, max_len, mem_len)
         return [scores_L2[None, given:, 0] for scores_L2 in by_text]
-    rows = [np.concatenate([context_ids, ids_P]).astype(np.int32) for ids_P in texts]
     lengths, parts = [len(row_L) for row_L in rows], [list[np.ndarray]() for _ in rows]
     for indices, size, _ in log_probs.batches_by_length(lengths, batch_tokens, max_len):
         longest, mems_ZBMD = lengths[indices[-1]], cast(Any, None)
