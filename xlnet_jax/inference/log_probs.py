@@ -155,17 +155,10 @@ def _score(
     return [np.concatenate(by_rank)[np.argsort(order_P)] for by_rank, order_P in zip(found, orders, strict=True)]
 
 
-def extend_memory(pretrained: Pretrained, ids_BL: np.ndarray, mems_ZBMD: jax.Array | None, mem_len: int) -> jax.Array:
-    """Return the memory after a segment whose pieces all see each other and the memory before it (None = none): the
-    hidden states of the newest mem_len positions, [Z, B, M, D]. ids: int32, without padding.
-
-    Raises InputError if the network does not support memory.
-    """
-    return _extend(with_mem_len(pretrained.model, mem_len), pretrained.params["backbone"], ids_BL, mems_ZBMD)
-
-
 @functools.partial(jax.jit, static_argnums=0)
-def _extend(config: ModelConfig, backbone: Any, ids_BL: jax.Array, mems_ZBMD: jax.Array | None) -> jax.Array:
+def extend_memory(config: ModelConfig, backbone: Any, ids_BL: jax.Array, mems_ZBMD: jax.Array | None) -> jax.Array:
+    """Return the memory after a segment whose pieces all see each other and the memory before it (None = none): the
+    hidden states of the newest mem_len positions, [Z, B, M, D]. config: of `with_mem_len`; ids: without padding."""
     memory_BM = None if mems_ZBMD is None else jnp.ones(mems_ZBMD.shape[1:3], bool)
     inputs = compact_inputs(ids_BL, segment_ids_BL=jnp.zeros_like(ids_BL), memory_BM=memory_BM)
     return cast(Any, build_encoder(config).apply({"params": backbone}, inputs, mems_ZBMD)).new_mems_ZBMD
@@ -174,11 +167,9 @@ def _extend(config: ModelConfig, backbone: Any, ids_BL: jax.Array, mems_ZBMD: ja
 def padded_queries(queries: Sequence[Query], rows: int, length: int, targets: int) -> QueryBatch:
     """Return queries as one batch of `rows` rows, each with `length` tokens, of which the first `targets` positions are
     predicted. All have memory of one length, or none has."""
-    ranks = []
-    for ids_L, positions_P, rank_P, _ in queries:
-        rank_L = np.full(len(ids_L), CONTEXT)
-        rank_L[positions_P] = rank_P
-        ranks.append(rank_L)
+    ranks = [np.full(len(query.ids_L), CONTEXT) for query in queries]
+    for rank_L, query in zip(ranks, queries, strict=True):
+        rank_L[query.positions_P] = query.rank_P
     mems = [q.mems_ZMD for q in queries]
     return QueryBatch(
         padded([q.ids_L for q in queries], rows, length, PAD),

@@ -294,7 +294,8 @@ def score_ids(
                 sum_P[places_P] += weight * scores_P
             if mem_len and begin + max_len < longest:
                 ids_BL = log_probs.padded(segments, size, max_len, PAD)  # rows of texts that have ended are unused
-                mems_ZBMD = log_probs.extend_memory(pretrained, ids_BL, mems_ZBMD, mem_len)
+                config = log_probs.with_mem_len(pretrained.model, mem_len)
+                mems_ZBMD = log_probs.extend_memory(config, pretrained.params["backbone"], ids_BL, mems_ZBMD)
     return [np.concatenate(of_text, axis=1).astype(np.float32) for of_text in parts]
 
 
