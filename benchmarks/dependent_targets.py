@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.studies import keep_table
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import load
-from xlnet_jax.inference.log_probs import Query, log_likelihoods, masked_log_likelihoods
+from xlnet_jax.inference.log_probs import Query, log_likelihoods
 
 CONTEXT = 48
 """pieces on either side of a span"""
@@ -145,7 +145,7 @@ def main() -> None:
     scores = {
         "plm, in order": np.mean([_sums(log_likelihoods(one, queries, 4096)) for one in of_plm], 0),
         "plm, each by itself": np.mean([_sums(log_likelihoods(one, alone, 4096)) for one in of_plm], 0),
-        "mlm": np.mean([_sums(masked_log_likelihoods(one, alone, 4096)) for one in of_mlm], 0),
+        "mlm": np.mean([_sums(log_likelihoods(one, alone, 4096)) for one in of_mlm], 0),
     }
     _report(np.array([span.kind for span in spans]), np.array([len(query.positions_P) for query in queries]), scores)
 

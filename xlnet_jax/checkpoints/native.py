@@ -224,7 +224,8 @@ class Run:
 
 def trained_mem_len(pretrained: Pretrained, run: Run | None) -> int:
     """Return the memory length of training, in positions. If the checkpoint does not say, as most of Hugging Face's,
-    return the paper's; without relative positions return 0."""
-    if pretrained.model.positions != "relative":
+    return the paper's; without relative positions, or for masked diffusion, return 0."""
+    objective = objective_named(pretrained.objective)
+    if pretrained.model.positions != "relative" or (objective.order == "any" and objective.filling.replaces):
         return 0
     return pretrained.model.mem_len if run else pretrained.model.mem_len or ModelConfig().mem_len

@@ -93,6 +93,7 @@ def test_memory_is_that_of_the_run_or_the_papers(straight):
     without = replace(loaded, model=replace(loaded.model, mem_len=0))  # as of a run, and as Hugging Face leaves it open
     run = Run.of(straight)
     assert [trained_mem_len(*given) for given in ((loaded, run), (without, run), (without, None))] == [16, 0, 384]
+    assert trained_mem_len(replace(without, objective="mdlm"), None) == 0  # its memory would be untrained
 
 
 def test_what_cannot_be_measured_is_said_in_one_line(straight, text, tmp_path):
