@@ -164,7 +164,7 @@ def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | N
     attend_empty_memory = model.profile == "paper2019"
     segment_ids_BL = batch.get("segment_ids") if model.num_segments else None
     if "perm_rank" not in batch:
-        mask_BLL = batch["perm_mask"]
+        mask_BLL = batch["perm_mask"].astype(bool)
         inputs = dense_inputs(
             batch["input_ids"],
             segment_ids_BL=segment_ids_BL,
