@@ -9,6 +9,7 @@ continuation, as in `score` and `generate`; or the whole is read from left to ri
 `loglikelihood_rolling` is `score_texts`; `generate_until` draws as `generate`.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ class XLNetJax(TemplateLM):
         super().__init__()
         self.settings = with_keywords(HarnessSettings(pretrained), settings)
         order = self.settings.order
-        if order not in (LEFT_TO_RIGHT, RIGHT_TO_LEFT) and not order.removeprefix(RANDOM).isdecimal():
+        if order not in (LEFT_TO_RIGHT, RIGHT_TO_LEFT) and not re.fullmatch(rf"{RANDOM}[1-9]\d*", order):
             raise InputError(f"`order` {order}: give {LEFT_TO_RIGHT}, {RIGHT_TO_LEFT} or {RANDOM}8 (any number)")
         if self.settings.context == LEFT_TO_RIGHT != order:
             raise InputError(f"`context` {LEFT_TO_RIGHT} is only for `order` {LEFT_TO_RIGHT}, not {order}")

@@ -145,7 +145,7 @@ class Sampler:
         orders = [np.arange(count) for count in counts]
         if self._order == "random":
             seeds = [int.from_bytes(data.tobytes()[:8], "little") for data in np.asarray(jax.random.key_data(keys_B))]
-            orders = [spread_order(n, self._parallel or n, seed) for n, seed in zip(counts, seeds, strict=True)]
+            orders = [spread_order(n, min(self._parallel or n, n), s) for n, s in zip(counts, seeds, strict=True)]
         found = [_Found(np.full(n, PAD, np.int32), np.zeros(n, np.float32), np.full(n, NONE, np.int32)) for n in counts]
         left, state = orders, None
         while longest := max(map(len, left)):

@@ -282,11 +282,13 @@ def score_ids(
             sums: list[tuple[np.ndarray, np.ndarray, float]] = []  # where the scores of each query are added
             for place, (i, ids_L) in enumerate(zip(indices, segments, strict=True)):
                 if len(ids_L) > first:
-                    rows_asked = _asks(orders, len(ids_L) - first, len(texts[i]), seed, begin // max_len, names[i])
-                    parts[i].append(np.zeros((len(rows_asked), len(ids_L) - first)))
+                    by_row = _weighted_queries(
+                        orders, len(ids_L) - first, len(texts[i]), seed, begin // max_len, names[i]
+                    )
+                    parts[i].append(np.zeros((len(by_row), len(ids_L) - first)))
                     mems_ZMD = None if mems_ZBMD is None else mems_ZBMD[:, place]
-                    for sum_P, asked in zip(parts[i][-1], rows_asked, strict=True):
-                        for weight, places_P, rank_P in asked:
+                    for sum_P, of_row in zip(parts[i][-1], by_row, strict=True):
+                        for weight, places_P, rank_P in of_row:
                             queries.append(log_probs.Query(ids_L, first + places_P, rank_P, mems_ZMD))
                             sums.append((sum_P, places_P, weight))
             found = log_probs.log_likelihoods(pretrained, queries, batch_tokens)
@@ -323,7 +325,7 @@ def check_orders(orders: Sequence[str]) -> None:
         )
 
 
-def _asks(
+def _weighted_queries(
     orders: Sequence[str], length: int, pieces: int, seed: int, number: int, name: str
 ) -> list[list[tuple[float, np.ndarray, np.ndarray]]]:
     """Return the queries whose scores add up to each row of a segment's result: (weight, places of pieces, ranks).

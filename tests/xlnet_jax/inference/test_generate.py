@@ -107,7 +107,8 @@ def texts_of_several_lengths(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("order", "parallel"), [("left", 1), ("left", 32), ("left", 0), ("random", 1), ("random", 7), ("confidence", 7)]
+    ("order", "parallel"),
+    [("left", 1), ("left", 32), ("left", 0), ("random", 1), ("random", 7), ("random", 10**12), ("confidence", 7)],
 )
 def test_log_probs_are_those_of_the_ordinary_network_by_the_number_of_the_pass(model, order, parallel):
     texts = texts_of_several_lengths(model.tokenizer)
@@ -181,7 +182,7 @@ def test_pieces_of_a_pass_are_far_from_each_other(targets, parallel):
 
 @pytest.mark.parametrize(("order", "parallel"), [("left", 5), ("random", 1), ("confidence", 5)])
 def test_a_text_ends_at_its_first_stop_whatever_was_drawn_after_it(model, order, parallel):
-    """Targets behind the end are not drawn any more, so a text of 200 ends after few passes."""
+    """Targets after the end are no longer drawn, so a text of 200 ends after a few passes."""
     bias = np.where(np.arange(300) == EOD, 8.0, 0.0).astype(np.float32)
     ending = dataclasses.replace(model, params=model.params | {"output_bias": bias})
     texts = [read_prompt(model.tokenizer, prompt, max_new_tokens=200) for prompt in (TEXT, "Emma was")]

@@ -207,6 +207,8 @@ def test_orders_are_averaged_and_of_a_long_context_the_newest_pieces_are_read(mo
         ("causal", {"order": "random:2"}, r"`orders` random:2: the checkpoint reads from left to right \(clm\)"),
         ("any", {"order": "random:2", "context": "left-to-right"}, "`context` left-to-right is only for `order` left"),
         ("any", {"ordre": "random:2"}, "`ordre`.* order"),
+        ("any", {"order": "random:0"}, "`order` random:0: give left-to-right, right-to-left or random:8"),
+        ("any", {"order": "8"}, "`order` 8: give left-to-right, right-to-left or random:8"),
     ],
 )
 def test_what_the_harness_cannot_use_is_refused_in_one_line(kind, settings, message, tmp_path, tokenizer, causal):
