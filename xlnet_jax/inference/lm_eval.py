@@ -25,6 +25,7 @@ from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_tex
 
 from data_pipelines.tokenizer import EOD
 from xlnet_jax.checkpoints.formats import load_with_tokenizer
+from xlnet_jax.checkpoints.native import Run, trained_mem_len
 from xlnet_jax.checkpoints.pretrained import on_device
 from xlnet_jax.errors import USER_ERROR, InputError
 from xlnet_jax.inference.generate import Blanks, GenerateSettings, Kind, fill
@@ -60,7 +61,8 @@ class HarnessSettings:
     """whole = pieces of a context see each other, as in pretraining; left-to-right = only earlier ones, as in a causal
     model and with the code of an exported folder"""
     max_len: int = setting(MAX_LEN, at_least(1))
-    """pieces read at once; of a longer context the newest are read, and a longer document is read with memory"""
+    """pieces read at once; of a longer context the newest are read, and a longer document is read with memory, as by
+    `score`"""
     max_gen_toks: int = setting(256, at_least(1))
     """pieces to generate at most, if the task does not say"""
     seed: int = setting(0, at_least(0))
@@ -92,6 +94,7 @@ class XLNetJax(TemplateLM):
             raise InputError(f"`context` {LEFT_TO_RIGHT} is only for `order` {LEFT_TO_RIGHT}, not {order}")
         loaded = load_with_tokenizer(pretrained, self.settings.tokenizer)
         self._tokenizer = demand_orders(loaded, [order])
+        self._mem_len = trained_mem_len(loaded, Run.of(pretrained))
         self._pretrained = on_device(loaded)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
@@ -128,7 +131,8 @@ class XLNetJax(TemplateLM):
         """Return the log-likelihood of each document, nats."""
         texts, s = [request.args[0] for request in requests], self.settings
         scores = score_texts(
-            self._pretrained, texts, s.order, seed=s.seed, max_len=s.max_len, batch_tokens=s.batch_tokens
+            self._pretrained, texts, s.order, seed=s.seed, max_len=s.max_len, mem_len=self._mem_len,
+            batch_tokens=s.batch_tokens,
         )  # fmt: skip
         return [score.log_likelihood for score in scores]
 

@@ -108,6 +108,17 @@ def test_documents_have_the_log_likelihoods_of_score_texts_and_the_perplexity_th
     assert done["results"]["made_text"]["word_perplexity,none"] == pytest.approx(perplexity, rel=1e-4)
 
 
+def test_a_long_document_is_read_with_the_memory_of_score(tiny, tmp_path):
+    """The paper's, for a checkpoint that names none."""
+    without = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, mem_len=0))
+    xlnet_jax.save(without, tmp_path / "hf", "hf")
+    request = Instance("loglikelihood_rolling", {}, (TEXTS[0],), 0)
+    (found,) = harness.XLNetJax(str(tmp_path / "hf"), max_len=4).loglikelihood_rolling([request])
+    (expected,), (alone,) = (score_texts(tiny, TEXTS[0], max_len=4, mem_len=mem_len) for mem_len in (384, 0))
+    assert found == pytest.approx(expected.log_likelihood, abs=SAME * len(expected.pieces))
+    assert abs(found - alone.log_likelihood) > 0.1
+
+
 def test_answers_end_before_their_stop_and_three_underscores_are_no_gap(done, tiny):
     drawn, with_line = (answer[0][0] for answer in answers(done, "made_answer"))
     (expected,) = xlnet_jax.generate(tiny, PROMPTS[:1], max_new_tokens=12, temperature=0)
