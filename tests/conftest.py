@@ -75,9 +75,9 @@ def programs_traced_once():
 def arrays_saved_by_one_device():
     """Let one device save an array that all of them hold: Orbax compiles each slice that it lets another one save. The
     processes that tests start save as users' do."""
-    from orbax.checkpoint.type_handlers import ArrayHandler, register_type_handler
+    from orbax.checkpoint.experimental.v1.options import ArrayOptions
 
-    register_type_handler(jax.Array, ArrayHandler(use_replica_parallel=False), override=True)
+    ArrayOptions.Saving.__init__.__kwdefaults__["use_replica_parallel"] = False
 
 
 @pytest.fixture(autouse=True)

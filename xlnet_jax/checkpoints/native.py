@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
+import orbax.checkpoint.experimental.v1 as ocp
 from etils import epath
 
 from data_pipelines.corpus import Corpus, is_corpus
@@ -35,7 +35,6 @@ from xlnet_jax.storage.reading import (
     naming_damage,
     read_json,
     read_versioned,
-    with_version,
     write_checksums,
     write_versioned,
 )
@@ -143,16 +142,13 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
         "data": {"reuse_len": p.reuse_len},
         "hugging_face": dict(p.extra),
     }
-    checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler(PARAMS, "config"))
-    items = ocp.args.Composite(
-        params=ocp.args.StandardSave(p.params), config=ocp.args.JsonSave(with_version("checkpoint", settings))
-    )
     inner = folder.absolute() / "written"  # Orbax puts its temporary folder beside this one
-    checkpointer.save(inner, args=items)
-    checkpointer.close()
+    ocp.save(inner, p.params, checkpointable_name=PARAMS)
     for item in inner.iterdir():
         item.rename(folder / item.name)
     inner.rmdir()
+    (folder / CONFIG).parent.mkdir()
+    write_versioned(folder / CONFIG, "checkpoint", settings)
     if p.tokenizer:
         p.tokenizer.save(folder / TOKENIZER)
     if p.thresholds:
@@ -183,21 +179,20 @@ def _params(folder: Path) -> dict[str, Any]:
     for name in (".zarray", "zarr.json"):  # TensorStore's parser overflows its stack on deeply nested JSON
         for file in folder.rglob(name):
             read_json(file)
-    checkpointer = ocp.PyTreeCheckpointer()
     with warnings.catch_warnings(), naming_damage(folder):
         # Orbax leaves coroutines unfinished if a file is damaged.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-        tree = checkpointer.metadata(folder.absolute()).item_metadata.tree
+        tree = ocp.metadata(folder.parent.absolute(), folder.name).metadata
         announced = sum(map(_most_numbers, jax.tree.leaves(tree)))
         demand_fitting(announced // _DENSEST, demand_regular_files(folder), folder)
         # NumPy arrays need no device memory.
-        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-        return checkpointer.restore(folder.absolute(), restore_args=as_numpy)
+        as_numpy = jax.tree.map(lambda _: np.ndarray, tree)
+        return ocp.load(folder.parent.absolute(), as_numpy, checkpointable_name=folder.name)
 
 
 def _most_numbers(leaf: Any) -> int:
     """Return for how many numbers reading an array takes memory: at least a whole chunk."""
-    chunks = (leaf.storage.chunk_shape, leaf.storage.write_shape) if leaf.storage else ()
+    chunks = (storage.chunk_shape, storage.write_shape) if (storage := leaf.storage_metadata) else ()
     return max(math.prod(shape or ()) for shape in (leaf.shape, *chunks))
 
 

@@ -8,6 +8,7 @@ All processes of a run make the same calls. Each writes the arrays of its own de
 Arrays are restored to the shardings of the run that reads them, whichever mesh wrote them.
 """
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
+import orbax.checkpoint.experimental.v1 as ocp
 from etils import epath
 
 from xlnet_jax.checkpoints import native
@@ -32,7 +33,7 @@ from xlnet_jax.storage.files import (
     sync,
     sync_tree,
 )
-from xlnet_jax.storage.reading import find_damage, read_json, with_version, write_checksums
+from xlnet_jax.storage.reading import find_damage, read_json, write_checksums, write_versioned
 from xlnet_jax.training import sharding
 from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.step import Guard, TrainState, empty_mems_ZBMD
@@ -79,16 +80,19 @@ class Checkpoints:
             self._whole_blocks(n) for n in (config.checkpoint.every_steps, config.checkpoint.keep_every)
         )
         self._saving: int | None = None  # step of the save in progress
+        self._response: Any = None  # of the save in progress
         self._saved_at = time.monotonic()
-        options = ocp.CheckpointManagerOptions(
+        context = ocp.Context()
+        # Made in the background, folders that a full disk refuses would be waited for in vain.
+        context.asynchronous.create_directories_asynchronously = False
+        # Orbax copies its options: it would copy the object of a bound method.
+        context.asynchronous.post_finalization_callback = lambda: self._complete()
+        self._orbax = ocp.training.Checkpointer(
+            self.folder,
+            context=context,
             preservation_policy=_Preserved(config.checkpoint.keep, self._kept, chosen),
             cleanup_tmp_directories=True,
-            # Made in the background, folders that a full disk refuses would be waited for in vain.
-            async_options=ocp.options.AsyncOptions(
-                post_finalization_callback=self._complete, create_directories_asynchronously=False
-            ),
         )
-        self._manager = ocp.CheckpointManager(self.folder, options=options)
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -98,19 +102,19 @@ class Checkpoints:
             with disk_errors_as_os_error(self.folder):
                 if kind is None:
                     self.wait()
-                self._manager.close()
+                self._orbax.close()
         except Exception:
             if kind is None:  # else let the first error through, which says more
                 raise
 
     def latest_up_to(self, step: int) -> epath.Path | None:
         """Return the newest checkpoint of at most `step` steps; None if there is none."""
-        newest = max((saved for saved in self._manager.all_steps() if saved <= step), default=None)
+        newest = max((saved for saved in self._steps() if saved <= step), default=None)
         return None if newest is None else self.path(newest)
 
     def has(self, step: int) -> bool:
         """Return True if this step has a checkpoint. All processes agree, even if the file system is slow."""
-        return step in self._manager.all_steps()
+        return step in self._steps()
 
     def due(self, step: int) -> bool:
         """Return True if the settings ask for a checkpoint of this step."""
@@ -131,38 +135,31 @@ class Checkpoints:
 
         Raises OSError if the disk is full.
         """
-        if step == self._manager.latest_step():
+        if self.has(step):
             return
-        items: dict[str, Any] = {
-            "params": ocp.args.StandardSave(state.params),
-            "optimizer": ocp.args.StandardSave(state.opt_state),
-            "guard": ocp.args.StandardSave(vars(state.guard)),
-            "config": ocp.args.JsonSave(with_version("checkpoint", to_dict(self._config))),
-            "data": ocp.args.JsonSave(self._data),
-        }
-        arrays = [state.params, state.opt_state]
+        items: dict[str, Any] = {"params": state.params, "optimizer": state.opt_state, "guard": vars(state.guard)}
         if self._has_memory(step):
-            items["mems"] = ocp.args.StandardSave({"mems_ZBMD": state.mems_ZBMD})
-            arrays.append(state.mems_ZBMD)
+            items["mems"] = {"mems_ZBMD": state.mems_ZBMD}
         self.wait()
         with disk_errors_as_os_error(self.folder):
-            demand_space(self.folder, sum(a.nbytes for a in jax.tree.leaves(arrays)))
+            demand_space(self.folder, sum(a.nbytes for a in jax.tree.leaves(items)))
             self._saving = step
-            self._manager.save(step, args=ocp.args.Composite(**items))
+            self._response = self._orbax.save_checkpointables_async(step, items, force=True)
         self._saved_at = time.monotonic()
 
     def check(self) -> None:
         """Raise the error of a save that failed meanwhile. Do not wait for one in progress."""
-        if self._saving is not None and not self._manager.is_saving_in_progress():
+        if self._saving is not None and not self._orbax.is_saving_in_progress():
             self.wait()
 
     def wait(self) -> None:
         """Wait until everything is on disk. Raises the error of a save that failed."""
         with disk_errors_as_os_error(self.folder):
-            self._manager.wait_until_finished()
+            if self._response is not None:
+                self._response.result()
             if self._saving is not None and not in_bucket(self.folder):
                 sync(self.folder)
-        self._saving = None
+        self._saving = self._response = None
         self._drop_old_memory()
 
     def restore(self, plan: TrainState, say: Callable[[str], None]) -> TrainState | None:
@@ -174,7 +171,7 @@ class Checkpoints:
         alone cannot read ends the run.
         """
         broken: dict[int, str] = {}
-        for step in sorted(self._manager.all_steps(), reverse=True):
+        for step in reversed(self._steps()):
             reason = self._damage(step)
             if reason is None:
                 try:
@@ -200,19 +197,18 @@ class Checkpoints:
 
     def restore_params(self, step: int, abstract_params: Any) -> Any:
         """Return the parameters of a checkpoint that exists, laid out as `abstract_params` says."""
-        item = ocp.args.StandardRestore(abstract_params)
-        return self._manager.restore(step, args=ocp.args.Composite(params=item))["params"]
+        return self._orbax.load_checkpointables(step, {"params": abstract_params})["params"]
 
     def _restore_step(self, step: int, abstract: TrainState, say: Callable[[str], None]) -> TrainState:
         items: dict[str, Any] = {
-            "params": ocp.args.StandardRestore(abstract.params),
-            "optimizer": ocp.args.StandardRestore(abstract.opt_state),
-            "guard": ocp.args.StandardRestore(vars(abstract.guard)),
+            "params": abstract.params,
+            "optimizer": abstract.opt_state,
+            "guard": vars(abstract.guard),
         }
         has_memory = (self.path(step) / "mems").exists()
         if has_memory:
-            items["mems"] = ocp.args.StandardRestore({"mems_ZBMD": abstract.mems_ZBMD})
-        restored = self._manager.restore(step, args=ocp.args.Composite(**items))
+            items["mems"] = {"mems_ZBMD": abstract.mems_ZBMD}
+        restored = self._orbax.load_checkpointables(step, items)
         mems_ZBMD = restored["mems"]["mems_ZBMD"] if has_memory else empty_mems_ZBMD(abstract.mems_ZBMD)
         everywhere = abstract.step.sharding
         step_array, mems_begin = sharding.from_host((np.array(step, np.int32),) * 2, (everywhere,) * 2)
@@ -247,18 +243,25 @@ class Checkpoints:
             )
 
     def _complete(self) -> None:
-        """Add the tokenizer; on a disk, also write checksums and sync the files. Orbax calls this in process 0 when its
-        own files are written, before it renames their folder to the step (in a bucket: marks it as complete) and
-        deletes older checkpoints."""
+        """Add config, data and tokenizer; on a disk, also write checksums and sync the files. Orbax calls this in
+        process 0 when its own files are written, before it renames their folder to the step (in a bucket: marks it as
+        complete) and deletes older checkpoints."""
         assert self._saving is not None
         is_on_disk = not in_bucket(self.folder)
         for unfinished in self.folder.glob("*.orbax-checkpoint-tmp*") if is_on_disk else [self.path(self._saving)]:
-            (unfinished / "tokenizer").mkdir(exist_ok=True)
+            for folder in (native.CONFIG.parts[0], "data", native.TOKENIZER):
+                (unfinished / folder).mkdir(exist_ok=True)
+            write_versioned(unfinished / native.CONFIG, "checkpoint", to_dict(self._config))
+            (unfinished / "data" / "metadata").write_text(json.dumps(self._data))
             for file in self._tokenizer_folder.iterdir():
-                file.copy(unfinished / "tokenizer" / file.name)
+                file.copy(unfinished / native.TOKENIZER / file.name)
             if is_on_disk:
                 write_checksums(Path(unfinished))
                 sync_tree(unfinished)
+
+    def _steps(self) -> list[int]:
+        """Return the steps of all checkpoints, oldest first."""
+        return [checkpoint.step for checkpoint in self._orbax.checkpoints]
 
     def _has_memory(self, step: int) -> bool:
         """Return False at the first step of a block, where memory is empty."""
@@ -272,7 +275,7 @@ class Checkpoints:
         """Delete the memory of all checkpoints except the newest. Call it while nothing is being written: the previous
         checkpoint must stay complete until the newest is."""
         if jax.process_index() == 0:
-            for step in filter(self._has_memory, sorted(self._manager.all_steps())[:-1]):
+            for step in filter(self._has_memory, self._steps()[:-1]):
                 (self.path(step) / "mems").rmtree(missing_ok=True)
 
     def _move_aside(self, step: int) -> epath.Path:
@@ -281,5 +284,5 @@ class Checkpoints:
             target.rmtree(missing_ok=True)
             move_folder(self.path(step), target)
         self._process.gather(f"checkpoint {step} is set aside", None)
-        self._manager.reload()
+        self._orbax.reload()
         return target
