@@ -116,14 +116,14 @@ def make_train_step(
         batch = objective.cap_memory(batch, state.step - state.guard.mems_begin)
         with sharding.axes_of(mesh):
             measured, grads, new_mems_ZBMD = gradients(state.params, batch, state.mems_ZBMD, dropout)
-        norm = optax.global_norm(grads)
+        norm = optax.tree.norm(grads)
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         good = _is_good(sum(measured.values()), norm, state, config.optimizer.spike_factor)
         guard = _next_guard(state, norm, good)
         metrics = {
             **measured,
             "gradient_norm": norm,
-            "parameter_norm": optax.global_norm(state.params),
+            "parameter_norm": optax.tree.norm(state.params),
             "learning_rate": jnp.asarray(rate(state.step - state.guard.skipped), jnp.float32),
             "skipped": guard.skipped,
             "skipped_in_a_row": guard.skipped_in_a_row,
