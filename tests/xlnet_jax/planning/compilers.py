@@ -20,8 +20,10 @@ TINY = """--preset demo --data.seq-len 32 --data.reuse-len 16 --data.perm-size 1
 
 
 def run_program(program, *arguments):
-    """Run a program with jax as it is set up for plans; return what it prints."""
-    argv = [sys.executable, "-c", program, *map(str, arguments)]
+    """Run a program with jax as it is set up for plans; return what it prints. As in setup.cfg, calls of what is
+    deprecated fail."""
+    filters = ("error::DeprecationWarning", "ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
+    argv = [sys.executable, *(f"-W{rule}" for rule in filters), "-c", program, *map(str, arguments)]
     done = subprocess.run(argv, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -1,8 +1,13 @@
 """The fused attention kernels compiled for TPUs and GPUs that are not here, alone and inside the step."""
 
+import jax
 import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
+from tests.xlnet_jax.kernels.attention_cases import Case, inputs_of
 from tests.xlnet_jax.planning.compilers import needs_gpu_compiler, needs_libtpu, run_program
+from xlnet_jax.kernels.arguments import numbers_of
+from xlnet_jax.kernels.implementations import fused_attention_BNTH, why_not_fused
 
 KERNELS = """
 import sys
@@ -61,6 +66,29 @@ def test_the_kernels_compile_for_a_tpu(topology, length, memory):
     forward, backward, _ = map(int, run_program(KERNELS, topology, length, memory, 64, "bfloat16").split())
     assert forward
     assert backward
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "dtype"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 64, "bfloat16"),
+        ("NVIDIA H100 80GB HBM3", 128, "float32"),
+        ("NVIDIA H200", 16, "float32"),
+    ],
+)
+def test_the_kernels_are_lowered_for_a_gpu_without_its_compiler(kind, width, dtype):
+    """To Triton's language; `make gpu-plans` compiles them."""
+    inputs = inputs_of(Case(length=512, targets=85, memory=384, width=width, rate=0.1, dtype=dtype))
+
+    def program(numbers, grad_BNTH):
+        assert why_not_fused(inputs) is None
+        read_BNTH, pull = jax.vjp(lambda n: fused_attention_BNTH(inputs._replace(**n)), numbers)
+        return read_BNTH, pull(grad_BNTH)
+
+    with use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=AbstractDevice(kind, None, "gpu"))):
+        traced = jax.jit(program).trace(numbers_of(inputs), inputs.query_BNTH)
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("custom_call @__gpu$xla.gpu.triton") == 3
 
 
 @needs_gpu_compiler
