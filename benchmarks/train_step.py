@@ -10,6 +10,7 @@ counted by hand, and the share of this machine's matmul rate that they reach.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import statistics
@@ -60,7 +61,7 @@ def forward_multiply_adds() -> dict[str, tuple[int, int]]:
 # ---- both sides, each in its own process -----------------------------------------------------------------------------
 
 
-def our_step(dropout: float) -> Callable[[], float]:
+def our_step(config: Config) -> Callable[[], float]:
     """Build the training step of this package, as the train command runs it."""
     import jax
     import numpy as np
@@ -70,17 +71,14 @@ def our_step(dropout: float) -> Callable[[], float]:
     from xlnet_jax.training.optimizer import make_optimizer
     from xlnet_jax.training.step import init_state, make_train_step, plan_state
 
-    config = dataclasses.replace(
-        OUR_CONFIG, model=dataclasses.replace(OUR_CONFIG.model, dropout=dropout, attention_dropout=dropout)
-    )
     mesh = sharding.make_mesh(config)
     objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(objective, tx, mesh)
     state = init_state(config.seed, objective, tx, plan)
-    mems = np.random.default_rng(1).normal(size=(LAYERS, ROWS, MEMORY, WIDTH)).astype(np.float32)
+    mems = np.random.default_rng(1).normal(size=plan.mems_ZBMD.shape).astype(plan.mems_ZBMD.dtype)
     state = dataclasses.replace(state, mems_ZBMD=jax.device_put(mems, plan.mems_ZBMD.sharding))
     train_step = make_train_step(config, objective, tx, plan, mesh)
-    batch = sharding.batch_to_mesh(mesh, ROWS)(windows())
+    batch = sharding.batch_to_mesh(mesh, config.data.batch_size)(windows(config))
 
     def step() -> float:
         nonlocal state
@@ -91,7 +89,7 @@ def our_step(dropout: float) -> Callable[[], float]:
     return step
 
 
-def their_step(dropout: float) -> Callable[[], float]:
+def their_step(config: Config, device: str = "cpu", is_compiled: bool = False) -> Callable[[], float]:
     """Build the training step in PyTorch. Half of the rows are reversed, and memory is passed from step to step."""
     import numpy as np
     import torch
@@ -100,27 +98,32 @@ def their_step(dropout: float) -> Callable[[], float]:
     from data_pipelines.permutation import to_dense
 
     torch.set_num_threads(os.cpu_count() or 1)
-    config = XLNetConfig(
-        vocab_size=VOCABULARY, d_model=WIDTH, n_layer=LAYERS, n_head=HEADS, d_inner=INNER, ff_activation="gelu_new",
-        attn_type="bi", bi_data=True, dropout=dropout, mem_len=MEMORY, reuse_len=REUSED,
+    net, rows = config.model, config.data.batch_size
+    theirs = XLNetConfig(
+        vocab_size=net.vocab_size, d_model=net.d_model, n_layer=net.num_layers, n_head=net.num_heads, d_inner=net.d_ff,
+        ff_activation="gelu_new", attn_type="bi", bi_data=True, dropout=net.dropout, mem_len=net.mem_len,
+        reuse_len=config.data.reuse_len,
     )  # fmt: skip
-    model = XLNetLMHeadModel(config).train()
+    model = XLNetLMHeadModel(theirs).train().to(device)
+    run = torch.compile(model) if is_compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01)
-    dense = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in to_dense(windows()).items()}
-    memory = np.random.default_rng(1).normal(size=(LAYERS, MEMORY, ROWS, WIDTH)).astype(np.float32)
-    mems = list(torch.from_numpy(memory))
+    arrays = to_dense(windows(config)).items()
+    dense = {name: torch.from_numpy(np.ascontiguousarray(value)).to(device) for name, value in arrays}
+    memory = np.random.default_rng(1).normal(size=(net.num_layers, net.mem_len, rows, net.d_model)).astype(np.float32)
+    mems = list(torch.from_numpy(memory).to(device))
 
     def step() -> float:
         nonlocal mems
-        outputs = model(
-            input_ids=dense["input_ids"].long(),
-            token_type_ids=dense["segment_ids"].long(),
-            perm_mask=dense["perm_mask"].float(),
-            target_mapping=dense["target_mapping"],
-            labels=dense["target_ids"].long(),
-            mems=mems,
-            use_mems=True,
-        )
+        with torch.autocast(device, torch.bfloat16, enabled=net.dtype == "bfloat16"):
+            outputs = run(
+                input_ids=dense["input_ids"].long(),
+                token_type_ids=dense["segment_ids"].long(),
+                perm_mask=dense["perm_mask"].float(),
+                target_mapping=dense["target_mapping"],
+                labels=dense["target_ids"].long(),
+                mems=mems,
+                use_mems=True,
+            )
         optimizer.zero_grad()
         outputs.loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -131,29 +134,30 @@ def their_step(dropout: float) -> Callable[[], float]:
     return step
 
 
-def windows() -> dict:
+def windows(config: Config) -> dict:
     """Return a batch of random pieces in compact form (xlnet_jax/dims.py). Every second row is reversed."""
     import numpy as np
 
     from data_pipelines.permutation import perm_rank, permuted_places, target_slots
 
-    data = OUR_CONFIG.data
+    data, rows = config.data, config.data.batch_size
+    shape, reused, targets = (rows, data.seq_len), data.reuse_len, data.num_predict
     rng = np.random.default_rng(0)
-    ids = rng.integers(9, VOCABULARY, (ROWS, LENGTH)).astype(np.int32)
-    functional = np.zeros((ROWS, LENGTH), bool)
-    functional[:, [-100, -2, -1]] = True
-    order = rng.random((ROWS, LENGTH)) + functional
-    first, second = (part.argsort(1).argsort(1) for part in np.split(order, [REUSED], axis=1))
-    targets = np.concatenate([first < TARGETS - TARGETS // 2, second < TARGETS // 2], axis=1)
-    reused, new = (permuted_places(REUSED, REUSED, rng.random((ROWS, REUSED))) for _ in range(2))
-    segments = np.repeat([0, 1, 2], [LENGTH - 99, 98, 1])
+    ids = rng.integers(9, config.model.vocab_size, shape).astype(np.int32)
+    functional = np.zeros(shape, bool)
+    functional[:, [-data.seq_len // 5, -2, -1]] = True
+    order = rng.random(shape) + functional
+    first, second = (part.argsort(1).argsort(1) for part in np.split(order, [reused], axis=1))
+    is_target = np.concatenate([first < targets - targets // 2, second < targets // 2], axis=1)
+    places = (permuted_places(n, n, rng.random((rows, n))) for n in (reused, data.seq_len - reused))
+    segments = np.repeat([0, 1, 2], [data.seq_len - data.seq_len // 5 + 1, data.seq_len // 5 - 2, 1])
     return {
         "input_ids": ids,
-        "segment_ids": np.tile(segments, (ROWS, 1)).astype(np.int32),
-        "perm_rank": perm_rank(targets | functional, reused, new, data),
-        **target_slots(targets, ids, TARGETS),
-        "is_reversed": np.arange(ROWS) % 2 == 1,
-        "mem_filled": np.full(ROWS, MEMORY, np.int32),
+        "segment_ids": np.tile(segments, (rows, 1)).astype(np.int32),
+        "perm_rank": perm_rank(is_target | functional, *places, data),
+        **target_slots(is_target, ids, targets),
+        "is_reversed": np.arange(rows) % 2 == 1,
+        "mem_filled": np.full(rows, config.model.mem_len, np.int32),
     }
 
 
@@ -171,16 +175,21 @@ def matmul() -> Callable[[], float]:
     return step
 
 
+def with_dropout(dropout: float) -> Config:
+    return dataclasses.replace(
+        OUR_CONFIG, model=dataclasses.replace(OUR_CONFIG.model, dropout=dropout, attention_dropout=dropout)
+    )
+
+
 SIDES: dict[str, Callable[[float], Callable[[], float]]] = {
-    OURS: our_step,
-    THEIRS: their_step,
+    OURS: lambda dropout: our_step(with_dropout(dropout)),
+    THEIRS: lambda dropout: their_step(with_dropout(dropout)),
     "matmul": lambda _: matmul(),
 }
 
 
-def work(side: str, dropout: float) -> None:
+def work(step: Callable[[], float]) -> None:
     """Run in the child process: for each line of input, run a step and print its seconds, result and peak memory."""
-    step = SIDES[side](dropout)
     for _ in sys.stdin:
         start = time.perf_counter()
         result = step()
@@ -189,7 +198,11 @@ def work(side: str, dropout: float) -> None:
 
 
 def peak_megabytes() -> float:
-    """Return VmHWM, the high-water mark of the resident set."""
+    """Return the most memory that arrays took on the GPU; on a CPU VmHWM, the high-water mark of the resident set."""
+    if (torch := sys.modules.get("torch")) and torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    if (jax := sys.modules.get("jax")) and (stats := jax.local_devices()[0].memory_stats()):
+        return stats["peak_bytes_in_use"] / 2**20
     status = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 
@@ -197,13 +210,11 @@ def peak_megabytes() -> float:
 class Worker:
     """Child process of one side, and its measurements."""
 
-    def __init__(self, side: str, dropout: float, same_allocator: bool) -> None:
-        command = [sys.executable, __file__, "--side", side, "--dropout", str(dropout)]
-        allocator = ALLOCATOR if same_allocator or side != THEIRS else ""
-        environment = os.environ | {"GLIBC_TUNABLES": allocator, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    def __init__(self, arguments: list[str], environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(
-            command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+            [sys.executable, *arguments], env=os.environ | environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
         self.seconds: list[float] = []
         self.peak = 0.0
 
@@ -213,13 +224,22 @@ class Worker:
             self.step(counts=i > 0)
 
     def step(self, counts: bool) -> None:
-        """Run one step."""
+        """Run one step. Raises ChildProcessError if the process has ended."""
+        self.begin()
+        self.finish(counts)
+
+    def begin(self) -> None:
+        """Let the process begin a step."""
         assert self.process.stdin
+        with contextlib.suppress(BrokenPipeError):
+            print(file=self.process.stdin, flush=True)
+
+    def finish(self, counts: bool) -> None:
+        """Wait for the end of the step."""
         assert self.process.stdout
-        print(file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline().split()
         if not answer:
-            sys.exit(f"{' '.join(self.process.args)} ended")  # type: ignore[arg-type]
+            raise ChildProcessError(f"{' '.join(self.process.args)} ended")  # type: ignore[arg-type]
         if counts:
             self.seconds.append(float(answer[0]))
         self.peak = float(answer[2])
@@ -227,7 +247,8 @@ class Worker:
     def close(self) -> None:
         """End the child process."""
         assert self.process.stdin
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.wait()
 
 
@@ -236,7 +257,11 @@ class Worker:
 
 def compare(dropout: float, pairs: int, steps: int, same_allocator: bool) -> list[Worker]:
     """Run `pairs` turns of each side. Return the ended workers: ours, theirs and the matmul's."""
-    workers = [Worker(side, dropout, same_allocator) for side in SIDES]
+    workers = []
+    for side in SIDES:
+        allocator = ALLOCATOR if same_allocator or side != THEIRS else ""
+        environment = {"GLIBC_TUNABLES": allocator, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+        workers.append(Worker([__file__, "--side", side, "--dropout", str(dropout)], environment))
     for worker in workers:
         worker.step(counts=False)  # compiles
     for _ in range(pairs):
@@ -257,7 +282,7 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.side:
-        return work(given.side, given.dropout[0])
+        return work(SIDES[given.side](given.dropout[0]))
 
     counted = forward_multiply_adds()
     totals = [sum(counts) for counts in zip(*counted.values(), strict=True)]
