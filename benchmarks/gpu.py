@@ -34,7 +34,9 @@ from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
 
 PLAIN, FUSED, EAGER, COMPILED = SIDES = ("plain", "fused", "hf-eager", "hf-compile")
 ROWS = {"tiny": 2, "base": 8, "large": 4}
-"""Windows in a batch: the most with which the eager side fits into 80 GB"""
+"""Windows in a batch, few enough that all sides should fit into 80 GB together: an estimate"""
+COMPILATION = 300
+"""Longest time in seconds until a side has run its first step; a slower one is left out"""
 STATE = "name,driver_version,clocks.sm,clocks.max.sm,power.draw,power.limit,temperature.gpu,utilization.gpu,memory.used"
 
 
@@ -121,13 +123,14 @@ def compare(sides: list[str], size: str, rows: int | None, device: str, end: flo
         try:
             turn(workers[side])
         except ChildProcessError:
-            print(f"ended       {size}, {side}: see its error above", flush=True)
+            print(f"ended       {size}, {side}: its error is above, or it compiled too long", flush=True)
             workers.pop(side).close()
 
+    begin = time.monotonic()
     for worker in workers.values():
         worker.begin()
     for side in sides:  # all of them compile at the same time
-        run(side, lambda worker: worker.finish(counts=False))
+        run(side, lambda worker: worker.finish(counts=False, until=begin + COMPILATION))
     turns = 0
     while workers and (turns < 2 or time.monotonic() < end):
         for side in list(workers):

@@ -12,7 +12,9 @@ counted by hand, and the share of this machine's matmul rate that they reach.
 import argparse
 import contextlib
 import dataclasses
+import math
 import os
+import select
 import statistics
 import subprocess
 import sys
@@ -234,9 +236,12 @@ class Worker:
         with contextlib.suppress(BrokenPipeError):
             print(file=self.process.stdin, flush=True)
 
-    def finish(self, counts: bool) -> None:
-        """Wait for the end of the step."""
+    def finish(self, counts: bool, until: float = math.inf) -> None:
+        """Wait for the end of the step, and end the process if it takes until later than `until` (time.monotonic)."""
         assert self.process.stdout
+        wait = None if until == math.inf else max(until - time.monotonic(), 0)
+        if not select.select([self.process.stdout], [], [], wait)[0]:
+            self.process.kill()
         answer = self.process.stdout.readline().split()
         if not answer:
             raise ChildProcessError(f"{' '.join(self.process.args)} ended")  # type: ignore[arg-type]

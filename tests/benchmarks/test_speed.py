@@ -50,4 +50,13 @@ def test_a_side_that_ends_is_left_out(monkeypatch, capsys):
     monkeypatch.setattr(gpu, "Worker", worker)
     left = gpu.compare(["plain", "hf-eager"], "tiny", None, "cpu", end=0, steps=3)
     assert {side: (worker.seconds, worker.peak) for side, worker in left.items()} == {"plain": ([0.5] * 6, 100)}
-    assert capsys.readouterr().out == "ended       tiny, hf-eager: see its error above\n"
+    assert capsys.readouterr().out == "ended       tiny, hf-eager: its error is above, or it compiled too long\n"
+
+
+def test_a_side_that_compiles_too_long_is_ended():
+    worker = Worker(["-c", "import time; time.sleep(600)"], {})
+    worker.begin()
+    with pytest.raises(ChildProcessError, match=r"ended$"):
+        worker.finish(counts=False, until=0)
+    worker.close()
+    assert worker.process.returncode == -9
