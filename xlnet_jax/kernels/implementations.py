@@ -21,6 +21,12 @@ def why_not_fused(inputs: AttentionInputs) -> str | None:
     return kernel.why_unsupported(inputs)
 
 
+def describe_fused() -> str:
+    """Return the fused kernel of the device in words."""
+    note = getattr(_kernel(), "NOTE", None)
+    return f"fused ({note})" if note else "fused"
+
+
 def fused_attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
     """Return the attention output of every row in the type of the values, by the device's kernel; softmax in float32.
 

@@ -22,7 +22,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Implementation, Relations, numbers_of
 from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN
-from xlnet_jax.kernels.implementations import attention_BNTH, why_not_fused
+from xlnet_jax.kernels.implementations import attention_BNTH, describe_fused, why_not_fused
 from xlnet_jax.kernels.mesh import join_parts, rows_of_part_BNTH, split_parts
 from xlnet_jax.models.inputs import Inputs, text_inputs
 from xlnet_jax.models.xlnet import relate
@@ -228,8 +228,9 @@ def choose_attention(config: RunConfig, mesh: Mesh) -> tuple[str, str]:
         return "plain", "plain"
     with sharding.axes_of(mesh):
         reason = why_not_fused(jax.eval_shape(lambda: _call_shapes(config)))
+        words = describe_fused()
     if reason is None:
-        return "fused", "fused"
+        return "fused", words
     if config.model.attention == "fused":
         raise InputError(f"model.attention fused: {reason}; auto would take plain")
     return "plain", f"plain: {reason}"
