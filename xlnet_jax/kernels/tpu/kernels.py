@@ -32,28 +32,37 @@ from xlnet_jax.kernels.tpu.operands import (
     vector_blocks,
 )
 from xlnet_jax.kernels.tpu.scores import (
+    STRIP,
     Scratch,
-    Strip,
+    Step,
     Tile,
     call_at,
+    chunks,
     direction_of,
     drop_TK,
-    for_each_strip,
     head_scratch,
     in_head_1H,
-    multiply_queries,
+    is_other_TK,
     product,
+    product_steps,
+    read_integers,
+    read_keys_KH,
     read_real_TH,
     read_rows,
     read_window_RH,
+    run_stages,
     scores_TK,
     scratch_shapes,
+    shift_of,
+    shift_steps,
+    strip_steps,
     tiles_here,
+    widen_TK,
     window_of,
     window_width,
 )
 from xlnet_jax.kernels.tpu.shift import unshift_TR
-from xlnet_jax.kernels.tpu.tiles import ROWS, SUBLANES, Sizes, VectorRow
+from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, SUBLANES, Sizes, VectorRow
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
 
@@ -61,10 +70,9 @@ from xlnet_jax.kernels.tpu.tiles import ROWS, SUBLANES, Sizes, VectorRow
 class Weights(NamedTuple):
     """Scratch memory of the softmax."""
 
-    dropped: tuple[
-        Any, ...
-    ]  # for each head computed together, [T, K]: dropout(w); in float32 the scores of Scratch are reused
+    dropped: tuple[Any, ...]  # for each head in work, [T, K]: dropout(w); in float32 the scores of Scratch are reused
     softmax_TS: Any  # float32; columns: maximum and sum of each head of the group
+    maximum: tuple[Any, ...]  # for each head in work, float32 [T, 128], the same in all lanes
 
 
 def forward(sizes: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarray, jnp.ndarray]:
@@ -75,6 +83,7 @@ def forward(sizes: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarr
     weights = Weights(
         head_scratch(sizes, sizes.padded_keys, operand, operand != jnp.float32),
         pltpu.VMEM((ROWS, sizes.softmax_rows), jnp.float32),
+        head_scratch(sizes, LANES, jnp.float32),
     )
     return pl.pallas_call(
         functools.partial(_forward_kernel, sizes),
@@ -96,43 +105,66 @@ def _forward_kernel(
     content, query = tiles_here(sizes)
     # Weights in float32 overwrite the scores.
     weights = weights._replace(dropped=weights.dropped or scratch.content)
-    # A column would use one lane of each register, so integers are rows in memory and are transposed on the chip.
-    scratch.integers_T8[...] = refs.rows_B8T[0].T
 
     def attend(tile: Tile) -> None:
+        read_integers(sizes, refs, scratch)
         _attend_tile(sizes, tile, refs, read_BTH, scratch, weights)
+        softmax_BST[0] = weights.softmax_TS[...].T
 
     call_at(sizes, content, query, refs, attend)
-    softmax_BST[0] = weights.softmax_TS[...].T
 
 
 def _attend_tile(sizes: Sizes, tile: Tile, refs: Operands, read_BTH: Any, scratch: Scratch, weights: Weights) -> None:
-    rows, window_RH = read_rows(sizes, tile, refs), read_window_RH(sizes, tile, refs)
-    value_KH = refs.value_BKH[0].astype(weights.dropped[0].dtype)
+    rows, here = read_rows(sizes, tile, refs, sizes.scale_2), slice(0, tile.rows)
+    reads: dict[int, jnp.ndarray] = {}
+
+    def read_steps(head: int) -> list[Step]:
+        dropped_TK = weights.dropped[head % sizes.buffers]
+
+        def multiply_chunk(chunk: Any) -> None:
+            summed_TH = product(dropped_TK[here, chunk], read_keys_KH(sizes, refs.value_BKH, chunk), 1, 0)
+            reads[head] = reads[head] + summed_TH if head in reads else summed_TH
+
+        return [functools.partial(multiply_chunk, chunk) for chunk in chunks(sizes.padded_keys)]
+
+    def softmax_steps(head: int) -> list[Step]:
+        score = functools.partial(_score, sizes, refs, scratch, weights, head)
+        return strip_steps(sizes, tile, score, functools.partial(_softmax, sizes, tile, refs, scratch, weights, head))
+
+    run_stages(
+        sizes,
+        [
+            functools.partial(product_steps, sizes, tile, rows, refs, scratch),
+            functools.partial(shift_steps, sizes, tile, scratch),
+            softmax_steps,
+            read_steps,
+        ],
+    )
     read_TH = jnp.zeros((tile.rows, sizes.width), jnp.float32)
-    for first in range(0, sizes.heads_in_group, sizes.heads_at_once):
-        multiply_queries(sizes, tile, rows, refs, window_RH, first, scratch)
-        softmax = functools.partial(_softmax, sizes, tile, refs, first, scratch, weights)
-        for_each_strip(sizes, tile, refs, first, scratch, softmax)
-        for i, head in enumerate(range(first, first + sizes.heads_at_once)):
-            summed_TH = product(weights.dropped[i][: tile.rows], value_KH, 1, 0)
-            sum_T1 = weights.softmax_TS[: tile.rows, 2 * head + 1 : 2 * head + 2]
-            scaled_TH = summed_TH / ((1.0 - sizes.dropout_rate) * sum_T1)
-            read_TH = jnp.where(in_head_1H(sizes, head), scaled_TH, read_TH)
-    read_BTH[0, : tile.rows] = read_TH.astype(read_BTH.dtype)
+    for head, summed_TH in reads.items():
+        sum_T1 = weights.softmax_TS[here, 2 * head + 1 : 2 * head + 2]
+        scaled_TH = summed_TH / ((1.0 - sizes.dropout_rate) * sum_T1)
+        read_TH = jnp.where(in_head_1H(sizes, head), scaled_TH, read_TH)
+    read_BTH[0, here] = read_TH.astype(read_BTH.dtype)
+
+
+def _score(sizes: Sizes, refs: Operands, scratch: Scratch, weights: Weights, head: int, start: Any) -> None:
+    here, i = pl.ds(start, STRIP), head % sizes.buffers
+    score_TK = scores_TK(sizes, refs, scratch, head, here)
+    scratch.content[i][here] = score_TK
+    maximum_T1 = score_TK.max(1, keepdims=True)
+    weights.softmax_TS[here, 2 * head : 2 * head + 1] = maximum_T1
+    weights.maximum[i][here] = jnp.broadcast_to(maximum_T1, (STRIP, LANES))
 
 
 def _softmax(
-    sizes: Sizes, tile: Tile, refs: Operands, first: int, scratch: Scratch, weights: Weights, strip: Strip
+    sizes: Sizes, tile: Tile, refs: Operands, scratch: Scratch, weights: Weights, head: int, start: Any
 ) -> None:
-    for i, head in enumerate(range(first, first + sizes.heads_at_once)):
-        score_TK = scores_TK(sizes, tile, strip, scratch, i)
-        maximum_T1 = score_TK.max(1, keepdims=True)
-        weights_TK = jnp.exp(score_TK - maximum_T1)
-        weights.softmax_TS[strip.here, 2 * head : 2 * head + 1] = maximum_T1
-        weights.softmax_TS[strip.here, 2 * head + 1 : 2 * head + 2] = weights_TK.sum(1, keepdims=True)
-        dropped_ = drop_TK(sizes, tile, strip, refs, head, weights_TK)
-        weights.dropped[i][strip.here] = dropped_.astype(weights.dropped[i].dtype)
+    here, i = pl.ds(start, STRIP), head % sizes.buffers
+    weights_TK = jnp.exp2(scratch.content[i][here] - widen_TK(sizes, weights.maximum[i], here))
+    weights.softmax_TS[here, 2 * head + 1 : 2 * head + 2] = weights_TK.sum(1, keepdims=True)
+    (kept_TK,) = drop_TK(sizes, tile, refs, scratch, head, here, weights_TK)
+    weights.dropped[i][here] = kept_TK.astype(weights.dropped[i].dtype)
 
 
 # ---- backward --------------------------------------------------------------------------------------------------------
@@ -164,13 +196,14 @@ class Sums(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Scratch memory of the strips of a tile, one item for each head computed together.
+    """Scratch memory of the strips of a tile, one item for each head in work.
 
     With float32 operands, `dropped`, `grad` and `by_distance` are empty, and other scratch memory is reused.
     """
 
     softmax_TS: Any  # columns: maximum and sum of each head of the group
-    mean: tuple[Any, ...]  # float32 [T, 1]
+    maximum: tuple[Any, ...]  # float32 [T, 128], the same in all lanes
+    mean: tuple[Any, ...]  # float32 [T, 128], the same in all lanes
     wanted: tuple[Any, ...]  # float32 [T, K]: d output value^T
     dropped: tuple[Any, ...]  # [T, K]: dropout(w)
     grad: tuple[Any, ...]  # [T, K]: d score
@@ -182,7 +215,8 @@ def _work_shapes(sizes: Sizes, operand: Any) -> Work:
     is_narrow = operand != jnp.float32
     return Work(
         pltpu.VMEM((ROWS, sizes.softmax_rows), jnp.float32),
-        head_scratch(sizes, 1, jnp.float32),
+        head_scratch(sizes, LANES, jnp.float32),
+        head_scratch(sizes, LANES, jnp.float32),
         head_scratch(sizes, sizes.padded_keys, jnp.float32),
         head_scratch(sizes, sizes.padded_keys, operand, is_narrow),
         head_scratch(sizes, sizes.padded_keys, operand, is_narrow),
@@ -235,7 +269,6 @@ def _backward_kernel(sizes: Sizes, refs: Operands, saved: Saved, *others: Any) -
         grad=work.grad or work.wanted,
         by_distance=work.by_distance or scratch.by_distance,
     )
-    scratch.integers_T8[...], work.softmax_TS[...] = refs.rows_B8T[0].T, saved.softmax_BST[0].T
 
     @pl.when(content.number == 0)
     def clear_sums() -> None:
@@ -249,6 +282,8 @@ def _backward_kernel(sizes: Sizes, refs: Operands, saved: Saved, *others: Any) -
             grads.position_2RH[...] = jnp.zeros_like(grads.position_2RH)
 
     def differentiate(tile: Tile) -> None:
+        read_integers(sizes, refs, scratch)
+        work.softmax_TS[...] = saved.softmax_BST[0].T
         _differentiate_tile(sizes, tile, refs, saved, grads, sums, scratch, work)
 
     call_at(sizes, content, query, refs, differentiate)
@@ -262,39 +297,91 @@ def _backward_kernel(sizes: Sizes, refs: Operands, saved: Saved, *others: Any) -
 def _differentiate_tile(
     sizes: Sizes, tile: Tile, refs: Operands, saved: Saved, grads: Gradients, sums: Sums, scratch: Scratch, work: Work
 ) -> None:
-    rows, window_RH = read_rows(sizes, tile, refs), read_window_RH(sizes, tile, refs)
-    operand, here = rows.with_r_w_TH.dtype, slice(0, tile.rows)
-    key_KH, value_KH = refs.key_BKH[0].astype(operand), refs.value_BKH[0].astype(operand)
-    direction, window = direction_of(tile, refs), window_of(sizes, tile)
+    rows, here = read_rows(sizes, tile, refs, sizes.scale_2), slice(0, tile.rows)
+    operand, direction = rows.with_r_w_TH.dtype, direction_of(tile, refs)
+    scaled_rows = read_rows(sizes, tile, refs, sizes.scale)
     read_TH, grad_TH = read_real_TH(sizes, tile, saved.read_BTH), read_real_TH(sizes, tile, saved.grad_BTH)
-    # Gradients of the queries with each bias.
-    with_r_w_TH = with_r_r_TH = with_r_s_TH = jnp.zeros((tile.rows, sizes.width), jnp.float32)
-    for first in range(0, sizes.heads_in_group, sizes.heads_at_once):
-        multiply_queries(sizes, tile, rows, refs, window_RH, first, scratch)
-        masks = [in_head_1H(sizes, first + i) for i in range(sizes.heads_at_once)]
-        scaled = []
-        for i, mask_1H in enumerate(masks):
-            sum_column = 2 * (first + i) + 1
-            scaled_TH = jnp.where(mask_1H, grad_TH, 0.0) / work.softmax_TS[here, sum_column : sum_column + 1]
-            work.mean[i][here] = (scaled_TH * read_TH).sum(1, keepdims=True)
-            scaled.append((scaled_TH * (1.0 / (1.0 - sizes.dropout_rate))).astype(operand))
-            work.wanted[i][here] = product(scaled[i], value_KH, 1, 1)
-        differentiate = functools.partial(_differentiate, sizes, tile, refs, first, scratch, work)
-        for_each_strip(sizes, tile, refs, first, scratch, differentiate)
-        for i, mask_1H in enumerate(masks):
-            score_TK = work.grad[i][here]
-            sums.value_KH[...] += product(work.dropped[i][here], scaled[i], 0, 0)
-            sums.key_KH[...] += product(score_TK, jnp.where(mask_1H, rows.with_r_w_TH, 0), 0, 0)
-            with_r_w_TH = jnp.where(mask_1H, product(score_TK, key_KH, 1, 0), with_r_w_TH)
-            if window_RH is not None:
-                by_distance_TR = work.by_distance[i][here, : len(window_RH)]
-                of_positions_RH = product(by_distance_TR, jnp.where(mask_1H, rows.with_r_r_TH, 0), 0, 0)
-                grads.position_2RH[direction, window] += of_positions_RH
-                with_r_r_TH = jnp.where(mask_1H, product(by_distance_TR, window_RH, 1, 0), with_r_r_TH)
-            if sizes.has_segments:
-                with_r_s_TH = jnp.where(mask_1H, work.other[i][here], with_r_s_TH)
+    scaled: dict[int, jnp.ndarray] = {}
+    # Gradients of the queries of each head with each bias.
+    by_key: dict[int, jnp.ndarray] = {}
+    by_distance: dict[int, jnp.ndarray] = {}
+    others: dict[int, jnp.ndarray] = {}
+
+    def wanted_steps(head: int) -> list[Step]:
+        i, sum_column = head % sizes.buffers, 2 * head + 1
+
+        def scale() -> None:
+            in_head_TH = jnp.where(in_head_1H(sizes, head), grad_TH, 0.0)
+            scaled_TH = in_head_TH / work.softmax_TS[here, sum_column : sum_column + 1]
+            wide = (tile.rows, LANES)
+            work.mean[i][here] = jnp.broadcast_to((scaled_TH * read_TH).sum(1, keepdims=True), wide)
+            work.maximum[i][here] = jnp.broadcast_to(work.softmax_TS[here, sum_column - 1 : sum_column], wide)
+            scaled[head] = (scaled_TH * (1.0 / (1.0 - sizes.dropout_rate))).astype(operand)
+
+        def multiply_chunk(chunk: Any) -> None:
+            work.wanted[i][here, chunk] = product(scaled[head], read_keys_KH(sizes, refs.value_BKH, chunk), 1, 1)
+
+        return [scale, *[functools.partial(multiply_chunk, chunk) for chunk in chunks(sizes.padded_keys)]]
+
+    def differentiate_steps(head: int) -> list[Step]:
+        body = functools.partial(_differentiate, sizes, tile, refs, scratch, work, head)
+        return strip_steps(sizes, tile, body)
+
+    def unshift_steps(head: int) -> list[Step]:
+        if not sizes.num_directions:
+            return []
+        return strip_steps(sizes, tile, functools.partial(_unshift, sizes, tile, scratch, work, head))
+
+    def add_to(total: dict[int, jnp.ndarray], head: int, x_TH: jnp.ndarray) -> None:
+        total[head] = total[head] + x_TH if head in total else x_TH
+
+    def key_steps(head: int) -> list[Step]:
+        i, mask_1H = head % sizes.buffers, in_head_1H(sizes, head)
+
+        def multiply_keys(chunk: Any) -> None:
+            grad_TK = work.grad[i][here, chunk]
+            sums.value_KH[chunk] += product(work.dropped[i][here, chunk], scaled[head], 0, 0)
+            sums.key_KH[chunk] += product(grad_TK, jnp.where(mask_1H, scaled_rows.with_r_w_TH, 0), 0, 0)
+            add_to(by_key, head, product(grad_TK, read_keys_KH(sizes, refs.key_BKH, chunk), 1, 0))
+
+        def read_other() -> None:
+            others[head] = work.other[i][here]
+
+        steps = [functools.partial(multiply_keys, chunk) for chunk in chunks(sizes.padded_keys)]
+        return steps + [read_other] * sizes.has_segments
+
+    def distance_steps(head: int) -> list[Step]:
+        i, mask_1H = head % sizes.buffers, in_head_1H(sizes, head)
+
+        def multiply_chunk(chunk: Any) -> None:
+            grad_TR = work.by_distance[i][here, chunk]
+            of_positions_RH = product(grad_TR, jnp.where(mask_1H, scaled_rows.with_r_r_TH, 0), 0, 0)
+            grads.position_2RH[direction, window_of(sizes, tile, chunk)] += of_positions_RH
+            add_to(by_distance, head, product(grad_TR, read_window_RH(sizes, tile, refs, chunk), 1, 0))
+
+        width = window_width(sizes, tile) if sizes.num_directions else 0
+        return [functools.partial(multiply_chunk, chunk) for chunk in chunks(width)]
+
+    run_stages(
+        sizes,
+        [
+            functools.partial(product_steps, sizes, tile, rows, refs, scratch),
+            lambda head: wanted_steps(head) + shift_steps(sizes, tile, scratch, head),
+            differentiate_steps,
+            lambda head: unshift_steps(head) + key_steps(head),
+            distance_steps,
+        ],
+    )
+
+    def join_TH(parts: dict[int, jnp.ndarray]) -> jnp.ndarray:
+        joined_TH = jnp.zeros((tile.rows, sizes.width), jnp.float32)
+        for head, x_TH in parts.items():
+            joined_TH = jnp.where(in_head_1H(sizes, head), x_TH, joined_TH)
+        return joined_TH
+
+    with_r_w_TH, with_r_r_TH, with_r_s_TH = (join_TH(parts) for parts in (by_key, by_distance, others))
     # Until here, with_r_s_TH is the gradient of (q + r_s) (s_other - s_same).
-    other_1H = (with_r_s_TH * rows.with_r_s_TH).sum(0, keepdims=True)
+    other_1H = (with_r_s_TH * scaled_rows.with_r_s_TH).sum(0, keepdims=True)
     with_r_s_TH *= refs.vectors_8H[VectorRow.OTHER_SEGMENT : VectorRow.OTHER_SEGMENT + 1]
     by_bias = [a * sizes.scale for a in (with_r_w_TH, with_r_r_TH, with_r_s_TH)]
     grads.query_BTH[0, here] = functools.reduce(jnp.add, by_bias).astype(grads.query_BTH.dtype)
@@ -303,17 +390,21 @@ def _differentiate_tile(
 
 
 def _differentiate(
-    sizes: Sizes, tile: Tile, refs: Operands, first: int, scratch: Scratch, work: Work, strip: Strip
+    sizes: Sizes, tile: Tile, refs: Operands, scratch: Scratch, work: Work, head: int, start: Any
 ) -> None:
-    for i, head in enumerate(range(first, first + sizes.heads_at_once)):
-        here, operand = strip.here, work.grad[i].dtype
-        weights_TK = jnp.exp(scores_TK(sizes, tile, strip, scratch, i) - work.softmax_TS[here, 2 * head : 2 * head + 1])
-        wanted_TK = drop_TK(sizes, tile, strip, refs, head, work.wanted[i][here])
-        grad_TK = weights_TK * (wanted_TK - work.mean[i][here])
-        work.dropped[i][here] = drop_TK(sizes, tile, strip, refs, head, weights_TK).astype(operand)
-        work.grad[i][here] = grad_TK.astype(operand)
-        if strip.is_other_TK is not None:
-            work.other[i][here] = jnp.where(strip.is_other_TK, grad_TK, 0.0).sum(1, keepdims=True)
-        if strip.shift is not None:
-            width = window_width(sizes, tile)
-            work.by_distance[i][here, :width] = unshift_TR(grad_TK, strip.shift, width).astype(operand)
+    here, i = pl.ds(start, STRIP), head % sizes.buffers
+    operand = work.grad[i].dtype
+    weights_TK = jnp.exp2(scores_TK(sizes, refs, scratch, head, here) - widen_TK(sizes, work.maximum[i], here))
+    wanted_TK, dropped_TK = drop_TK(sizes, tile, refs, scratch, head, here, work.wanted[i][here], weights_TK)
+    grad_TK = weights_TK * (wanted_TK - widen_TK(sizes, work.mean[i], here))
+    work.dropped[i][here] = dropped_TK.astype(operand)
+    work.grad[i][here] = grad_TK.astype(operand)
+    if sizes.has_segments:
+        is_other = is_other_TK(sizes, refs, scratch, here)
+        work.other[i][here] = jnp.where(is_other, grad_TK, 0.0).sum(1, keepdims=True)
+
+
+def _unshift(sizes: Sizes, tile: Tile, scratch: Scratch, work: Work, head: int, start: Any) -> None:
+    here, i, width = pl.ds(start, STRIP), head % sizes.buffers, window_width(sizes, tile)
+    by_distance_TR = unshift_TR(work.grad[i][here].astype(jnp.float32), shift_of(sizes, tile, scratch, start), width)
+    work.by_distance[i][here, :width] = by_distance_TR.astype(work.by_distance[i].dtype)

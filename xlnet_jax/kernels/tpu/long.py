@@ -252,8 +252,8 @@ def _join(
     sizes: Sizes, rows: Rows, joined: Joined, read_BTH: jnp.ndarray, maximum_BNT: jnp.ndarray, sum_BNT: jnp.ndarray
 ) -> Joined:
     maximum = jnp.maximum(joined.maximum_BNT, maximum_BNT)
-    before_BNT = joined.sum_BNT * jnp.exp(joined.maximum_BNT - maximum)
-    here_BNT = sum_BNT * jnp.exp(maximum_BNT - maximum)
+    before_BNT = joined.sum_BNT * jnp.exp2(joined.maximum_BNT - maximum)
+    here_BNT = sum_BNT * jnp.exp2(maximum_BNT - maximum)
     total_BNT = before_BNT + here_BNT
     read = joined.read_BTH * _by_lane_BTH(sizes, before_BNT / total_BNT)
     read += read_BTH.astype(jnp.float32) * _by_lane_BTH(sizes, here_BNT / total_BNT)

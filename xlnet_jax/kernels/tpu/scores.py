@@ -3,13 +3,16 @@
     score = (q + r_w) k  +  shift((q + r_r) r)  +  [segments differ] (q + r_s) (s_other - s_same)     each / sqrt(H)
 
 The matrix products cover all rows of a tile and the lanes of a group of heads; lanes of other heads are zero in the
-queries. Their results are in scratch memory. Everything between the products runs in a loop over strips of a few rows,
-whose scores fit into registers.
+queries. Everything between the products is done for strips of a few rows, whose numbers fit into registers.
+
+The work of a head is divided into stages, and each keeps another unit of the core busy: matrix products, rotations,
+arithmetic. Results between stages are in scratch memory. The compiler overlaps only instructions that stand near each
+other, so the stages of two heads are mixed, step by step (`run_stages`).
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +22,14 @@ from jax.experimental.pallas import tpu as pltpu
 from xlnet_jax.kernels.arguments import MASKED
 from xlnet_jax.kernels.dropout import hash_words, row_seed, threshold
 from xlnet_jax.kernels.tpu.operands import NEVER, Operands
-from xlnet_jax.kernels.tpu.shift import Shift, rotate_by_gather, rotate_by_steps, shift_TK
+from xlnet_jax.kernels.tpu.shift import Shift, rotate_by_gather, rotate_by_steps, rotate_in_order, shift_TK
 from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, SUBLANES, KeyField, RowField, Sizes, VectorRow
+
+Step: TypeAlias = Callable[[], None]
+"""part of a stage, which traces its instructions"""
+
+CHUNK = 256
+"""Keys or distances of one matrix product: the width of the largest matrix unit."""
 
 STRIP = 16
 """Rows of a strip: a register of bfloat16 has 16."""
@@ -55,13 +64,15 @@ def call_at(sizes: Sizes, content: Tile, query: Tile, refs: Operands, compute: C
 
 
 class Scratch(NamedTuple):
-    """References to the data that the strips of a tile read: integers of its rows, and products of the heads computed
-    together (`Sizes.heads_at_once`)."""
+    """References to what the stages of a tile share. Tuples have an item for each head that is in work
+    (`Sizes.buffers`)."""
 
     integers_T8: Any  # int32, columns RowField.RANK to RowField.NUMBER
-    content: tuple[Any, ...]  # one per head, float32 [T, K]: (q + r_w) k
-    by_distance: tuple[Any, ...]  # one per head, float32 [T, R]: (q + r_r) r; empty without relative positions
-    segment: tuple[Any, ...]  # one per head, float32 [T, 1]: (q + r_s) (s_other - s_same); empty without segments
+    content: tuple[Any, ...]  # float32 [T, K]: (q + r_w) k, and later the scores
+    by_distance: tuple[Any, ...]  # float32 [T, R]: (q + r_r) r; empty without relative positions
+    segment: tuple[Any, ...]  # float32 [T, 128], the same in all lanes: (q + r_s) (s_other - s_same)
+    words: tuple[Any, ...]  # int32 [T, K]: random words, one item if heads share them; empty without dropout
+    fields: tuple[Any, ...]  # of `Sizes.compared_fields`, int32 [T, 128], the same in all lanes
 
 
 def scratch_shapes(sizes: Sizes) -> Scratch:
@@ -70,32 +81,33 @@ def scratch_shapes(sizes: Sizes) -> Scratch:
         pltpu.VMEM((ROWS, SUBLANES), jnp.int32),
         head_scratch(sizes, sizes.padded_keys, jnp.float32),
         head_scratch(sizes, sizes.window, jnp.float32, sizes.num_directions > 0),
-        head_scratch(sizes, 1, jnp.float32, sizes.has_segments),
+        head_scratch(sizes, LANES, jnp.float32, sizes.has_segments),
+        head_scratch(sizes, sizes.padded_keys, jnp.int32, sizes.dropout_rate > 0)[: 1 if sizes.shares_words else None],
+        (pltpu.VMEM((ROWS, LANES), jnp.int32),) * len(sizes.compared_fields),
     )
 
 
 def head_scratch(sizes: Sizes, width: int, dtype: Any, is_used: bool = True) -> tuple[Any, ...]:
-    """Return scratch memory [T, width] for each head computed together; none if it is not used."""
-    return (pltpu.VMEM((ROWS, width), dtype),) * (sizes.heads_at_once if is_used else 0)
+    """Return scratch memory [T, width] for each buffer; none if it is not used."""
+    return (pltpu.VMEM((ROWS, width), dtype),) * (sizes.buffers if is_used else 0)
 
 
 # ---- rows of a tile --------------------------------------------------------------------------------------------------
 
 
 class Rows(NamedTuple):
-    """Queries of a tile with each bias, scaled."""
+    """Queries of a tile with each bias, scaled. Scores are in base 2: the weight is 2 ** score."""
 
     with_r_w_TH: jnp.ndarray
     with_r_r_TH: jnp.ndarray
     with_r_s_TH: jnp.ndarray  # float32
 
 
-def read_rows(sizes: Sizes, tile: Tile, refs: Operands) -> Rows:
-    """Read the queries of a tile."""
+def read_rows(sizes: Sizes, tile: Tile, refs: Operands, scale: float) -> Rows:
+    """Read the queries of a tile, multiplied by a number."""
     query_TH = read_real_TH(sizes, tile, refs.query_BTH)
     with_r_w_TH, with_r_r_TH, with_r_s_TH = (
-        (query_TH + refs.vectors_8H[row : row + 1]) * sizes.scale
-        for row in (VectorRow.R_W, VectorRow.R_R, VectorRow.R_S)
+        (query_TH + refs.vectors_8H[row : row + 1]) * scale for row in (VectorRow.R_W, VectorRow.R_R, VectorRow.R_S)
     )
     operand = sizes.product_type(refs.query_BTH.dtype)
     return Rows(with_r_w_TH.astype(operand), with_r_r_TH.astype(operand), with_r_s_TH)
@@ -126,18 +138,10 @@ def window_width(sizes: Sizes, tile: Tile) -> int:
     return sizes.padded_distances if tile.is_query else sizes.padded_keys + LANES
 
 
-def window_of(sizes: Sizes, tile: Tile) -> Any:
+def window_of(sizes: Sizes, tile: Tile, chunk: Any) -> Any:
     """Return the rows of the position keys that a tile reads."""
     start = 0 if tile.is_query else pl.multiple_of(sizes.padded_places - (tile.number + 1) * ROWS, ROWS)
-    return pl.ds(start, window_width(sizes, tile))
-
-
-def read_window_RH(sizes: Sizes, tile: Tile, refs: Operands) -> jnp.ndarray | None:
-    """Read the position keys of a tile in the direction of its example; None without relative positions."""
-    if refs.position_2RH is None:
-        return None
-    window_RH = refs.position_2RH[direction_of(tile, refs), window_of(sizes, tile)]
-    return window_RH.astype(sizes.product_type(window_RH.dtype))
+    return pl.ds(start + chunk.start, chunk.size)
 
 
 def direction_of(tile: Tile, refs: Operands) -> Any:
@@ -145,106 +149,195 @@ def direction_of(tile: Tile, refs: Operands) -> Any:
     return 0 if refs.is_reversed_B is None else refs.is_reversed_B[tile.example]
 
 
-def multiply_queries(
-    sizes: Sizes, tile: Tile, rows: Rows, refs: Operands, window_RH: jnp.ndarray | None, first: int, scratch: Scratch
-) -> None:
-    """Store the products of queries with keys, position keys and segment keys, for the heads from `first` on."""
-    key_KH, (with_r_w_TH, with_r_r_TH, with_r_s_TH) = refs.key_BKH[0], rows
-    key_KH, here = key_KH.astype(with_r_w_TH.dtype), slice(0, tile.rows)
-    for i in range(sizes.heads_at_once):
-        mask_1H = in_head_1H(sizes, first + i)
-        scratch.content[i][here] = product(jnp.where(mask_1H, with_r_w_TH, 0), key_KH, 1, 1)
-        if window_RH is not None:
-            by_distance_TR = product(jnp.where(mask_1H, with_r_r_TH, 0), window_RH, 1, 1)
-            scratch.by_distance[i][here, : len(window_RH)] = by_distance_TR
-        if sizes.has_segments:
-            other_1H = jnp.where(mask_1H, refs.vectors_8H[VectorRow.OTHER_SEGMENT : VectorRow.OTHER_SEGMENT + 1], 0.0)
-            scratch.segment[i][here] = (with_r_s_TH * other_1H).sum(1, keepdims=True)
+def chunks(width: int) -> list[Any]:
+    """Divide a width into slices for one matrix product each."""
+    return [pl.ds(start, min(CHUNK, width - start)) for start in range(0, width, CHUNK)]
+
+
+def product_steps(sizes: Sizes, tile: Tile, rows: Rows, refs: Operands, scratch: Scratch, head: int) -> list[Step]:
+    """Return the steps that store the products of a head's queries with all keys, and its random words."""
+    i, here, mask_1H = head % sizes.buffers, slice(0, tile.rows), in_head_1H(sizes, head)
+    with_r_w_TH, with_r_r_TH = (jnp.where(mask_1H, x_TH, 0) for x_TH in (rows.with_r_w_TH, rows.with_r_r_TH))
+
+    def multiply_keys(chunk: Any) -> None:
+        scratch.content[i][here, chunk] = product(with_r_w_TH, read_keys_KH(sizes, refs.key_BKH, chunk), 1, 1)
+
+    def multiply_distances(chunk: Any) -> None:
+        scratch.by_distance[i][here, chunk] = product(with_r_r_TH, read_window_RH(sizes, tile, refs, chunk), 1, 1)
+
+    def multiply_segment() -> None:
+        other_1H = jnp.where(mask_1H, refs.vectors_8H[VectorRow.OTHER_SEGMENT : VectorRow.OTHER_SEGMENT + 1], 0.0)
+        segment_T1 = (rows.with_r_s_TH * other_1H).sum(1, keepdims=True)
+        scratch.segment[i][here] = jnp.broadcast_to(segment_T1, (tile.rows, LANES))
+
+    steps: list[Step] = [functools.partial(multiply_keys, chunk) for chunk in chunks(sizes.padded_keys)]
+    if sizes.num_directions:
+        steps += [functools.partial(multiply_distances, chunk) for chunk in chunks(window_width(sizes, tile))]
+    steps += [multiply_segment] * sizes.has_segments
+    return steps + word_steps(sizes, tile, refs, scratch, head)
+
+
+def read_keys_KH(sizes: Sizes, x_BKH: Any, chunk: Any) -> jnp.ndarray:
+    """Read keys or values in the type in which they are multiplied."""
+    x_KH = x_BKH[0, chunk]
+    return x_KH.astype(sizes.product_type(x_KH.dtype))
+
+
+def read_window_RH(sizes: Sizes, tile: Tile, refs: Operands, chunk: Any) -> jnp.ndarray:
+    """Read the position keys of a tile in the direction of its example."""
+    window_RH = refs.position_2RH[direction_of(tile, refs), window_of(sizes, tile, chunk)]
+    return window_RH.astype(sizes.product_type(window_RH.dtype))
+
+
+# ---- stages ----------------------------------------------------------------------------------------------------------
+
+
+def run_stages(sizes: Sizes, stages: list[Callable[[int], list[Step]]]) -> None:
+    """Run the stages of all heads. With two buffers, two heads are in work, one of them a stage ahead.
+
+    stages: functions of a head that return its steps
+    """
+    for first in range(0, sizes.heads_in_group, sizes.buffers):
+        heads = range(first, min(first + sizes.buffers, sizes.heads_in_group))
+        for time in range(len(stages) + len(heads) - 1):
+            lists = [stages[time - i](head) for i, head in enumerate(heads) if 0 <= time - i < len(stages)]
+            # Evenly mixed.
+            ranks = [((at + 0.5) / len(steps), step) for steps in lists for at, step in enumerate(steps)]
+            for _, step in sorted(ranks, key=lambda item: item[0]):
+                step()
 
 
 # ---- strips ----------------------------------------------------------------------------------------------------------
 
 
-class Strip(NamedTuple):
-    """Comparisons, shift and random words of a strip of rows, shared by its heads."""
-
-    here: Any  # its rows in the tile
-    is_visible_TK: jnp.ndarray
-    is_other_TK: jnp.ndarray | None  # True = key in another segment; None = no segments
-    hidden_1K: jnp.ndarray  # float32, score of keys that are not visible
-    shift: Shift | None
-    word_TK: jnp.ndarray | None  # uint32, random bits; None = no dropout
-
-
-def for_each_strip(
-    sizes: Sizes, tile: Tile, refs: Operands, first: int, scratch: Scratch, body: Callable[[Strip], None]
-) -> None:
-    """Loop over the strips of a tile, for the heads from `first` on."""
-
+def strip_steps(sizes: Sizes, tile: Tile, *bodies: Callable[[Any], None]) -> list[Step]:
+    """Return the steps that call functions with the first row of each strip of a tile. Each function depends on the one
+    before and is one strip behind it."""
     count = tile.rows // STRIP
+    if sizes.generation.unrolls:
+        return [
+            functools.partial(body, (time - lag) * STRIP)
+            for time in range(count + len(bodies) - 1)
+            for lag, body in enumerate(bodies)
+            if 0 <= time - lag < count
+        ]
 
-    @pl.loop(0, count, unroll=count if sizes.generation.unrolls else 1)
-    def strip(number: Any) -> None:
-        body(_read_strip(sizes, tile, refs, first, scratch, pl.multiple_of(number * STRIP, STRIP)))
+    def run(body: Callable[[Any], None]) -> None:
+        pl.loop(0, count)(lambda number: body(pl.multiple_of(number * STRIP, STRIP)))
+
+    return [functools.partial(run, body) for body in bodies]
 
 
-def _read_strip(sizes: Sizes, tile: Tile, refs: Operands, first: int, scratch: Scratch, start: Any) -> Strip:
-    row_T8 = scratch.integers_T8[pl.ds(start, STRIP)]
-    offset_T1 = jax.lax.broadcasted_iota(jnp.int32, (STRIP, 1), 0) + start
+def read_integers(sizes: Sizes, refs: Operands, scratch: Scratch) -> None:
+    """Read the integers of the rows of a tile. A column would use one lane of each register, so they are rows in memory
+    and are transposed on the chip."""
+    scratch.integers_T8[...] = refs.rows_B8T[0].T
+    for field, row_T in zip(sizes.compared_fields, scratch.fields, strict=True):
+        row_T[...] = jnp.broadcast_to(scratch.integers_T8[:, field : field + 1], row_T.shape)
+
+
+def word_steps(sizes: Sizes, tile: Tile, refs: Operands, scratch: Scratch, head: int) -> list[Step]:
+    """Return the steps that store the random words of a head, unless those of the head before are the same."""
+    if refs.seed_BN is None or (sizes.shares_words and head % 2):
+        return []
+
+    def draw(start: Any) -> None:
+        here = pl.ds(start, STRIP)
+        number_T1 = scratch.integers_T8[here][:, RowField.NUMBER : RowField.NUMBER + 1]
+        number_1K = refs.keys_B8K[0][KeyField.NUMBER : KeyField.NUMBER + 1]
+        word_TK = hash_words(row_seed(_seed(sizes, tile, refs, head), number_T1), number_1K)
+        # With the highest bit of both halves inverted, signed numbers compare as unsigned ones.
+        scratch.words[head % len(scratch.words)][here] = (word_TK ^ jnp.uint32(0x80008000)).astype(jnp.int32)
+
+    return strip_steps(sizes, tile, draw)
+
+
+def shift_of(sizes: Sizes, tile: Tile, scratch: Scratch, start: Any) -> Shift:
+    """Return the shift of a strip, relative to the window of `window_of`."""
+    rotate = rotate_by_gather if sizes.generation.gathers_lanes else rotate_by_steps
+    if tile.is_query:
+        position_T1 = scratch.integers_T8[pl.ds(start, STRIP)][:, RowField.POSITION : RowField.POSITION + 1]
+        turn_T1, skip_T1 = position_T1 & (LANES - 1), (sizes.padded_places - 1 - position_T1) >> 7
+        right, left = (functools.partial(rotate, amount_T1=amount_T1) for amount_T1 in (turn_T1, LANES - turn_T1))
+        return Shift(turn_T1, skip_T1, right, left)
+    row_T1, last = jax.lax.broadcasted_iota(jnp.int32, (STRIP, 1), 0), STRIP - 1
+    turn_T1 = row_T1 + start
+    if not sizes.generation.gathers_lanes:
+        right = functools.partial(rotate_by_steps, amount_T1=row_T1, base=start, below=STRIP)
+        left = functools.partial(rotate_by_steps, amount_T1=last - row_T1, base=LANES - last - start, below=STRIP)
+        return Shift(turn_T1, None, right, left)
+    left = functools.partial(rotate_by_gather, amount_T1=LANES - turn_T1)
+    if sizes.generation.rotates_in_order:
+        return Shift(turn_T1, None, functools.partial(rotate_in_order, first=start), left)
+    return Shift(turn_T1, None, functools.partial(rotate_by_gather, amount_T1=turn_T1), left)
+
+
+def shift_steps(sizes: Sizes, tile: Tile, scratch: Scratch, head: int) -> list[Step]:
+    """Return the steps that add a head's scores by distance to its scores by key."""
+    if not sizes.num_directions:
+        return []
+    content, by_distance = (arrays[head % sizes.buffers] for arrays in (scratch.content, scratch.by_distance))
+
+    def add(start: Any) -> None:
+        here, shift = pl.ds(start, STRIP), shift_of(sizes, tile, scratch, start)
+        content[here] += shift_TK(by_distance[here, : window_width(sizes, tile)], shift, sizes.padded_keys)
+
+    return strip_steps(sizes, tile, add)
+
+
+def widen_TK(sizes: Sizes, column: Any, here: Any) -> jnp.ndarray:
+    """Read a column that is stored in all lanes of a register, as [T, K]."""
+    return jnp.concatenate([column[here]] * (sizes.padded_keys // LANES), axis=1)
+
+
+def row_TK(sizes: Sizes, scratch: Scratch, field: int, here: Any) -> jnp.ndarray:
+    """Read a field of the rows of a strip."""
+    return widen_TK(sizes, scratch.fields[sizes.compared_fields.index(field)], here)
+
+
+def is_other_TK(sizes: Sizes, refs: Operands, scratch: Scratch, here: Any) -> jnp.ndarray:
+    """Return True where a key is in another segment."""
     key_8K = refs.keys_B8K[0]
+    return key_8K[KeyField.SEGMENT : KeyField.SEGMENT + 1] != row_TK(sizes, scratch, RowField.SEGMENT, here)
 
-    def row_T1(field: int) -> jnp.ndarray:
-        return row_T8[:, field : field + 1]
+
+def scores_TK(sizes: Sizes, refs: Operands, scratch: Scratch, head: int, here: Any) -> jnp.ndarray:
+    """Return the masked scores of a strip of rows for a head."""
+    i, key_8K, conditions = head % sizes.buffers, refs.keys_B8K[0], []
 
     def key_1K(field: int) -> jnp.ndarray:
         return key_8K[field : field + 1]
 
-    conditions, is_other_TK, shift, word_TK = [], None, None, None
     if sizes.has_ranks:
-        conditions.append(key_1K(KeyField.RANK) <= row_T1(RowField.RANK))
+        conditions.append(key_1K(KeyField.RANK) <= row_TK(sizes, scratch, RowField.RANK, here))
     if sizes.has_span:
         position_1K = key_1K(KeyField.POSITION)
-        conditions.append(position_1K >= row_T1(RowField.FIRST))
-        conditions.append(position_1K <= row_T1(RowField.LAST))
-    if sizes.has_segments:
-        is_other_TK = key_1K(KeyField.SEGMENT) != row_T1(RowField.SEGMENT)
+        conditions.append(position_1K >= row_TK(sizes, scratch, RowField.FIRST, here))
+        conditions.append(position_1K <= row_TK(sizes, scratch, RowField.LAST, here))
     # A row that sees no key has a uniform softmax over the real keys, not over padding.
     hidden_1K = jnp.where(key_1K(KeyField.NUMBER) == NEVER, 2 * MASKED, MASKED)
-    is_visible_TK = functools.reduce(jnp.logical_and, conditions)
-    if sizes.num_directions:  # relative to the window of `window_of`
-        rotate = rotate_by_gather if sizes.generation.gathers_lanes else rotate_by_steps
-        shift = Shift(offset_T1, None, rotate)
-        if tile.is_query:
-            position_T1 = row_T1(RowField.POSITION)
-            shift = Shift(position_T1 & (LANES - 1), (sizes.padded_places - 1 - position_T1) >> 7, rotate)
-    if refs.seed_BN is not None:
-        number_T1, number_1K = row_T1(RowField.NUMBER), refs.keys_B8K[0, KeyField.NUMBER : KeyField.NUMBER + 1]
-        word_TK = hash_words(row_seed(_seed(sizes, tile, refs, first), number_T1), number_1K)
-    return Strip(pl.ds(start, STRIP), is_visible_TK, is_other_TK, hidden_1K, shift, word_TK)
-
-
-def scores_TK(sizes: Sizes, tile: Tile, strip: Strip, scratch: Scratch, i: int) -> jnp.ndarray:
-    """Return the masked scores of a strip of rows for head i in the scratch memory."""
-    score_TK = scratch.content[i][strip.here]
-    if strip.shift is not None:
-        by_distance_TR = scratch.by_distance[i][strip.here, : window_width(sizes, tile)]
-        score_TK += shift_TK(by_distance_TR, strip.shift, sizes.padded_keys)
-    if strip.is_other_TK is not None:
-        score_TK += jnp.where(strip.is_other_TK, scratch.segment[i][strip.here], 0.0)
+    score_TK = scratch.content[i][here]
+    if sizes.has_segments:
+        score_TK += jnp.where(is_other_TK(sizes, refs, scratch, here), widen_TK(sizes, scratch.segment[i], here), 0.0)
     # Next to MASKED a float32 score vanishes, so this equals a sum: gradients do not stop at hidden keys.
-    return jnp.where(strip.is_visible_TK, score_TK, strip.hidden_1K)
+    return jnp.where(functools.reduce(jnp.logical_and, conditions), score_TK, hidden_1K)
 
 
 def _seed(sizes: Sizes, tile: Tile, refs: Operands, head: int) -> jnp.ndarray:
     return refs.seed_BN[tile.example, tile.group * sizes.group + head].astype(jnp.uint32)
 
 
-def drop_TK(sizes: Sizes, tile: Tile, strip: Strip, refs: Operands, head: int, x_TK: jnp.ndarray) -> jnp.ndarray:
+def drop_TK(
+    sizes: Sizes, tile: Tile, refs: Operands, scratch: Scratch, head: int, here: Any, *xs_TK: jnp.ndarray
+) -> list[jnp.ndarray]:
     """Set the elements of x that the head's dropout mask drops to zero (`dropout.attention_mask_BNTK`)."""
-    if strip.word_TK is None:
-        return x_TK
-    if sizes.heads_at_once == 2:
-        half_TK = strip.word_TK >> 16 if head % 2 else strip.word_TK & jnp.uint32(0xFFFF)
-    else:
-        half_TK = (strip.word_TK >> ((_seed(sizes, tile, refs, head) & 1) * 16)) & jnp.uint32(0xFFFF)
-    return jnp.where(half_TK.astype(jnp.int32) >= threshold(sizes.dropout_rate), x_TK, 0)
+    if refs.seed_BN is None:
+        return list(xs_TK)
+    word_TK = scratch.words[head % len(scratch.words)][here]
+    # The lower half of a word is for even heads. Bits below the compared half change nothing.
+    if not sizes.shares_words:
+        word_TK = word_TK << (16 - 16 * (_seed(sizes, tile, refs, head) & 1)).astype(jnp.int32)
+    elif head % 2 == 0:
+        word_TK = word_TK << 16
+    is_kept_TK = word_TK >= (threshold(sizes.dropout_rate) << 16) - 2**31
+    return [jnp.where(is_kept_TK, x_TK, 0) for x_TK in xs_TK]

@@ -13,7 +13,7 @@ at any positions.
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,66 +21,77 @@ from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels.tpu.tiles import LANES
 
-Rotate: TypeAlias = Callable[[jnp.ndarray, jnp.ndarray], jnp.ndarray]
-"""Function of ([T, 128], int32 [T, 1]) that rotates every row to the right by its own number of lanes, modulo 128."""
+Rotate: TypeAlias = Callable[[list[jnp.ndarray]], list[jnp.ndarray]]
+"""Function that rotates every row of some registers [T, 128] by its own number of lanes, modulo 128."""
 
 
 class Shift(NamedTuple):
-    """Shift of each row of a tile."""
+    """Shift of the rows of a strip."""
 
     turn_T1: jnp.ndarray  # int32, below 128
     skip_T1: jnp.ndarray | None  # int32; None = 0 everywhere
-    rotate: Rotate
-
-    def strip(self, start: int, stop: int) -> "Shift":
-        """Return the shift of rows `start` to `stop`."""
-        skip_T1 = None if self.skip_T1 is None else self.skip_T1[start:stop]
-        return Shift(self.turn_T1[start:stop], skip_T1, self.rotate)
+    right: Rotate  # by `turn_T1`
+    left: Rotate  # the inverse
 
 
 def shift_TK(by_distance_TR: jnp.ndarray, shift: Shift, num_keys: int) -> jnp.ndarray:
     """Convert scores by distance to scores by key."""
-    rotated = [shift.rotate(block, shift.turn_T1) for block in _blocks(by_distance_TR)]
-    stays_T = _lanes(rotated[0]) >= shift.turn_T1
-    joined = [jnp.where(stays_T, right, left) for left, right in pairwise(rotated)]
-    wanted = num_keys // LANES
+    blocks, wanted = _blocks(by_distance_TR), num_keys // LANES + 1
     if shift.skip_T1 is not None:
-        for bit in reversed(range((len(joined) - wanted).bit_length())):
-            count = min(len(joined), wanted + 2**bit - 1)
+        for bit in reversed(range((len(blocks) - wanted).bit_length())):
+            count = min(len(blocks), wanted + 2**bit - 1)
             skips_T1 = (shift.skip_T1 >> bit) & 1 == 1
-            joined = [
-                jnp.where(skips_T1, joined[i + 2**bit], joined[i]) if i + 2**bit < len(joined) else joined[i]
+            blocks = [
+                jnp.where(skips_T1, blocks[i + 2**bit], blocks[i]) if i + 2**bit < len(blocks) else blocks[i]
                 for i in range(count)
             ]
-    return jnp.concatenate(joined[:wanted], axis=1)
+    rotated = shift.right(blocks[:wanted])
+    stays_T = _lanes(rotated[0]) >= shift.turn_T1
+    return jnp.concatenate([jnp.where(stays_T, right, left) for left, right in pairwise(rotated)], axis=1)
 
 
 def unshift_TR(grad_TK: jnp.ndarray, shift: Shift, num_distances: int) -> jnp.ndarray:
     """Convert a gradient by key to a gradient by distance: the transpose of `shift_TK`."""
-    joined = _blocks(grad_TK)
-    zero, count = jnp.zeros_like(joined[0]), num_distances // LANES - 1
-    if shift.skip_T1 is not None:
-        for bit in range((count - len(joined)).bit_length()):
-            skips_T1 = (shift.skip_T1 >> bit) & 1 == 1
-            here = [*joined, *[zero] * min(2**bit, count - len(joined))]
-            there = [*[zero] * 2**bit, *joined]
-            joined = [jnp.where(skips_T1, far, near) for far, near in zip(there, here, strict=False)]
+    joined, count = _blocks(grad_TK), num_distances // LANES
+    zero = jnp.zeros_like(joined[0])
     stays_T = _lanes(zero) >= shift.turn_T1
     rotated = [jnp.where(stays_T, right, left) for right, left in pairwise([zero, *joined, zero])]
-    return jnp.concatenate([shift.rotate(block, LANES - shift.turn_T1) for block in rotated], axis=1)
+    blocks = shift.left(rotated)
+    if shift.skip_T1 is not None:
+        for bit in range((count - len(blocks)).bit_length()):
+            skips_T1 = (shift.skip_T1 >> bit) & 1 == 1
+            here = [*blocks, *[zero] * min(2**bit, count - len(blocks))]
+            there = [*[zero] * 2**bit, *blocks]
+            blocks = [jnp.where(skips_T1, far, near) for far, near in zip(there, here, strict=False)]
+    return jnp.concatenate(blocks, axis=1)
 
 
-def rotate_by_gather(block_T: jnp.ndarray, amount_T1: jnp.ndarray) -> jnp.ndarray:
-    """Rotate with one permutation of each register (`Rotate`)."""
-    source = (_lanes(block_T) - amount_T1) & (LANES - 1)
-    return jnp.take_along_axis(block_T, source, axis=1, mode="promise_in_bounds")
+def rotate_by_gather(blocks: list[jnp.ndarray], *, amount_T1: jnp.ndarray) -> list[jnp.ndarray]:
+    """Rotate to the right with one permutation of each register (`Rotate`)."""
+    source = (_lanes(blocks[0]) - amount_T1) & (LANES - 1)
+    return [jnp.take_along_axis(block, source, axis=1, mode="promise_in_bounds") for block in blocks]
 
 
-def rotate_by_steps(block_T: jnp.ndarray, amount_T1: jnp.ndarray) -> jnp.ndarray:
-    """Rotate by successive powers of two, for TPUs that permute all rows of a register alike (`Rotate`)."""
-    for bit in range(LANES.bit_length() - 1):
-        block_T = jnp.where((amount_T1 >> bit) & 1 == 1, pltpu.roll(block_T, 2**bit, 1), block_T)
-    return block_T
+def rotate_in_order(blocks: list[jnp.ndarray], *, first: Any) -> list[jnp.ndarray]:
+    """Rotate the first row by `first` lanes to the right, and each row by one lane more than the row before."""
+    return [pltpu.roll(block, first, 1, stride=1, stride_axis=0) for block in blocks]
+
+
+def rotate_by_steps(
+    blocks: list[jnp.ndarray], *, amount_T1: jnp.ndarray, base: Any = None, below: int = LANES
+) -> list[jnp.ndarray]:
+    """Rotate to the right by successive powers of two, for TPUs that permute all rows of a register alike (`Rotate`).
+
+    base: lanes that all rows rotate besides `amount_T1`; below: upper bound of `amount_T1`, a power of two
+    """
+    if base is not None:
+        blocks = [pltpu.roll(block, base, 1) for block in blocks]
+    for bit in range(below.bit_length() - 1):
+        # All registers are rotated before any is selected: the compiler overlaps neighbors only.
+        rotated = [pltpu.roll(block, 2**bit, 1) for block in blocks]
+        is_set_T1 = (amount_T1 >> bit) & 1 == 1
+        blocks = [jnp.where(is_set_T1, there, here) for there, here in zip(rotated, blocks, strict=True)]
+    return blocks
 
 
 def _blocks(x: jnp.ndarray) -> list[jnp.ndarray]:

@@ -7,6 +7,7 @@ Inside the kernel, dimension letters refer to a tile: T its rows, K the padded k
 of a group of heads.
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,19 +58,29 @@ class Generation(NamedTuple):
     """False = operands are converted to float32 on the chip; products still round them to bfloat16"""
     gathers_lanes: bool = True
     """True = each row of a register can be permuted differently"""
+    rotates_in_order: bool = True
+    """True = each row of a register can be rotated by one lane more than the row before"""
     unrolls: bool = True
     """True = strips can be unrolled, so that products and arithmetic overlap, without spilling too many values"""
     pairs_heads: bool = True
-    """True = memory suffices to compute two heads together, which share random words"""
+    """True = memory suffices for two heads in work at a time"""
 
 
 _EARLY = Generation(
-    16 * 2**20, 2304, 768, 768, multiplies_bfloat16=False, gathers_lanes=False, unrolls=False, pairs_heads=False
+    16 * 2**20,
+    2304,
+    768,
+    768,
+    multiplies_bfloat16=False,
+    gathers_lanes=False,
+    rotates_in_order=False,
+    unrolls=False,
+    pairs_heads=False,
 )
 GENERATIONS = {
     "v2": _EARLY,
     "v3": _EARLY,
-    "v4": Generation(16 * 2**20, 2304, 768, 768),
+    "v4": Generation(16 * 2**20, 2304, 768, 768, rotates_in_order=False),
     "v5e": Generation(64 * 2**20, 8192, 4096, 2048),
     "v5p": Generation(48 * 2**20, 8192, 4096, 2048),
     "v6e": Generation(64 * 2**20, 8192, 4096, 2048),
@@ -131,10 +142,20 @@ class Sizes:
         return -(-self.num_heads // self.group)
 
     @property
-    def heads_at_once(self) -> int:
-        """Number of heads computed together: two that share random words, if the number of heads allows it."""
-        can_share = self.group % 2 == 0 and self.num_heads % 2 == 0
-        return 2 if can_share and self.generation.pairs_heads else 1
+    def buffers(self) -> int:
+        """Number of heads that are in work at a time."""
+        return 2 if self.heads_in_group > 1 and self.generation.pairs_heads else 1
+
+    @property
+    def compared_fields(self) -> list[int]:
+        """Fields of rows that are compared with those of keys, of `RowField`."""
+        fields = [RowField.RANK] * self.has_ranks + [RowField.FIRST, RowField.LAST] * self.has_span
+        return fields + [RowField.SEGMENT] * self.has_segments
+
+    @property
+    def shares_words(self) -> bool:
+        """True = heads 2i and 2i + 1 are in one group, so they share random words."""
+        return self.group % 2 == 0 and self.num_heads % 2 == 0
 
     @property
     def padded_content(self) -> int:
@@ -192,6 +213,11 @@ class Sizes:
     @property
     def scale(self) -> float:
         return self.head_width**-0.5
+
+    @property
+    def scale_2(self) -> float:
+        """`scale` for scores in base 2."""
+        return self.scale * math.log2(math.e)
 
     def product_type(self, operand: jnp.dtype) -> jnp.dtype:
         """Return the type in which operands are multiplied."""
