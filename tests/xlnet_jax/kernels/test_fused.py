@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 from tests.xlnet_jax.kernels.attention_cases import Case, inputs_of, pulled_back
 from tests.xlnet_jax.random_models import SMALL
 from xlnet_jax.kernels import plain
-from xlnet_jax.kernels.arguments import Relations
+from xlnet_jax.kernels.arguments import AttentionInputs, Relations
 from xlnet_jax.kernels.implementations import fused_attention_BNTH, why_not_fused
 from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.kernels.tpu.operands import sizes_of
@@ -135,9 +135,11 @@ def test_a_row_depends_on_the_keys_that_it_sees_and_on_no_others(device, case):
     np.testing.assert_allclose(grads["value_BNKH"][0, 0], 1.0 / visible_TK.shape[1], rtol=1e-6)
 
 
-def test_blocks_that_no_row_sees_are_not_computed():
-    """Not even multiplied by 0: in reading order the last block of keys is NaN, and rows of earlier blocks do not show
+@pytest.mark.parametrize("row_block", [128, 384])
+def test_tiles_skip_blocks_of_keys_that_none_of_their_rows_sees(row_block, monkeypatch):
+    """Not even multiplied by 0: in reading order the last block of keys is NaN, and rows of earlier tiles do not show
     it."""
+    monkeypatch.setitem(GENERATIONS, "small", GENERATIONS["small"]._replace(row_block=row_block))
     inputs = inputs_of(Case(batch=1, heads=1, length=384, targets=0, memory=0, segments=False))
     key_BK, last = inputs.relations.key_position_BK, slice(256, 384)
     in_order = inputs.relations._replace(row_rank_BT=2 * key_BK, key_rank_BK=2 * key_BK)
@@ -152,6 +154,19 @@ def test_blocks_that_no_row_sees_are_not_computed():
     assert jnp.isnan(spoilt_read[:, :, last]).all()
     np.testing.assert_array_equal(spoilt_read[:, :, :256], read[:, :, :256])
     np.testing.assert_array_equal(spoilt_grads["query_BNTH"][:, :, :256], grads["query_BNTH"][:, :, :256])
+
+
+@pytest.mark.parametrize("memory", [0, 384])
+@pytest.mark.parametrize("generation", ["v5e", "v6e", "v7"])
+def test_blocks_of_a_long_window_hold_little_padding(generation, memory):
+    for length in [2_700, 4_097, 4_224, 4_609, 8_320, *range(2_817, 40_000, 997)]:
+        shapes = {"query_BNTH": (1, 1, length, 64), "key_BNKH": (1, 1, length + memory, 64)}
+        shapes |= {"value_BNKH": shapes["key_BNKH"], "position_key_2NRH": (2, 1, 2 * length + memory, 64)}
+        inputs = AttentionInputs(
+            relations=Relations(None), **{k: jax.ShapeDtypeStruct(v, jnp.float32) for k, v in shapes.items()}
+        )
+        sizes = sizes_of(inputs, GENERATIONS[generation])
+        assert sizes.padded_content * sizes.padded_keys < 1.15 * length * (length + memory), length
 
 
 @pytest.mark.parametrize("device", ["v5e", "gpu"])

@@ -9,7 +9,7 @@ The backward kernel uses the joined m, s and o, so the gradients of blocks are s
 
 The rows of a block are at consecutive positions, so with a block of keys they need only a part of the position keys.
 Query rows are at any positions: each block of positions computes the tiles of query rows that have a row there, which
-are few if targets are in ascending order. A block of keys is skipped if no row of the block sees one of its keys.
+are few if targets are in ascending order. A tile skips a block of keys if no row of the tile sees one of its keys.
 """
 
 from dataclasses import replace
@@ -35,7 +35,16 @@ class Rows(NamedTuple):
     query_BTH: jnp.ndarray
     integers_B8T: jnp.ndarray  # `Operands.rows_B8T`, padded to whole tiles
     is_here_BT: jnp.ndarray  # bool; False = padding, or a query row in another block
-    busy_BQ: jnp.ndarray | None  # int32, 1 = the tile of query rows has a row here
+
+    def in_tiles_BQT(self, x_BT: jnp.ndarray, other: int) -> jnp.ndarray:
+        """Divide numbers of rows into tiles; `other` takes the place of rows that are not here."""
+        x_BT = jnp.where(self.is_here_BT, x_BT, other)
+        x_BT = pad(x_BT, 1, -x_BT.shape[1] % ROWS, value=other)
+        return x_BT.reshape(len(x_BT), -1, ROWS)
+
+    def in_busy_tiles_BT(self, busy_BQ: jnp.ndarray) -> jnp.ndarray:
+        """Return True for the rows here whose tile is busy."""
+        return self.is_here_BT & jnp.repeat(busy_BQ, ROWS, axis=1)[:, : self.is_here_BT.shape[1]]
 
 
 class Joined(NamedTuple):
@@ -143,7 +152,6 @@ def _content_rows(sizes: Sizes, operands: Operands, number: jnp.ndarray) -> Rows
         _slice(operands.query_BTH, 1, start, length),
         _slice(operands.rows_B8T, 2, start, length),
         jnp.broadcast_to(is_real_T[None], (len(operands.query_BTH), length)),
-        None,
     )
 
 
@@ -154,22 +162,20 @@ def _query_rows(sizes: Sizes, operands: Operands, number: jnp.ndarray) -> Rows:
     is_here_BT = (place_BT >= 0) & (place_BT < sizes.row_block) & is_target_T[None]
     # Rows in other blocks get any place in this block: their results are not used.
     integers_B8T = integers_B8T.at[:, RowField.POSITION].set(jnp.clip(place_BT, 0, sizes.row_block - 1))
-    busy_BQ = is_here_BT.reshape(len(is_here_BT), sizes.query_tiles, ROWS).any(2).astype(jnp.int32)
     return Rows(
         _part(sizes, 0, sizes.num_targets),
         number,
         operands.query_BTH[:, sizes.padded_content :],
         integers_B8T,
         is_here_BT[:, : sizes.num_targets],
-        busy_BQ,
     )
 
 
 # ---- keys ------------------------------------------------------------------------------------------------------------
 
 
-def _operands(sizes: Sizes, rows: Rows, operands: Operands, key_block: jnp.ndarray) -> Operands:
-    """Return the operands of a call for these rows and a block of keys."""
+def _operands(sizes: Sizes, rows: Rows, operands: Operands, key_block: jnp.ndarray, busy_BQ: jnp.ndarray) -> Operands:
+    """Return the operands of a call for the rows of busy tiles and a block of keys."""
     start = key_block * sizes.key_block
     position_2RH = operands.position_2RH
     if position_2RH is not None:
@@ -182,7 +188,7 @@ def _operands(sizes: Sizes, rows: Rows, operands: Operands, key_block: jnp.ndarr
         position_2RH=position_2RH,
         rows_B8T=rows.integers_B8T,
         keys_B8K=_slice(operands.keys_B8K, 2, start, sizes.key_block),
-        busy_BQ=rows.busy_BQ,
+        busy_BQ=busy_BQ.astype(jnp.int32),
     )
 
 
@@ -190,31 +196,31 @@ def _first_distance(sizes: Sizes, rows: Rows, key_block: jnp.ndarray) -> jnp.nda
     return sizes.padded_places - (rows.number + 1) * sizes.row_block + key_block * sizes.key_block
 
 
-def _is_seen_J(sizes: Sizes, rows: Rows, operands: Operands) -> jnp.ndarray:
-    """Return bool [blocks of keys]: False = no row sees a key of the block, True = one may."""
+def _is_seen_BQJ(sizes: Sizes, rows: Rows, operands: Operands) -> jnp.ndarray:
+    """Return bool [B, tiles, blocks of keys]: False = no row of the tile sees a key of the block, True = one may."""
     batch = len(operands.keys_B8K)
-    key_B8JK = operands.keys_B8K.reshape(batch, -1, sizes.padded_keys // sizes.key_block, sizes.key_block)
+    key_B81JK = operands.keys_B8K.reshape(batch, -1, 1, sizes.padded_keys // sizes.key_block, sizes.key_block)
     row_B8T = rows.integers_B8T[:, :, : rows.is_here_BT.shape[1]]
-    is_key_BJK = key_B8JK[:, KeyField.NUMBER] != NEVER
+    is_key_B1JK = key_B81JK[:, KeyField.NUMBER] != NEVER
 
-    def of_rows(row: int, other: int) -> jnp.ndarray:
-        return jnp.where(rows.is_here_BT, row_B8T[:, row], other)
+    def most_BQ1(field: int) -> jnp.ndarray:
+        return rows.in_tiles_BQT(row_B8T[:, field], LEAST).max(2, keepdims=True)
 
-    is_seen_BJ = rows.is_here_BT.any(1, keepdims=True) & is_key_BJK.any(2)
+    is_seen_BQJ = rows.in_tiles_BQT(rows.is_here_BT, False).any(2, keepdims=True) & is_key_B1JK.any(3)
     if sizes.has_ranks:
-        is_seen_BJ &= of_rows(RowField.RANK, LEAST).max(1)[:, None] >= key_B8JK[:, KeyField.RANK].min(2)
+        is_seen_BQJ &= most_BQ1(RowField.RANK) >= key_B81JK[:, KeyField.RANK].min(3)
     if sizes.has_span:
-        position_BJK = key_B8JK[:, KeyField.POSITION]
-        is_seen_BJ &= of_rows(RowField.LAST, LEAST).max(1)[:, None] >= position_BJK.min(2)
-        is_seen_BJ &= of_rows(RowField.FIRST, NEVER).min(1)[:, None] <= jnp.where(is_key_BJK, position_BJK, LEAST).max(
-            2
-        )
-    return is_seen_BJ.any(0)
+        position_B1JK = key_B81JK[:, KeyField.POSITION]
+        is_seen_BQJ &= most_BQ1(RowField.LAST) >= position_B1JK.min(3)
+        first_BQ1 = rows.in_tiles_BQT(row_B8T[:, RowField.FIRST], NEVER).min(2, keepdims=True)
+        is_seen_BQJ &= first_BQ1 <= jnp.where(is_key_B1JK, position_B1JK, LEAST).max(3)
+    return is_seen_BQJ
 
 
-def _any_sees_nothing(rows: Rows, maximum_BNT: jnp.ndarray) -> jnp.ndarray:
-    """Return True if a row has seen no key. Its softmax is uniform over all keys, so no block may be skipped."""
-    return (rows.is_here_BT[:, None] & (maximum_BNT <= MASKED / 2)).any()
+def _sees_nothing_BQ1(rows: Rows, maximum_BNT: jnp.ndarray) -> jnp.ndarray:
+    """Return True for the tiles with a row that has seen no key. Its softmax is uniform over all keys, so no block may
+    be skipped."""
+    return rows.in_tiles_BQT((maximum_BNT <= MASKED / 2).any(1), False).any(2, keepdims=True)
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
@@ -228,40 +234,50 @@ def _empty(sizes: Sizes, rows: Rows) -> Joined:
 
 def _attend(sizes: Sizes, rows: Rows, operands: Operands, start: Joined, interpret: Any) -> Joined:
     """Return the output of the rows over all blocks of keys. Rows that are not here keep the values of `start`."""
-    is_seen_J = _is_seen_J(sizes, rows, operands)
+    is_seen_BQJ = _is_seen_BQJ(sizes, rows, operands)
 
-    def step(joined: Joined, block: jnp.ndarray, is_wanted_J: jnp.ndarray) -> Joined:
+    def step(joined: Joined, block: jnp.ndarray, wanted_BQJ: jnp.ndarray) -> Joined:
+        busy_BQ = wanted_BQJ[:, :, block]
+
         def attend() -> Joined:
-            here = _operands(sizes, rows, operands, block)
+            here = _operands(sizes, rows, operands, block, busy_BQ)
             read_BTH, softmax_BST = kernels.forward(rows.sizes, here, interpret)
-            return _join(sizes, rows, joined, read_BTH, *_statistics_BNT(sizes, softmax_BST, read_BTH.shape[1]))
+            statistics_BNT = _statistics_BNT(sizes, softmax_BST, read_BTH.shape[1])
+            return _join(sizes, rows.in_busy_tiles_BT(busy_BQ), joined, read_BTH, *statistics_BNT)
 
-        return jax.lax.cond(is_wanted_J[block], attend, lambda: joined)
+        return jax.lax.cond(busy_BQ.any(), attend, lambda: joined)
 
     def sweep(state: tuple[jnp.ndarray, jnp.ndarray, Joined]) -> tuple[jnp.ndarray, jnp.ndarray, Joined]:
         is_first, _, joined = state
-        wanted_J = jnp.where(is_first, is_seen_J, ~is_seen_J)
-        joined = jax.lax.fori_loop(0, len(is_seen_J), lambda block, joined: step(joined, block, wanted_J), joined)
-        return jnp.zeros_like(is_first), is_first & _any_sees_nothing(rows, joined.maximum_BNT), joined
+        wanted_BQJ = jnp.where(is_first, is_seen_BQJ, ~is_seen_BQJ & _sees_nothing_BQ1(rows, joined.maximum_BNT))
+        blocks = is_seen_BQJ.shape[2]
+        joined = jax.lax.fori_loop(0, blocks, lambda block, joined: step(joined, block, wanted_BQJ), joined)
+        return jnp.zeros_like(is_first), is_first & _sees_nothing_BQ1(rows, joined.maximum_BNT).any(), joined
 
-    # If rows have seen no key, a second sweep covers the blocks that no row sees.
+    # If rows have seen no key, a second sweep covers what the first one skipped.
     return jax.lax.while_loop(lambda state: state[1], sweep, (jnp.array(True), jnp.array(True), start))[2]
 
 
 def _join(
-    sizes: Sizes, rows: Rows, joined: Joined, read_BTH: jnp.ndarray, maximum_BNT: jnp.ndarray, sum_BNT: jnp.ndarray
+    sizes: Sizes,
+    is_busy_BT: jnp.ndarray,
+    joined: Joined,
+    read_BTH: jnp.ndarray,
+    maximum_BNT: jnp.ndarray,
+    sum_BNT: jnp.ndarray,
 ) -> Joined:
+    """Join the results of another block of keys to those of the busy rows."""
     maximum = jnp.maximum(joined.maximum_BNT, maximum_BNT)
     before_BNT = joined.sum_BNT * jnp.exp2(joined.maximum_BNT - maximum)
     here_BNT = sum_BNT * jnp.exp2(maximum_BNT - maximum)
     total_BNT = before_BNT + here_BNT
     read = joined.read_BTH * _by_lane_BTH(sizes, before_BNT / total_BNT)
     read += read_BTH.astype(jnp.float32) * _by_lane_BTH(sizes, here_BNT / total_BNT)
-    is_here_B1T = rows.is_here_BT[:, None]
+    is_busy_B1T = is_busy_BT[:, None]
     return Joined(
-        jnp.where(rows.is_here_BT[:, :, None], read, joined.read_BTH),
-        jnp.where(is_here_B1T, maximum, joined.maximum_BNT),
-        jnp.where(is_here_B1T, total_BNT, joined.sum_BNT),
+        jnp.where(is_busy_BT[:, :, None], read, joined.read_BTH),
+        jnp.where(is_busy_B1T, maximum, joined.maximum_BNT),
+        jnp.where(is_busy_B1T, total_BNT, joined.sum_BNT),
     )
 
 
@@ -297,31 +313,31 @@ def _differentiate(
     """Return the sums plus the gradients of these rows with all blocks of keys."""
     length = rows.query_BTH.shape[1]
     maximum_BNT, _ = _statistics_BNT(sizes, saved.softmax_BST, length)
-    is_wanted_J = _is_seen_J(sizes, rows, operands) | _any_sees_nothing(rows, maximum_BNT)
-    is_here_BT1 = rows.is_here_BT[:, :, None]
+    wanted_BQJ = _is_seen_BQJ(sizes, rows, operands) | _sees_nothing_BQ1(rows, maximum_BNT)
     # Rows in other blocks have no gradient, and weights of 0 for any score.
     is_here_BT = pad(rows.is_here_BT, 1, saved.softmax_BST.shape[2] - rows.is_here_BT.shape[1])
     saved = Saved(
         saved.read_BTH,
         jnp.where(is_here_BT[:, None], saved.softmax_BST, -MASKED),
-        jnp.where(is_here_BT1, saved.grad_BTH, 0),
+        jnp.where(rows.is_here_BT[:, :, None], saved.grad_BTH, 0),
     )
 
     def step(sums: Gradients, block: jnp.ndarray) -> tuple[Gradients, None]:
-        here = _operands(sizes, rows, operands, block)
+        busy_BQ = wanted_BQJ[:, :, block]
+        here = _operands(sizes, rows, operands, block, busy_BQ)
 
         def differentiate() -> Gradients:
             return kernels.backward(rows.sizes, here, saved, interpret)
 
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(differentiate))
-        found = jax.lax.cond(is_wanted_J[block], differentiate, lambda: nothing)
+        found = jax.lax.cond(busy_BQ.any(), differentiate, lambda: nothing)
         first = block * sizes.key_block
         position_2RH = sums.position_2RH
         if position_2RH is not None:
             position_2RH = _add_at(position_2RH, found.position_2RH, _first_distance(sizes, rows, block))
         return Gradients(
-            # The kernel does not write tiles without a row here.
-            sums.query_BTH + jnp.where(is_here_BT1, found.query_BTH, 0),
+            # The kernel writes only busy tiles.
+            sums.query_BTH + jnp.where(rows.in_busy_tiles_BT(busy_BQ)[:, :, None], found.query_BTH, 0),
             _add_at(sums.key_BKH, found.key_BKH, first),
             _add_at(sums.value_BKH, found.value_BKH, first),
             position_2RH,

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from xlnet_jax.kernels.arguments import AttentionInputs, pad
-from xlnet_jax.kernels.tpu.tiles import ROWS, SUBLANES, Generation, KeyField, RowField, Sizes, VectorRow
+from xlnet_jax.kernels.arguments import AttentionInputs, pad, round_up
+from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, SUBLANES, Generation, KeyField, RowField, Sizes, VectorRow
 
 NEVER = jnp.iinfo(jnp.int32).max
 """Rank, position and number of padded keys, which no row sees."""
@@ -35,7 +35,7 @@ class Operands(NamedTuple):
     keys_B8K: Any  # int32, rows KeyField.RANK to KeyField.NUMBER
     is_reversed_B: Any  # int32
     seed_BN: Any  # int32
-    busy_BQ: Any = None  # int32, 1 = compute this tile of query rows; None = all
+    busy_BQ: Any = None  # int32, 1 = compute this tile of rows; None = all
 
 
 def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:
@@ -59,8 +59,16 @@ def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:
     )
     if sizes.fits:
         return sizes
-    row_block = min(generation.row_block, sizes.padded_places)
-    return replace(sizes, row_block=row_block, key_block=generation.key_block)
+    return replace(
+        sizes,
+        row_block=_even_block(sizes.num_places, generation.row_block),
+        key_block=_even_block(sizes.num_keys, generation.key_block),
+    )
+
+
+def _even_block(length: int, longest: int) -> int:
+    """Return the size of blocks, a multiple of 128, that divide a length most evenly into the fewest blocks."""
+    return round_up(-(-length // -(-length // longest)), LANES)
 
 
 def operands_of(inputs: AttentionInputs, sizes: Sizes) -> Operands:

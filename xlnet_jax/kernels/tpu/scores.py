@@ -55,12 +55,10 @@ def tiles_here(sizes: Sizes) -> tuple[Tile, Tile]:
 
 def call_at(sizes: Sizes, content: Tile, query: Tile, refs: Operands, compute: Callable[[Tile], None]) -> None:
     """Call `compute` for the tile of content rows or query rows of this step."""
-    pl.when(content.number < sizes.content_tiles)(lambda: compute(content))
+    is_busy = refs.busy_BQ is None or refs.busy_BQ[content.example, content.number] != 0
+    pl.when((content.number < sizes.content_tiles) & is_busy)(lambda: compute(content))
     if sizes.query_tiles:
-        is_busy = query.number >= 0
-        if refs.busy_BQ is not None:
-            is_busy &= refs.busy_BQ[query.example, jnp.maximum(query.number, 0)] != 0
-        pl.when(is_busy)(lambda: compute(query))
+        pl.when((query.number >= 0) & is_busy)(lambda: compute(query))
 
 
 class Scratch(NamedTuple):

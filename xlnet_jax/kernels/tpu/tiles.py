@@ -51,9 +51,9 @@ class Generation(NamedTuple):
     reach: int
     """largest sum of padded keys and padded distances that compiles: all of them are on the chip"""
     row_block: int
-    """content rows in a block of longer windows; the block has `row_block` + `key_block` position keys"""
+    """most content rows in a block of longer windows; the block has `row_block` + `key_block` position keys"""
     key_block: int
-    """keys in a block of longer windows"""
+    """most keys in a block of longer windows"""
     multiplies_bfloat16: bool = True
     """False = operands are converted to float32 on the chip; products still round them to bfloat16"""
     gathers_lanes: bool = True
