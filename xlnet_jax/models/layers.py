@@ -18,8 +18,8 @@ from xlnet_jax.settings.config import ModelConfig
 ATTENTION_WEIGHTS = "attention_weights"
 """Name of the collection that holds the attention weights of every layer."""
 
-NORM_STATISTICS = "norm_statistics"
-"""Name of the arrays with mean and 1 / deviation of each row, which remat policies save."""
+NORM_STATISTICS, FEED_FORWARD = "norm_statistics", "feed_forward_sum"
+"""Names of arrays that remat policies save: mean and 1 / deviation of each row, and the input of the last norm."""
 
 
 class Outputs(NamedTuple):
@@ -62,6 +62,16 @@ def add_to_rows(rows: jnp.ndarray, parameter: Any) -> jnp.ndarray:
     return (rows.astype(jnp.float32) + parameter).astype(rows.dtype)
 
 
+@jax.custom_vjp
+def store_gradient(x: jnp.ndarray) -> jnp.ndarray:
+    """Return x, and have its gradient computed once. XLA would compute it again for each block of the products of which
+    it is an operand."""
+    return x
+
+
+store_gradient.defvjp(lambda x: (x, None), lambda _, grad: (jax.lax.optimization_barrier(grad),))
+
+
 class Dense(nn.Module):
     """W x + b, with a kernel of these logical axes."""
 
@@ -74,7 +84,7 @@ class Dense(nn.Module):
     def __call__(self, x: jnp.ndarray) -> jnp.ndarray:
         c, shape = self.config, (x.shape[-1], self.features)
         kernel = partitioned_param(self, "kernel", shape, self.axes, c.init_std).astype(c.dtype)
-        product = jnp.dot(x.astype(c.dtype), kernel)
+        product = store_gradient(jnp.dot(x.astype(c.dtype), kernel))
         if not self.use_bias:
             return product
         bias = partitioned_zeros(self, "bias", shape[1:], self.axes[1:])
@@ -198,11 +208,14 @@ class FeedForward(nn.Module):
         inner_BTF = Dropout(self.inner_dropout, self.train)(inner_BTF, example_B, row_T)
         out_BTD = Dense(c, c.d_model, ("mlp", "embed"), name="outer")(inner_BTF)
         rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, example_B, row_T)
-        return rows_BTD if is_pre else norm(rows_BTD)
+        return rows_BTD if is_pre else norm(checkpoint_name(rows_BTD, FEED_FORWARD))
 
 
-# Attention's output and, in the fused kernel, its softmax statistics: saving them avoids a second forward pass.
-_SAVE_ATTENTION = jax.checkpoint_policies.save_only_these_names("read_BNTH", "softmax_BST", NORM_STATISTICS)
+# Attention's output and, in the fused kernel, its softmax statistics: saving them avoids a second forward pass. So does
+# the sum after the feed-forward block for its second product.
+_SAVE_ATTENTION = jax.checkpoint_policies.save_only_these_names(
+    "read_BNTH", "softmax_BST", FEED_FORWARD, NORM_STATISTICS
+)
 _REMAT_POLICIES = {
     "full": None,
     "dots": jax.checkpoint_policies.save_from_both_policies(jax.checkpoint_policies.checkpoint_dots, _SAVE_ATTENTION),
