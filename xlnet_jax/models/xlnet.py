@@ -31,7 +31,7 @@ from xlnet_jax.settings.config import ModelConfig
 
 
 class Layer(nn.Module):
-    """One scanned layer of both streams: (rows, memory of this layer) -> (rows, next memory of this layer).
+    """One scanned layer of both streams: (rows, memory of this layer) -> (rows, what is new in its next memory).
 
     Sows its rows as `rows_BTD` into the collection "intermediates", if that is mutable: the hidden states after every
     layer, [Z, B, T, D].
@@ -62,9 +62,8 @@ class Layer(nn.Module):
         rows_BTD = attention(rows_BTD, context_BKD, relations, example_B, signals_2RY, tied_biases_3NH, row_T)
         rows_BTD = FeedForward(c, c.dropout, self.train, name="feed_forward")(rows_BTD, example_B, row_T)
         self.sow("intermediates", "rows_BTD", rows_BTD)
-        newest_BMD = jnp.concatenate([mems_BMD, content_BLD[:, : self.reuse_len]], axis=1)
-        dropped = max(newest_BMD.shape[1] - c.mem_len, 0)
-        return rows_BTD, jax.lax.stop_gradient(newest_BMD[:, dropped:])
+        newest = slice(max(self.reuse_len - c.mem_len, 0), self.reuse_len)
+        return rows_BTD, jax.lax.stop_gradient(content_BLD[:, newest])
 
 
 class Backbone(nn.Module):
@@ -109,9 +108,11 @@ class Backbone(nn.Module):
             signals = drop(signals, jnp.arange(2))
         reused = min(length, length if reuse_len is None else reuse_len)
         layers = scan_layers(Layer, c, in_axes=(0, *[nn.broadcast] * 5))(c, reused, train, parts, name="layers")
-        rows_BTD, new_mems_ZBMD = layers(
+        rows_BTD, newest_ZBMD = layers(
             rows_BTD, mems_ZBMD, relations, inputs.example_B, signals, self.tied_biases, row_T
         )
+        new_mems_ZBMD = jnp.concatenate([jax.lax.stop_gradient(mems_ZBMD), newest_ZBMD], axis=2)
+        new_mems_ZBMD = new_mems_ZBMD[:, :, max(new_mems_ZBMD.shape[2] - c.mem_len, 0) :]
         if c.norm == "pre":
             rows_BTD = Norm(c, name="norm")(rows_BTD)
         rows_BTD = drop(rows_BTD, inputs.example_B, row_T)
