@@ -148,17 +148,18 @@ def total_flops(parts: Mapping[str, MultiplyAdds]) -> int:
 
 def remat_flops(parts: Mapping[str, MultiplyAdds], remat: str) -> int:
     """Return the FLOPs that a remat policy adds."""
-    return 2 * sum(count.forward for part, count in parts.items() if part in _RECOMPUTED[remat])
+    return 2 * sum(round(count.forward * _RECOMPUTED[remat].get(part, 0)) for part, count in parts.items())
 
 
 _LAYER = (
     "projections q, k, v, o", "keys and values of memory", "position keys", "content scores", "position scores",
     "segment scores", "values", "feed-forward",
 )  # fmt: skip
-_RECOMPUTED: dict[str, tuple[str, ...]] = {
-    "none": (),
-    "full": _LAYER,
-    "dots": (),
-    # Attention probabilities are not saved: the steps up to them are computed again.
-    "attention": tuple(part for part in _LAYER if part != "values"),
+_RECOMPUTED: dict[str, dict[str, float]] = {
+    "none": {},
+    "full": dict.fromkeys(_LAYER, 1),
+    "dots": {},
+    # Attention probabilities are not saved: the steps up to them are computed again. Of the two feed-forward products,
+    # the sum after the second is saved.
+    "attention": dict.fromkeys(_LAYER, 1) | {"values": 0, "feed-forward": 1 / 2},
 }

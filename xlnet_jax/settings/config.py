@@ -77,7 +77,8 @@ class ModelConfig:
     """number format of the computation; parameters, softmax, normalization and loss are always float32"""
     remat: Literal["none", "full", "dots", "attention"] = operational("none", "common")
     """activations that the backward pass recomputes to save memory: none, all of each layer (full), all except the
-    outputs of matrix products (dots), or all except the inputs of attention (attention)"""
+    outputs of matrix products (dots), or all except the outputs of attention and of the feed-forward block
+    (attention)"""
     attention: Literal["auto", "plain", "fused"] = operational("auto")
     """implementation of attention: plain = XLA; fused = TPU and GPU kernels that keep the scores on the chip
     (docs/kernels.md); auto = fused if a kernel supports the device and the network, else plain"""
