@@ -8,14 +8,17 @@ on v5e and v6e. An instruction belongs to the part of the model whose scopes (fl
 its metadata.
 """
 
+import functools
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from xlnet_jax.costs import Chip
+from xlnet_jax.costs import CHIPS, Chip
 from xlnet_jax.planning.hlo import Computation, Instruction, Program, Shape
+from xlnet_jax.storage.reading import read_json
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 
@@ -200,23 +203,31 @@ def _is_made(fused: Computation, name: str) -> bool:
     return found.opcode != "parameter"
 
 
-MEASURED: Mapping[tuple[str, str], float] = {
-    ("fused_attention_forward", "v3"): 0.17,
-    ("fused_attention_backward", "v3"): 0.17,
-    ("fused_attention_forward", "v5e"): 0.46,
-    ("fused_attention_backward", "v5e"): 0.62,
-    ("fused_attention_forward", "v6e"): 0.13,
-    ("fused_attention_backward", "v6e"): 0.18,
-    ("fused_attention_forward", "v5p"): 0.46,
-    ("fused_attention_backward", "v5p"): 0.63,
-}
-"""Share of the chip's peak FLOPs that a kernel reaches, by (kernel name, chip), from the instruction bundles that the
-kernel compiler prints: stated FLOPs of a call / (bundles x FLOPs a cycle).
+KERNEL_CYCLES = Path(__file__).with_name("kernel_cycles.json")
+"""cycles of a tile of the kernels at the sizes of XLNet-Large, which `python -m benchmarks.kernel_cycles` counts"""
 
-At the sizes of XLNet-Large, a tile of content rows and one of query rows take, forward and then backward, 2,978, 2,736,
-5,584 and 6,270 bundles on v5e; 2,695, 2,493, 4,981 and 5,062 on v6e; 2,980, 2,756, 5,570 and 6,265 on v5p, whose two
-cores share the tiles. On v3 both kernels of all layers together take roughly 580 million bundles a step. A bundle takes
-at least one cycle, so the share is an upper bound."""
+TILE_FLOPS = {kernel: 2 * products * 2 * 128 * 896 * 128 for kernel, products in
+              (("fused_attention_forward", 3), ("fused_attention_backward", 8))}  # fmt: skip
+"""stated FLOPs of a tile there: products x 2 heads x 128 rows x 896 keys x 128 lanes"""
+
+CONTENT_TILES = 4
+"""tiles of content rows there for each tile of query rows"""
+
+CORES = {"v4": 2, "v5p": 2}
+"""cores that share the tiles of a device, if more than one"""
+
+
+@functools.cache
+def measured_shares() -> Mapping[tuple[str, str], float]:
+    """Return the share of a device's peak FLOPs that a kernel reaches, by (kernel name, chip)."""
+    shares = {}
+    for name, kernels in read_json(KERNEL_CYCLES, dict[str, dict[str, Any]]).items():
+        chip = next(chip for chip in CHIPS if chip.name == name)
+        for kernel, flops in TILE_FLOPS.items():
+            content, query = (kernels[kernel][kind]["cycles"] for kind in ("content", "query"))
+            cycles = (CONTENT_TILES * content + query) / CORES.get(name, 1)
+            shares[kernel, name] = (CONTENT_TILES + 1) * flops / (cycles * flops_a_cycle(chip))
+    return shares
 
 
 def flops_a_cycle(chip: Chip) -> float:
@@ -349,7 +360,7 @@ def cost_of(program: Program, computation: Computation, instruction: Instruction
     if not flops:
         return Cost(size, traffic_cycles=by_traffic)
     name = instruction.op_name.removesuffix("/pallas_call").rpartition("/")[2]
-    if share := MEASURED.get((name, chip.name)):
+    if share := measured_shares().get((name, chip.name)):
         return Cost(size, kernel_cycles=round(flops / flops_a_cycle(chip) / share))
     floor = max(round(flops / flops_a_cycle(chip)), by_traffic)
     return Cost(size, kernel_cycles=floor, kernels_at_least=floor)
