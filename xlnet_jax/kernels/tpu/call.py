@@ -15,7 +15,6 @@ from jax.ad_checkpoint import checkpoint_name
 from xlnet_jax.costs import chip_of
 from xlnet_jax.kernels.arguments import AttentionInputs, find_obstacle
 from xlnet_jax.kernels.mesh import device_kind, interpretation
-from xlnet_jax.kernels.tpu import long
 from xlnet_jax.kernels.tpu.kernels import Saved, backward, forward
 from xlnet_jax.kernels.tpu.operands import Operands, operands_of, sizes_of, split_heads_BNTH, unpad_rows
 from xlnet_jax.kernels.tpu.tiles import GENERATIONS, Sizes
@@ -50,7 +49,7 @@ def _forward(sizes: Sizes, interpret: Any, operands: Operands) -> tuple[jnp.ndar
     # Position keys are float32 outside, so that their gradients, sums over examples, are float32.
     if operands.position_2RH is not None:
         operands = operands._replace(position_2RH=operands.position_2RH.astype(operands.query_BTH.dtype))
-    read_BTH, softmax_BST = (forward if sizes.fits else long.forward)(sizes, operands, interpret)
+    read_BTH, softmax_BST = forward(sizes, operands, interpret)
     # Name the arrays that the backward pass needs: with a remat policy that saves them, the forward kernel runs once.
     read_BTH = checkpoint_name(read_BTH, "read_BNTH")
     softmax_BST = checkpoint_name(softmax_BST, "softmax_BST")
@@ -59,9 +58,8 @@ def _forward(sizes: Sizes, interpret: Any, operands: Operands) -> tuple[jnp.ndar
 
 def _backward(sizes: Sizes, interpret: Any, saved: tuple, grad_BTH: jnp.ndarray) -> tuple[Operands]:
     operands, read_BTH, softmax_BST = saved
-    differentiate = backward if sizes.fits else long.backward
-    gradients = differentiate(sizes, operands, Saved(read_BTH, softmax_BST, grad_BTH), interpret)
-    return (Operands(*gradients, rows_B8T=None, keys_B8K=None, is_reversed_B=None, seed_BN=None),)
+    gradients = backward(sizes, operands, Saved(read_BTH, softmax_BST, grad_BTH), interpret)
+    return (Operands(*gradients, rows_B8T=None, keys_B8K=None, is_reversed_B=None, seed_BN=None, busy_BS=None),)
 
 
 _attend.defvjp(_forward, _backward)

@@ -10,6 +10,13 @@ With w = exp(score - maximum) and s = 1 / (sum of w) of a row, and m the dropout
 
 and the transposes of the last line for keys, position keys and the difference of the segment keys. Output and d output
 are multiplied by s instead of the scores, because they are smaller.
+
+A window that does not fit the chip is divided into blocks of keys. The outputs o of two blocks, not yet divided by the
+sums s of their softmax with maxima m, are joined as (Milakov and Gimelshein 2018, section 3)
+
+    m = max(m1, m2)     s = s1 2^(m1 - m) + s2 2^(m2 - m)     o = o1 2^(m1 - m) + o2 2^(m2 - m)
+
+The backward kernel uses the joined m, s and o, so the gradients of blocks are simply summed.
 """
 
 import functools
@@ -20,10 +27,13 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from xlnet_jax.kernels.arguments import MASKED
 from xlnet_jax.kernels.tpu.operands import (
     Operands,
     compiler_params,
     estimate_cost,
+    first_distance,
+    grid_of,
     key_blocks,
     operand_blocks,
     position_blocks,
@@ -33,6 +43,7 @@ from xlnet_jax.kernels.tpu.operands import (
 )
 from xlnet_jax.kernels.tpu.scores import (
     STRIP,
+    Place,
     Scratch,
     Step,
     Tile,
@@ -42,6 +53,7 @@ from xlnet_jax.kernels.tpu.scores import (
     drop_TK,
     head_scratch,
     in_head_1H,
+    is_here_T1,
     is_other_TK,
     product,
     product_steps,
@@ -56,7 +68,6 @@ from xlnet_jax.kernels.tpu.scores import (
     shift_of,
     shift_steps,
     strip_steps,
-    tiles_here,
     widen_TK,
     window_of,
     window_width,
@@ -75,46 +86,98 @@ class Weights(NamedTuple):
     maximum: tuple[Any, ...]  # for each head in work, float32 [T, 128], the same in all lanes
 
 
-def forward(sizes: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarray, jnp.ndarray]:
+class Joined(NamedTuple):
+    """Scratch memory: float32 results of the blocks of keys so far, for the rows of a block of positions and all query
+    rows."""
+
+    read_TH: Any  # output, not divided by the sums
+    softmax_TS: Any  # as in `Weights`
+
+
+LEAST = 4 * MASKED
+"""maximum of no scores"""
+
+
+def forward(whole: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarray, jnp.ndarray]:
     """Return the output [B, T, N x H], and float32 [B, softmax rows of each group, T] (`Sizes.softmax_rows`)."""
-    batch, query_BTH = len(operands.query_BTH), operands.query_BTH
-    softmax_BST = jax.ShapeDtypeStruct((batch, sizes.num_groups * sizes.softmax_rows, sizes.padded_rows), jnp.float32)
+    batch, query_BTH, sizes = len(operands.query_BTH), operands.query_BTH, whole.of_block
+    softmax_BST = jax.ShapeDtypeStruct((batch, sizes.num_groups * sizes.softmax_rows, whole.padded_rows), jnp.float32)
     operand = sizes.product_type(query_BTH.dtype)
     weights = Weights(
         head_scratch(sizes, sizes.padded_keys, operand, operand != jnp.float32),
         pltpu.VMEM((ROWS, sizes.softmax_rows), jnp.float32),
         head_scratch(sizes, LANES, jnp.float32),
     )
+    joined = Joined(
+        pltpu.VMEM((sizes.padded_rows, sizes.width), jnp.float32),
+        pltpu.VMEM((sizes.padded_rows, sizes.softmax_rows), jnp.float32),
+    )
     return pl.pallas_call(
-        functools.partial(_forward_kernel, sizes),
-        grid=(sizes.num_groups, batch, sizes.tiles),
-        in_specs=[operand_blocks(sizes, operands)],
-        out_specs=(row_blocks(sizes), softmax_blocks(sizes)),
+        functools.partial(_forward_kernel, whole),
+        grid=grid_of(whole, batch),
+        in_specs=[operand_blocks(whole, operands)],
+        out_specs=(row_blocks(whole, is_output=True), softmax_blocks(whole, is_output=True)),
         out_shape=(jax.ShapeDtypeStruct(query_BTH.shape, query_BTH.dtype), softmax_BST),
-        scratch_shapes=(scratch_shapes(sizes), weights),
-        compiler_params=compiler_params(sizes),
-        cost_estimate=estimate_cost(sizes, operands, (query_BTH, softmax_BST), products=3),
+        scratch_shapes=(scratch_shapes(sizes), weights, None if whole.fits else joined),
+        compiler_params=compiler_params(whole),
+        cost_estimate=estimate_cost(whole, operands, (query_BTH, softmax_BST), products=3),
         interpret=interpret,
         name="fused_attention_forward",
     )(operands)
 
 
 def _forward_kernel(
-    sizes: Sizes, refs: Operands, read_BTH: Any, softmax_BST: Any, scratch: Scratch, weights: Weights
+    whole: Sizes,
+    refs: Operands,
+    read_BTH: Any,
+    softmax_BST: Any,
+    scratch: Scratch,
+    weights: Weights,
+    joined: Joined | None,
 ) -> None:
-    content, query = tiles_here(sizes)
+    place, sizes = Place.here(), whole.of_block
     # Weights in float32 overwrite the scores.
     weights = weights._replace(dropped=weights.dropped or scratch.content)
+    rows = rows_of(place, ROWS)
+
+    if joined is not None:
+
+        @pl.when(place.is_first(whole))
+        def clear() -> None:
+            column_1S = jax.lax.broadcasted_iota(jnp.int32, (1, sizes.softmax_rows), 1)
+            joined.read_TH[rows] = jnp.zeros_like(joined.read_TH[rows])
+            joined.softmax_TS[rows] = jnp.broadcast_to(
+                jnp.where(column_1S % 2 == 0, LEAST, 0.0), weights.softmax_TS.shape
+            )
 
     def attend(tile: Tile) -> None:
-        read_integers(sizes, refs, scratch)
-        _attend_tile(sizes, tile, refs, read_BTH, scratch, weights)
-        softmax_BST[0] = weights.softmax_TS[...].T
+        read_integers(whole, place, refs, scratch)
+        read_TH = _attend_tile(sizes, tile, refs, scratch, weights)
+        if joined is None:
+            sum_TH = (1.0 - sizes.dropout_rate) * _by_lane_TH(sizes, weights.softmax_TS[: tile.rows], 1)
+            read_BTH[0, : tile.rows] = (read_TH / sum_TH).astype(read_BTH.dtype)
+            softmax_BST[0] = weights.softmax_TS[...].T
+        else:
+            _join(sizes, tile, read_TH, weights, joined, is_here_T1(whole, tile, scratch))
 
-    call_at(sizes, content, query, refs, attend)
+    call_at(whole, place, refs, attend)
+    if joined is None:
+        return
+
+    @pl.when(place.is_last(whole))
+    def finish() -> None:
+        softmax_TS = joined.softmax_TS[rows]
+        sum_TH = (1.0 - sizes.dropout_rate) * _by_lane_TH(sizes, softmax_TS, 1)
+        read_BTH[0], softmax_BST[0] = (joined.read_TH[rows] / sum_TH).astype(read_BTH.dtype), softmax_TS.T
 
 
-def _attend_tile(sizes: Sizes, tile: Tile, refs: Operands, read_BTH: Any, scratch: Scratch, weights: Weights) -> None:
+def rows_of(place: Place, rows: int) -> Any:
+    """Return the rows of a tile in the scratch memory of a block of positions."""
+    return pl.ds(pl.multiple_of(place.tile * ROWS, ROWS), rows)
+
+
+def _attend_tile(sizes: Sizes, tile: Tile, refs: Operands, scratch: Scratch, weights: Weights) -> jnp.ndarray:
+    """Return the sums of the weighted values; write the softmax statistics."""
     rows, here = read_rows(sizes, tile, refs, sizes.scale_2), slice(0, tile.rows)
     reads: dict[int, jnp.ndarray] = {}
 
@@ -142,10 +205,38 @@ def _attend_tile(sizes: Sizes, tile: Tile, refs: Operands, read_BTH: Any, scratc
     )
     read_TH = jnp.zeros((tile.rows, sizes.width), jnp.float32)
     for head, summed_TH in reads.items():
-        sum_T1 = weights.softmax_TS[here, 2 * head + 1 : 2 * head + 2]
-        scaled_TH = summed_TH / ((1.0 - sizes.dropout_rate) * sum_T1)
-        read_TH = jnp.where(in_head_1H(sizes, head), scaled_TH, read_TH)
-    read_BTH[0, here] = read_TH.astype(read_BTH.dtype)
+        read_TH = jnp.where(in_head_1H(sizes, head), summed_TH, read_TH)
+    return read_TH
+
+
+def _by_lane_TH(sizes: Sizes, softmax_TS: jnp.ndarray, column: int) -> jnp.ndarray:
+    """Return the maximum (column 0) or sum (1) of each lane's head."""
+    by_lane_TH = jnp.ones((len(softmax_TS), sizes.width), jnp.float32)
+    for head in range(sizes.heads_in_group):
+        place = 2 * head + column
+        by_lane_TH = jnp.where(in_head_1H(sizes, head), softmax_TS[:, place : place + 1], by_lane_TH)
+    return by_lane_TH
+
+
+def _join(
+    sizes: Sizes, tile: Tile, read_TH: jnp.ndarray, weights: Weights, joined: Joined, is_here_T1: jnp.ndarray | bool
+) -> None:
+    """Join the results of another block of keys to those of the rows that are here."""
+    rows, new_TS = rows_of(tile.place, tile.rows), weights.softmax_TS[: tile.rows]
+    old_TS = joined.softmax_TS[rows]
+    columns, scales = [], []
+    for head in range(sizes.heads_in_group):
+        (old, before), (new, here) = (
+            (x_TS[:, 2 * head : 2 * head + 1], x_TS[:, 2 * head + 1 : 2 * head + 2]) for x_TS in (old_TS, new_TS)
+        )
+        maximum = jnp.where(is_here_T1, jnp.maximum(old, new), old)
+        of_old, of_new = jnp.exp2(old - maximum), jnp.where(is_here_T1, jnp.exp2(new - maximum), 0.0)
+        columns += [maximum, before * of_old + here * of_new]
+        scales += [of_old, of_new]
+    unused = jnp.ones((tile.rows, sizes.softmax_rows - len(columns)), jnp.float32)
+    joined.softmax_TS[rows] = jnp.concatenate([*columns, unused], axis=1)
+    of_old_TH, of_new_TH = (_by_lane_TH(sizes, jnp.concatenate(scales, axis=1), column) for column in (0, 1))
+    joined.read_TH[rows] = joined.read_TH[rows] * of_old_TH + read_TH * of_new_TH
 
 
 def _score(sizes: Sizes, refs: Operands, scratch: Scratch, weights: Weights, head: int, start: Any) -> None:
@@ -225,8 +316,17 @@ def _work_shapes(sizes: Sizes, operand: Any) -> Work:
     )
 
 
-def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: Any) -> Gradients:
+class Summed(NamedTuple):
+    """Scratch memory of long windows, float32."""
+
+    query_TH: Any  # sums over the blocks of keys, for the rows of a block of positions and all query rows
+    position_RH: Any  # sums over the rows of a block of positions; None = no relative positions
+    copy_RH: Any  # of a part of the gradients in the device's memory, [R / 128, 128, H]
+
+
+def backward(whole: Sizes, operands: Operands, saved: Saved, interpret: Any) -> Gradients:
     """Return the gradients of queries, keys, values, position keys and vectors."""
+    sizes = whole.of_block
 
     def like(array: Any, dtype: Any = None) -> Any:
         return None if array is None else jax.ShapeDtypeStruct(array.shape, dtype or array.dtype)
@@ -238,31 +338,59 @@ def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: Any) -> 
         like(operands.position_2RH, jnp.float32),
         like(operands.vectors_8H),
     )
-    position_2RH = None if operands.position_2RH is None else position_blocks(sizes)
-    keys, rows = key_blocks(sizes), row_blocks(sizes)
+    has_positions, results = operands.position_2RH is not None, shapes
+    keys, rows = key_blocks(whole), row_blocks(whole)
+    written = row_blocks(whole, is_output=True)
+    blocks = Gradients(written, keys, keys, position_blocks(whole) if has_positions else None, vector_blocks(whole))
     sum_of_keys = pltpu.VMEM((sizes.padded_keys, sizes.width), jnp.float32)
-    return pl.pallas_call(
-        functools.partial(_backward_kernel, sizes),
-        grid=(sizes.num_groups, len(operands.query_BTH), sizes.tiles),
-        in_specs=[operand_blocks(sizes, operands), Saved(rows, softmax_blocks(sizes), rows)],
-        out_specs=Gradients(rows, keys, keys, position_2RH, vector_blocks(sizes)),
+    inputs, zeros, summed = (operands, saved), None, None
+    if not whole.fits:
+        # Of a long window, these gradients are added to zeros in the device's memory, block by block. Blocks begin at
+        # multiples of 128 rows, and v3 needs an axis of these.
+        zeros = tuple(
+            jnp.zeros((x.shape[0], x.shape[1] // LANES, LANES, x.shape[2]), jnp.float32)
+            for x in shapes[1:4]
+            if x is not None
+        )
+        shapes = Gradients(shapes.query_BTH, *map(like, zeros), *[None] * (not has_positions), shapes.vectors_8H)
+        in_memory = pl.BlockSpec(memory_space=pl.ANY)
+        blocks = blocks._replace(
+            key_BKH=in_memory, value_BKH=in_memory, position_2RH=in_memory if has_positions else None
+        )
+        of_distances = pltpu.VMEM((sizes.padded_distances, sizes.width), jnp.float32)
+        of_rows = pltpu.VMEM((sizes.padded_rows, sizes.width), jnp.float32)
+        copy = pltpu.VMEM((sizes.padded_distances // LANES, LANES, sizes.width), jnp.float32)
+        summed = Summed(of_rows, of_distances if has_positions else None, copy)
+    before = len(jax.tree.leaves(inputs))
+    gradients = pl.pallas_call(
+        functools.partial(_backward_kernel, whole),
+        grid=grid_of(whole, len(operands.query_BTH)),
+        in_specs=[
+            operand_blocks(whole, operands),
+            Saved(rows, softmax_blocks(whole), rows),
+            None if zeros is None else (in_memory,) * len(zeros),
+        ],
+        out_specs=blocks,
         out_shape=shapes,
+        input_output_aliases={} if zeros is None else {before + i: 1 + i for i in range(len(zeros))},
         scratch_shapes=(
             Sums(sum_of_keys, sum_of_keys),
             scratch_shapes(sizes),
             _work_shapes(sizes, sizes.product_type(operands.query_BTH.dtype)),
+            summed,
         ),
-        compiler_params=compiler_params(sizes),
-        cost_estimate=estimate_cost(sizes, operands, (saved, shapes), products=8),
+        compiler_params=compiler_params(whole),
+        cost_estimate=estimate_cost(whole, operands, (saved, shapes), products=8),
         interpret=interpret,
         name="fused_attention_backward",
-    )(operands, saved)
+    )(*inputs, zeros)
+    return jax.tree.map(lambda x, of: x.reshape(of.shape).astype(of.dtype), gradients, results)
 
 
-def _backward_kernel(sizes: Sizes, refs: Operands, saved: Saved, *others: Any) -> None:
-    *gradients, sums, scratch, work = others
-    grads = Gradients(*gradients)
-    content, query = tiles_here(sizes)
+def _backward_kernel(whole: Sizes, refs: Operands, saved: Saved, zeros: Any, *others: Any) -> None:
+    *gradients, sums, scratch, work, summed = others
+    grads, sizes, place = Gradients(*gradients), whole.of_block, Place.here()
+    rows = rows_of(place, ROWS)
     # In float32 a gradient overwrites its input.
     work = work._replace(
         dropped=work.dropped or scratch.content,
@@ -270,35 +398,91 @@ def _backward_kernel(sizes: Sizes, refs: Operands, saved: Saved, *others: Any) -
         by_distance=work.by_distance or scratch.by_distance,
     )
 
-    @pl.when(content.number == 0)
-    def clear_sums() -> None:
-        sums.key_KH[...] = jnp.zeros_like(sums.key_KH)
-        sums.value_KH[...] = jnp.zeros_like(sums.value_KH)
+    def clear(x: Any) -> None:
+        x[...] = jnp.zeros_like(x)
 
-    @pl.when((content.number == 0) & (content.example == 0))
+    @pl.when(place.tile == 0)
+    def clear_sums() -> None:
+        clear(sums.key_KH)
+        clear(sums.value_KH)
+        if summed is not None and summed.position_RH is not None:
+            clear(summed.position_RH)
+
+    @pl.when((place.example == 0) & (place.row_block == 0) & (place.key_block == 0) & (place.tile == 0))
     def clear_gradients() -> None:
-        grads.vectors_8H[...] = jnp.zeros_like(grads.vectors_8H)
-        if grads.position_2RH is not None:
-            grads.position_2RH[...] = jnp.zeros_like(grads.position_2RH)
+        clear(grads.vectors_8H)
+        if summed is None and grads.position_2RH is not None:
+            clear(grads.position_2RH)
+
+    if summed is not None:
+
+        @pl.when(place.is_first(whole))
+        def clear_queries() -> None:
+            summed.query_TH[rows] = jnp.zeros_like(summed.query_TH[rows])
 
     def differentiate(tile: Tile) -> None:
-        read_integers(sizes, refs, scratch)
+        read_integers(whole, place, refs, scratch)
         work.softmax_TS[...] = saved.softmax_BST[0].T
-        _differentiate_tile(sizes, tile, refs, saved, grads, sums, scratch, work)
+        if summed is not None and tile.is_query:
+            # Rows in other blocks get weights of 0 for any score.
+            here, is_here = slice(0, tile.rows), is_here_T1(whole, tile, scratch)
+            work.softmax_TS[here] = jnp.where(is_here, work.softmax_TS[here], -MASKED)
+        of_positions = None
+        if grads.position_2RH is not None:
+            of_positions = grads.position_2RH.at[direction_of(tile, refs)] if summed is None else summed.position_RH
+        query_TH = _differentiate_tile(sizes, tile, refs, saved, grads, of_positions, sums, scratch, work)
+        if summed is None:
+            grads.query_BTH[0, : tile.rows] = query_TH.astype(grads.query_BTH.dtype)
+        else:
+            summed.query_TH[rows_of(place, tile.rows)] += query_TH
 
-    call_at(sizes, content, query, refs, differentiate)
+    call_at(whole, place, refs, differentiate)
 
-    @pl.when(content.number == sizes.tiles - 1)
+    @pl.when(place.tile == sizes.tiles - 1)
     def write_sums() -> None:
-        grads.key_BKH[0] = sums.key_KH[...].astype(grads.key_BKH.dtype)
-        grads.value_BKH[0] = sums.value_KH[...].astype(grads.value_BKH.dtype)
+        if summed is None:
+            grads.key_BKH[0] = sums.key_KH[...].astype(grads.key_BKH.dtype)
+            grads.value_BKH[0] = sums.value_KH[...].astype(grads.value_BKH.dtype)
+            return
+        lanes = pl.ds(pl.multiple_of(place.group * sizes.width, sizes.width), sizes.width)
+        count = sizes.padded_keys // LANES
+        keys, copy_KH = pl.ds(place.key_block * count, count), summed.copy_RH.at[:count]
+        _add_in_memory(grads.key_BKH.at[place.example, keys, :, lanes], sums.key_KH, copy_KH)
+        _add_in_memory(grads.value_BKH.at[place.example, keys, :, lanes], sums.value_KH, copy_KH)
+        if summed.position_RH is not None:
+            content, _ = place.tiles(whole)
+            first = first_distance(whole, place.row_block, place.key_block) // LANES
+            there = grads.position_2RH.at[direction_of(content, refs), pl.ds(first, summed.copy_RH.shape[0]), :, lanes]
+            _add_in_memory(there, summed.position_RH, summed.copy_RH)
+
+    if summed is not None:
+
+        @pl.when(place.is_last(whole))
+        def write_queries() -> None:
+            grads.query_BTH[0] = summed.query_TH[rows].astype(grads.query_BTH.dtype)
+
+
+def _add_in_memory(there: Any, x: Any, copy: Any) -> None:
+    """Add numbers [R, H] on the chip to those in the device's memory. copy: scratch memory of their shape there."""
+    pltpu.sync_copy(there, copy)
+    copy[...] += x[...].reshape(copy.shape)
+    pltpu.sync_copy(copy, there)
 
 
 def _differentiate_tile(
-    sizes: Sizes, tile: Tile, refs: Operands, saved: Saved, grads: Gradients, sums: Sums, scratch: Scratch, work: Work
-) -> None:
+    sizes: Sizes,
+    tile: Tile,
+    refs: Operands,
+    saved: Saved,
+    grads: Gradients,
+    of_positions: Any,
+    sums: Sums,
+    scratch: Scratch,
+    work: Work,
+) -> jnp.ndarray:
+    """Return the gradient of the queries; add the other gradients to sums. of_positions: those of position keys."""
     rows, here = read_rows(sizes, tile, refs, sizes.scale_2), slice(0, tile.rows)
-    operand, direction = rows.with_r_w_TH.dtype, direction_of(tile, refs)
+    operand = rows.with_r_w_TH.dtype
     scaled_rows = read_rows(sizes, tile, refs, sizes.scale)
     read_TH, grad_TH = read_real_TH(sizes, tile, saved.read_BTH), read_real_TH(sizes, tile, saved.grad_BTH)
     scaled: dict[int, jnp.ndarray] = {}
@@ -356,7 +540,7 @@ def _differentiate_tile(
         def multiply_chunk(chunk: Any) -> None:
             grad_TR = work.by_distance[i][here, chunk]
             of_positions_RH = product(grad_TR, jnp.where(mask_1H, scaled_rows.with_r_r_TH, 0), 0, 0)
-            grads.position_2RH[direction, window_of(sizes, tile, chunk)] += of_positions_RH
+            of_positions[window_of(sizes, tile, chunk)] += of_positions_RH
             add_to(by_distance, head, product(grad_TR, read_window_RH(sizes, tile, refs, chunk), 1, 0))
 
         width = window_width(sizes, tile) if sizes.num_directions else 0
@@ -384,9 +568,9 @@ def _differentiate_tile(
     other_1H = (with_r_s_TH * scaled_rows.with_r_s_TH).sum(0, keepdims=True)
     with_r_s_TH *= refs.vectors_8H[VectorRow.OTHER_SEGMENT : VectorRow.OTHER_SEGMENT + 1]
     by_bias = [a * sizes.scale for a in (with_r_w_TH, with_r_r_TH, with_r_s_TH)]
-    grads.query_BTH[0, here] = functools.reduce(jnp.add, by_bias).astype(grads.query_BTH.dtype)
     missing = jnp.zeros((SUBLANES - len(by_bias) - 1, sizes.width), jnp.float32)
     grads.vectors_8H[...] += jnp.concatenate([*(a.sum(0, keepdims=True) for a in by_bias), other_1H, missing])
+    return functools.reduce(jnp.add, by_bias)
 
 
 def _differentiate(

@@ -1,10 +1,13 @@
 """Convert the arguments of an attention call to operands of the TPU kernels (joined heads, padded lengths, integers)
 and define their blocks on the chip.
 
-The grid is (group of heads, example, tile of rows), the last axis fastest. So the keys and values of a head stay on the
-chip for all rows of an example, and position keys for the whole batch.
+The grid is (group of heads, example, block of positions, block of keys, tile of rows), the last axis fastest. A window
+that fits the chip is one block: the keys and values of a head stay there for all rows of an example, and position keys
+for the whole batch. The rows of a block are at consecutive positions, so with a block of keys they need only a part of
+the position keys. Query rows are at any positions, and belong to a block as their positions do.
 """
 
+import functools
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -35,7 +38,7 @@ class Operands(NamedTuple):
     keys_B8K: Any  # int32, rows KeyField.RANK to KeyField.NUMBER
     is_reversed_B: Any  # int32
     seed_BN: Any  # int32
-    busy_BQ: Any = None  # int32, 1 = compute this tile of rows; None = all
+    busy_BS: Any  # int32, 1 = compute this step of the grid (`busy_BS`); None = all
 
 
 def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:
@@ -80,16 +83,18 @@ def operands_of(inputs: AttentionInputs, sizes: Sizes) -> Operands:
     if sizes.num_directions == 2:
         is_reversed_B = inputs.relations.is_reversed_B.astype(jnp.int32)
     more_keys = sizes.padded_keys - sizes.num_keys
+    rows_B8T, keys_B8K = _rows_B8T(inputs, sizes), _keys_B8K(inputs, more_keys)
     return Operands(
         query_BTH=pad_rows(join_heads(inputs.query_BNTH, sizes), sizes),
         key_BKH=pad(join_heads(inputs.key_BNKH, sizes), 1, more_keys),
         value_BKH=pad(join_heads(inputs.value_BNKH, sizes), 1, more_keys),
         position_2RH=_position_2RH(inputs, sizes),
         vectors_8H=_vectors_8H(inputs, sizes),
-        rows_B8T=_rows_B8T(inputs, sizes),
-        keys_B8K=_keys_B8K(inputs, more_keys),
+        rows_B8T=rows_B8T,
+        keys_B8K=keys_B8K,
         is_reversed_B=is_reversed_B,
         seed_BN=seed_BN,
+        busy_BS=None if sizes.fits else busy_BS(sizes, rows_B8T, keys_B8K),
     )
 
 
@@ -182,31 +187,111 @@ def _stack_B8T(rows: dict[int, jnp.ndarray | None], batch: int, length: int) -> 
     return jnp.stack([zeros_BT if row_BT is None else row_BT for row_BT in given], axis=1)
 
 
-def row_blocks(sizes: Sizes) -> pl.BlockSpec:
+# ---- blocks of long windows ------------------------------------------------------------------------------------------
+
+
+def busy_BS(sizes: Sizes, rows_B8T: jnp.ndarray, keys_B8K: jnp.ndarray) -> jnp.ndarray:
+    """Return int32 [B, steps]: 0 = a tile need not be computed with a block of keys, 1 = it must (`number_of_step`).
+
+    A row that sees no key has a uniform softmax over all keys, so its tile needs all blocks.
+    """
+    batch, number_T = len(rows_B8T), jnp.arange(sizes.padded_rows)
+    is_content_T = number_T < sizes.padded_content
+    is_real_T = jnp.where(
+        is_content_T, number_T < sizes.num_content, number_T < sizes.padded_content + sizes.num_targets
+    )
+    tiles = (batch, sizes.tiles, ROWS)
+    is_seen_BTK = jnp.broadcast_to(
+        keys_B8K[:, None, KeyField.NUMBER] != NEVER, (batch, sizes.padded_rows, sizes.padded_keys)
+    )
+    row_B8T1, key_B81K = rows_B8T[..., None], keys_B8K[:, :, None]
+    if sizes.has_ranks:
+        is_seen_BTK &= key_B81K[:, KeyField.RANK] <= row_B8T1[:, RowField.RANK]
+    if sizes.has_span:
+        position_B1K = key_B81K[:, KeyField.POSITION]
+        is_seen_BTK &= (row_B8T1[:, RowField.FIRST] <= position_B1K) & (position_B1K <= row_B8T1[:, RowField.LAST])
+    is_seen_BTJ = is_seen_BTK.reshape(batch, -1, sizes.key_blocks, sizes.key_block).any(3)
+    is_seen_BTJ = (is_seen_BTJ | ~is_seen_BTJ.any(2, keepdims=True)) & is_real_T[None, :, None]
+    busy_BQJ = is_seen_BTJ.reshape(*tiles, -1).any(2)
+    content_BS = busy_BQJ[:, : sizes.content_tiles].reshape(batch, -1)
+    block_BT = rows_B8T[:, RowField.POSITION] // sizes.row_block
+    is_here_BTR = (block_BT[..., None] == jnp.arange(sizes.row_blocks)[None, None]) & is_real_T[None, :, None]
+    is_here_BQR = is_here_BTR.reshape(*tiles, -1).any(2)[:, sizes.content_tiles :]
+    query_BS = (is_here_BQR[..., None] & busy_BQJ[:, sizes.content_tiles :, None]).reshape(batch, -1)
+    return jnp.concatenate([content_BS, query_BS], axis=1).astype(jnp.int32)
+
+
+def tile_number(sizes: Sizes, row_block: Any, tile: Any) -> Any:
+    """Return the number of a tile in the window, for its number in a block of positions."""
+    if sizes.fits:
+        return tile
+    here = sizes.of_block.content_tiles
+    return jnp.where(tile < here, row_block * here + tile, sizes.content_tiles + tile - here)
+
+
+def tile_of_step(sizes: Sizes, row_block: Any, key_block: Any, tile: Any, *, is_output: bool) -> Any:
+    """Return the number in the window of the tile that a step reads or writes. An output may be at one block only in
+    successive steps, and is written when the last block of keys is done; until then it stays at a tile that it writes
+    next or has written."""
+    if not is_output or sizes.fits:
+        return tile_number(sizes, row_block, tile)
+    here = sizes.of_block.content_tiles
+    is_last = key_block == sizes.key_blocks - 1
+    content = row_block * here + jnp.where(is_last, jnp.clip(tile, 0, max(here - 1, 0)), 0)
+    is_query = is_last & (row_block == sizes.row_blocks - 1) & (tile >= here)
+    return jnp.where(is_query, tile_number(sizes, row_block, tile), content)
+
+
+# ---- blocks ----------------------------------------------------------------------------------------------------------
+
+
+def row_blocks(sizes: Sizes, *, is_output: bool = False) -> pl.BlockSpec:
     """Return the blocks of an array [B, T, N x H]."""
-    return pl.BlockSpec((1, ROWS, sizes.width), lambda group, example, tile: (example, tile, group))
+    number = functools.partial(tile_of_step, sizes, is_output=is_output)
+    return pl.BlockSpec(
+        (1, ROWS, sizes.width),
+        lambda group, example, rows, keys, tile: (example, number(rows, keys, tile), group),
+    )
 
 
 def key_blocks(sizes: Sizes) -> pl.BlockSpec:
     """Return the blocks of an array [B, K, N x H]."""
-    return pl.BlockSpec((1, sizes.padded_keys, sizes.width), lambda group, example, tile: (example, 0, group))
+    return pl.BlockSpec(
+        (1, sizes.of_block.padded_keys, sizes.width), lambda group, example, rows, keys, tile: (example, keys, group)
+    )
 
 
 def position_blocks(sizes: Sizes) -> pl.BlockSpec:
-    """Return the blocks of an array [directions, R, N x H]. They change only with the group, so one buffer is
-    enough."""
-    shape = (sizes.num_directions, sizes.padded_distances, sizes.width)
-    return pl.BlockSpec(shape, lambda group, example, tile: (0, 0, group), pipeline_mode=pl.Buffered(1))
+    """Return the blocks of an array [directions, R, N x H]. Those of a short window change only with the group, so one
+    buffer is enough."""
+    directions, here, width = sizes.num_directions, sizes.of_block.padded_distances, sizes.width
+    if sizes.fits:
+        shape = (directions, here, width)
+        return pl.BlockSpec(shape, lambda group, example, rows, keys, tile: (0, 0, group), pipeline_mode=pl.Buffered(1))
+    return pl.BlockSpec(
+        (pl.Element(directions), pl.Element(here), pl.Element(width)),
+        lambda group, example, rows, keys, tile: (0, first_distance(sizes, rows, keys), group * width),
+    )
+
+
+def first_distance(sizes: Sizes, row_block: Any, key_block: Any) -> Any:
+    """Return the first of the distances between a block of positions and a block of keys."""
+    first = sizes.padded_places - (row_block + 1) * sizes.row_block + key_block * sizes.key_block
+    return pl.multiple_of(first, LANES)
 
 
 def vector_blocks(sizes: Sizes) -> pl.BlockSpec:
     """Return the blocks of an array [8, N x H]."""
-    return pl.BlockSpec((SUBLANES, sizes.width), lambda group, example, tile: (0, group))
+    return pl.BlockSpec((SUBLANES, sizes.width), lambda group, example, rows, keys, tile: (0, group))
 
 
-def softmax_blocks(sizes: Sizes) -> pl.BlockSpec:
+def softmax_blocks(sizes: Sizes, *, is_output: bool = False) -> pl.BlockSpec:
     """Return the blocks of the softmax statistics."""
-    return pl.BlockSpec((1, sizes.softmax_rows, ROWS), lambda group, example, tile: (example, group, tile))
+    number = functools.partial(tile_of_step, sizes, is_output=is_output)
+    return pl.BlockSpec(
+        (1, sizes.softmax_rows, ROWS),
+        lambda group, example, rows, keys, tile: (example, group, number(rows, keys, tile)),
+    )
 
 
 def operand_blocks(sizes: Sizes, operands: Operands) -> Operands:
@@ -218,18 +303,28 @@ def operand_blocks(sizes: Sizes, operands: Operands) -> Operands:
         value_BKH=key_blocks(sizes),
         position_2RH=None if operands.position_2RH is None else position_blocks(sizes),
         vectors_8H=vector_blocks(sizes),
-        rows_B8T=pl.BlockSpec((1, SUBLANES, ROWS), lambda group, example, tile: (example, 0, tile)),
-        keys_B8K=pl.BlockSpec((1, SUBLANES, sizes.padded_keys), lambda group, example, tile: (example, 0, 0)),
+        rows_B8T=pl.BlockSpec(
+            (1, SUBLANES, ROWS),
+            lambda group, example, rows, keys, tile: (example, 0, tile_number(sizes, rows, tile)),
+        ),
+        keys_B8K=pl.BlockSpec(
+            (1, SUBLANES, sizes.of_block.padded_keys), lambda group, example, rows, keys, tile: (example, 0, keys)
+        ),
         is_reversed_B=None if operands.is_reversed_B is None else scalars,
         seed_BN=None if operands.seed_BN is None else scalars,
-        busy_BQ=None if operands.busy_BQ is None else scalars,
+        busy_BS=None if operands.busy_BS is None else scalars,
     )
+
+
+def grid_of(sizes: Sizes, batch: int) -> tuple[int, ...]:
+    """Return the grid of a call."""
+    return sizes.num_groups, batch, sizes.row_blocks, sizes.key_blocks, sizes.of_block.tiles
 
 
 def compiler_params(sizes: Sizes) -> Any:
     """Return the compiler's settings. Cores may divide the groups; the sums over a batch need a single core."""
     return pltpu.CompilerParams(
-        dimension_semantics=("parallel", "arbitrary", "arbitrary"), vmem_limit_bytes=sizes.generation.vmem_bytes
+        dimension_semantics=("parallel", *4 * ["arbitrary"]), vmem_limit_bytes=sizes.generation.vmem_bytes
     )
 
 

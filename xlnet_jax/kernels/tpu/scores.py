@@ -36,27 +36,63 @@ STRIP = 16
 
 
 class Tile(NamedTuple):
-    """Place of the tile that a grid step computes. There are tiles of content rows and tiles of query rows."""
+    """Tile that a grid step computes with a block of keys. There are tiles of content rows and tiles of query rows."""
 
     is_query: bool
     rows: int  # rows that are computed
-    number: jnp.ndarray  # of the tile among those of its kind
+    number: jnp.ndarray  # of the tile among those of its kind in the block of positions
+    place: "Place"
+
+
+class Place(NamedTuple):
+    """Place of a step in the grid."""
+
+    group: jnp.ndarray  # of heads
     example: jnp.ndarray
-    group: jnp.ndarray
+    row_block: jnp.ndarray
+    key_block: jnp.ndarray
+    tile: jnp.ndarray
+
+    @classmethod
+    def here(cls) -> "Place":
+        return cls(*(pl.program_id(axis) for axis in range(5)))
+
+    def tiles(self, sizes: Sizes) -> tuple[Tile, Tile]:
+        """Return this step as a tile of content rows and as a tile of query rows. Only the device knows which one it
+        is."""
+        content = Tile(False, ROWS, self.tile, self)
+        return content, Tile(True, sizes.query_rows, self.tile - sizes.of_block.content_tiles, self)
+
+    def is_busy(self, sizes: Sizes, busy_BS: Any) -> Any:
+        """Return False if the step need not be computed (`busy_BS`)."""
+        if busy_BS is None:
+            return True
+        content, query = (tile.number for tile in self.tiles(sizes))
+        first_query = sizes.content_tiles
+        number = jnp.where(
+            query < 0,
+            self.row_block * sizes.of_block.content_tiles + content,
+            first_query + query * sizes.row_blocks + self.row_block,
+        )
+        return busy_BS[self.example, number * sizes.key_blocks + self.key_block] != 0
+
+    def is_first(self, sizes: Sizes) -> Any:
+        """Return True if no block of keys was computed with this tile before."""
+        is_content = self.tile < sizes.of_block.content_tiles
+        return (self.key_block == 0) & (is_content | (self.row_block == 0))
+
+    def is_last(self, sizes: Sizes) -> Any:
+        """Return True if no block of keys will be computed with this tile after this step."""
+        is_content = self.tile < sizes.of_block.content_tiles
+        is_last_block = is_content | (self.row_block == sizes.row_blocks - 1)
+        return (self.key_block == sizes.key_blocks - 1) & is_last_block
 
 
-def tiles_here(sizes: Sizes) -> tuple[Tile, Tile]:
-    """Return this grid step (group of heads, example, tile) as a tile of content rows and as a tile of query rows. Only
-    the device knows which one it is."""
-    group, example, number = (pl.program_id(axis) for axis in range(3))
-    content = Tile(False, ROWS, number, example, group)
-    return content, Tile(True, sizes.query_rows, number - sizes.content_tiles, example, group)
-
-
-def call_at(sizes: Sizes, content: Tile, query: Tile, refs: Operands, compute: Callable[[Tile], None]) -> None:
+def call_at(sizes: Sizes, place: Place, refs: Operands, compute: Callable[[Tile], None]) -> None:
     """Call `compute` for the tile of content rows or query rows of this step."""
-    is_busy = refs.busy_BQ is None or refs.busy_BQ[content.example, content.number] != 0
-    pl.when((content.number < sizes.content_tiles) & is_busy)(lambda: compute(content))
+    content, query = place.tiles(sizes)
+    is_busy = place.is_busy(sizes, refs.busy_BS)
+    pl.when((content.number < sizes.of_block.content_tiles) & is_busy)(lambda: compute(content))
     if sizes.query_tiles:
         pl.when((query.number >= 0) & is_busy)(lambda: compute(query))
 
@@ -144,7 +180,7 @@ def window_of(sizes: Sizes, tile: Tile, chunk: Any) -> Any:
 
 def direction_of(tile: Tile, refs: Operands) -> Any:
     """Return the index of the table of position keys for an example: 0 = forwards, 1 = backwards."""
-    return 0 if refs.is_reversed_B is None else refs.is_reversed_B[tile.example]
+    return 0 if refs.is_reversed_B is None else refs.is_reversed_B[tile.place.example]
 
 
 def chunks(width: int) -> list[Any]:
@@ -226,12 +262,24 @@ def strip_steps(sizes: Sizes, tile: Tile, *bodies: Callable[[Any], None]) -> lis
     return [functools.partial(run, body) for body in bodies]
 
 
-def read_integers(sizes: Sizes, refs: Operands, scratch: Scratch) -> None:
-    """Read the integers of the rows of a tile. A column would use one lane of each register, so they are rows in memory
-    and are transposed on the chip."""
-    scratch.integers_T8[...] = refs.rows_B8T[0].T
-    for field, row_T in zip(sizes.compared_fields, scratch.fields, strict=True):
+def read_integers(whole: Sizes, place: Place, refs: Operands, scratch: Scratch) -> None:
+    """Read the integers of the rows of a tile; of a long window, with positions relative to the block. A column would
+    use one lane of each register, so they are rows in memory and are transposed on the chip."""
+    row_T8 = refs.rows_B8T[0].T
+    if not whole.fits:
+        is_position_18 = jax.lax.broadcasted_iota(jnp.int32, (1, SUBLANES), 1) == RowField.POSITION
+        row_T8 -= jnp.where(is_position_18, place.row_block * whole.row_block, 0)
+    scratch.integers_T8[...] = row_T8
+    for field, row_T in zip(whole.compared_fields, scratch.fields, strict=True):
         row_T[...] = jnp.broadcast_to(scratch.integers_T8[:, field : field + 1], row_T.shape)
+
+
+def is_here_T1(whole: Sizes, tile: Tile, scratch: Scratch) -> jnp.ndarray | bool:
+    """Return False for the query rows of a tile whose positions are in other blocks: their results are not used."""
+    if whole.fits or not tile.is_query:
+        return True
+    position_T1 = scratch.integers_T8[: tile.rows, RowField.POSITION : RowField.POSITION + 1]
+    return (position_T1 >= 0) & (position_T1 < whole.row_block)
 
 
 def word_steps(sizes: Sizes, tile: Tile, refs: Operands, scratch: Scratch, head: int) -> list[Step]:
@@ -322,7 +370,7 @@ def scores_TK(sizes: Sizes, refs: Operands, scratch: Scratch, head: int, here: A
 
 
 def _seed(sizes: Sizes, tile: Tile, refs: Operands, head: int) -> jnp.ndarray:
-    return refs.seed_BN[tile.example, tile.group * sizes.group + head].astype(jnp.uint32)
+    return refs.seed_BN[tile.place.example, tile.place.group * sizes.group + head].astype(jnp.uint32)
 
 
 def drop_TK(

@@ -8,7 +8,7 @@ of a group of heads.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -107,11 +107,9 @@ class Sizes:
     dropout_rate: float
     generation: Generation
     row_block: int = LANES
-    """content rows and places are padded to a multiple of this"""
+    """content rows and places are padded to a multiple of this; of a long window, those of a block"""
     key_block: int = LANES
-    """keys are padded to a multiple of this"""
-    position_blocks: int = 1
-    """blocks of positions that query rows are divided into; a call computes one of them"""
+    """keys are padded to a multiple of this; of a long window, those of a block"""
 
     def __post_init__(self) -> None:
         assert self.row_block % LANES == 0, self.row_block
@@ -121,6 +119,25 @@ class Sizes:
     def fits(self) -> bool:
         """True if keys and position keys fit on the chip together."""
         return self.padded_keys + self.padded_distances <= self.generation.reach
+
+    @property
+    def row_blocks(self) -> int:
+        """Number of blocks of positions: content rows are divided into them, and query rows by their positions."""
+        return 1 if self.fits else self.padded_places // self.row_block
+
+    @property
+    def key_blocks(self) -> int:
+        return 1 if self.fits else self.padded_keys // self.key_block
+
+    @property
+    def of_block(self) -> "Sizes":
+        """Sizes of a block of positions with a block of keys, and of all query rows; of a short window, its own."""
+        if self.fits:
+            return self
+        content, keys = min(self.row_block, self.padded_content), self.key_block
+        return replace(
+            self, num_content=content, num_places=self.row_block, num_keys=keys, row_block=LANES, key_block=LANES
+        )
 
     @property
     def group(self) -> int:
@@ -189,8 +206,10 @@ class Sizes:
 
     @property
     def busy_tiles(self) -> int:
-        """Number of tiles that a call computes if targets are in ascending order and evenly spread."""
-        return self.content_tiles + min(self.query_tiles, -(-self.query_tiles // self.position_blocks) + 1)
+        """Number of tiles that are computed with each block of keys if each tile sees a key of it, and targets are in
+        ascending order and evenly spread."""
+        here = min(self.query_tiles, -(-self.query_tiles // self.row_blocks) + 1)
+        return self.content_tiles + self.row_blocks * here
 
     @property
     def query_rows(self) -> int:
