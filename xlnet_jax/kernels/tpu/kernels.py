@@ -352,7 +352,8 @@ def backward(whole: Sizes, operands: Operands, saved: Saved, interpret: Any) -> 
             for x in shapes[1:4]
             if x is not None
         )
-        shapes = Gradients(shapes.query_BTH, *map(like, zeros), *[None] * (not has_positions), shapes.vectors_8H)
+        of_keys, of_values, *of_positions = map(like, zeros)
+        shapes = Gradients(shapes.query_BTH, of_keys, of_values, *of_positions or [None], shapes.vectors_8H)
         in_memory = pl.BlockSpec(memory_space=pl.ANY)
         blocks = blocks._replace(
             key_BKH=in_memory, value_BKH=in_memory, position_2RH=in_memory if has_positions else None

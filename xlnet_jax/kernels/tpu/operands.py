@@ -324,7 +324,8 @@ def grid_of(sizes: Sizes, batch: int) -> tuple[int, ...]:
 def compiler_params(sizes: Sizes) -> Any:
     """Return the compiler's settings. Cores may divide the groups; the sums over a batch need a single core."""
     return pltpu.CompilerParams(
-        dimension_semantics=("parallel", *4 * ["arbitrary"]), vmem_limit_bytes=sizes.generation.vmem_bytes
+        dimension_semantics=("parallel", "arbitrary", "arbitrary", "arbitrary", "arbitrary"),
+        vmem_limit_bytes=sizes.generation.vmem_bytes,
     )
 
 
