@@ -353,7 +353,7 @@ def backward(whole: Sizes, operands: Operands, saved: Saved, interpret: Any) -> 
             if x is not None
         )
         of_keys, of_values, *of_positions = map(like, zeros)
-        shapes = Gradients(shapes.query_BTH, of_keys, of_values, *of_positions or [None], shapes.vectors_8H)
+        shapes = shapes._replace(key_BKH=of_keys, value_BKH=of_values, position_2RH=(*of_positions, None)[0])
         in_memory = pl.BlockSpec(memory_space=pl.ANY)
         blocks = blocks._replace(
             key_BKH=in_memory, value_BKH=in_memory, position_2RH=in_memory if has_positions else None
