@@ -321,7 +321,7 @@ class Summed(NamedTuple):
 
     query_TH: Any  # sums over the blocks of keys, for the rows of a block of positions and all query rows
     position_RH: Any  # sums over the rows of a block of positions; None = no relative positions
-    copy_RH: Any  # of a part of the gradients in the device's memory, [R / 128, 128, H]
+    copy_RH: Any  # of a part of the gradients in the device's memory
 
 
 def backward(whole: Sizes, operands: Operands, saved: Saved, interpret: Any) -> Gradients:
@@ -345,13 +345,10 @@ def backward(whole: Sizes, operands: Operands, saved: Saved, interpret: Any) -> 
     sum_of_keys = pltpu.VMEM((sizes.padded_keys, sizes.width), jnp.float32)
     inputs, zeros, summed = (operands, saved), None, None
     if not whole.fits:
-        # Of a long window, these gradients are added to zeros in the device's memory, block by block. Blocks begin at
-        # multiples of 128 rows, and v3 needs an axis of these.
-        zeros = tuple(
-            jnp.zeros((x.shape[0], x.shape[1] // LANES, LANES, x.shape[2]), jnp.float32)
-            for x in shapes[1:4]
-            if x is not None
-        )
+        # Of a long window, these gradients are added to zeros in the device's memory, block by block. The zeros have
+        # more than 128 lanes, because v3 copies no parts of narrower arrays.
+        lanes = max(sizes.num_groups, 2) * sizes.width
+        zeros = tuple(jnp.zeros((*x.shape[:2], lanes), jnp.float32) for x in shapes[1:4] if x is not None)
         of_keys, of_values, *of_positions = map(like, zeros)
         shapes = shapes._replace(key_BKH=of_keys, value_BKH=of_values, position_2RH=(*of_positions, None)[0])
         in_memory = pl.BlockSpec(memory_space=pl.ANY)
@@ -360,8 +357,7 @@ def backward(whole: Sizes, operands: Operands, saved: Saved, interpret: Any) -> 
         )
         of_distances = pltpu.VMEM((sizes.padded_distances, sizes.width), jnp.float32)
         of_rows = pltpu.VMEM((sizes.padded_rows, sizes.width), jnp.float32)
-        copy = pltpu.VMEM((sizes.padded_distances // LANES, LANES, sizes.width), jnp.float32)
-        summed = Summed(of_rows, of_distances if has_positions else None, copy)
+        summed = Summed(of_rows, of_distances if has_positions else None, of_distances)
     before = len(jax.tree.leaves(inputs))
     gradients = pl.pallas_call(
         functools.partial(_backward_kernel, whole),
@@ -385,7 +381,7 @@ def backward(whole: Sizes, operands: Operands, saved: Saved, interpret: Any) -> 
         interpret=interpret,
         name="fused_attention_backward",
     )(*inputs, zeros)
-    return jax.tree.map(lambda x, of: x.reshape(of.shape).astype(of.dtype), gradients, results)
+    return jax.tree.map(lambda x, of: x[..., : of.shape[-1]].astype(of.dtype), gradients, results)
 
 
 def _backward_kernel(whole: Sizes, refs: Operands, saved: Saved, zeros: Any, *others: Any) -> None:
@@ -446,14 +442,14 @@ def _backward_kernel(whole: Sizes, refs: Operands, saved: Saved, zeros: Any, *ot
             grads.value_BKH[0] = sums.value_KH[...].astype(grads.value_BKH.dtype)
             return
         lanes = pl.ds(pl.multiple_of(place.group * sizes.width, sizes.width), sizes.width)
-        count = sizes.padded_keys // LANES
-        keys, copy_KH = pl.ds(place.key_block * count, count), summed.copy_RH.at[:count]
-        _add_in_memory(grads.key_BKH.at[place.example, keys, :, lanes], sums.key_KH, copy_KH)
-        _add_in_memory(grads.value_BKH.at[place.example, keys, :, lanes], sums.value_KH, copy_KH)
+        keys = pl.ds(pl.multiple_of(place.key_block * sizes.padded_keys, LANES), sizes.padded_keys)
+        copy_KH = summed.copy_RH.at[: sizes.padded_keys]
+        _add_in_memory(grads.key_BKH.at[place.example, keys, lanes], sums.key_KH, copy_KH)
+        _add_in_memory(grads.value_BKH.at[place.example, keys, lanes], sums.value_KH, copy_KH)
         if summed.position_RH is not None:
             content, _ = place.tiles(whole)
-            first = first_distance(whole, place.row_block, place.key_block) // LANES
-            there = grads.position_2RH.at[direction_of(content, refs), pl.ds(first, summed.copy_RH.shape[0]), :, lanes]
+            window = pl.ds(first_distance(whole, place.row_block, place.key_block), sizes.padded_distances)
+            there = grads.position_2RH.at[direction_of(content, refs), window, lanes]
             _add_in_memory(there, summed.position_RH, summed.copy_RH)
 
     if summed is not None:
@@ -464,9 +460,9 @@ def _backward_kernel(whole: Sizes, refs: Operands, saved: Saved, zeros: Any, *ot
 
 
 def _add_in_memory(there: Any, x: Any, copy: Any) -> None:
-    """Add numbers [R, H] on the chip to those in the device's memory. copy: scratch memory of their shape there."""
+    """Add numbers on the chip to those in the device's memory. copy: scratch memory of their size."""
     pltpu.sync_copy(there, copy)
-    copy[...] += x[...].reshape(copy.shape)
+    copy[...] += x[...]
     pltpu.sync_copy(copy, there)
 
 
