@@ -193,7 +193,8 @@ def _stack_B8T(rows: dict[int, jnp.ndarray | None], batch: int, length: int) -> 
 def busy_BS(sizes: Sizes, rows_B8T: jnp.ndarray, keys_B8K: jnp.ndarray) -> jnp.ndarray:
     """Return int32 [B, steps]: 0 = a tile need not be computed with a block of keys, 1 = it must.
 
-    `Place.is_busy` (scores.py) reads it. A row that sees no key has a uniform softmax over all keys, so its tile needs all blocks.
+    `Place.is_busy` (scores.py) reads it. A row that sees no key has a uniform softmax over all keys, so its tile needs
+    all blocks.
     """
     batch, number_T = len(rows_B8T), jnp.arange(sizes.padded_rows)
     is_content_T = number_T < sizes.padded_content
