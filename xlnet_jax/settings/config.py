@@ -39,7 +39,7 @@ class ModelConfig:
     """inner width of the feed-forward layers"""
     mem_len: int = setting(384, at_least(0, "0 = no memory"), "common")
     """memory: number of earlier positions whose hidden states a window can attend to; 0 = no memory"""
-    activation: Literal["gelu", "gelu_erf", "relu"] = setting("gelu", "weights", "preset")
+    activation: Literal["gelu", "gelu_erf", "relu", "relu2"] = setting("gelu", "weights", "preset")
     """feed-forward activation; gelu = the tanh approximation, as in the original code; gelu_erf = the exact GELU"""
     dropout: float = setting(0.1, between(0, 1, "[)"))
     """dropout rate on embeddings, positions, and the outputs of attention and feed-forward"""
@@ -241,6 +241,9 @@ class ReplacedConfig:
 class OptimizerConfig:
     """AdamW with linear warmup and decay (paper, appendix A.2)."""
 
+    method: Literal["adamw", "muon"] = setting("adamw", "common")
+    """muon = Muon for the matrices in layers, which learn at matrix_rate times the learning rate (often 5), and AdamW
+    for all other parameters"""
     learning_rate: float = setting(4e-4, above(0), "common")
     """peak learning rate, per step"""
     warmup_steps: int = setting(40_000, at_least(0), "common")

@@ -1,12 +1,17 @@
-"""Optimizers: optax AdamW, and that of the 2019 code (model_utils.py, `get_train_op`, `AdamWeightDecayOptimizer`)."""
+"""Optimizers: AdamW, Muon, and that of the 2019 code (model_utils.py, `get_train_op`, `AdamWeightDecayOptimizer`)."""
 
 import functools
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
+from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.settings.config import OptimizerConfig
 
 
@@ -27,7 +32,7 @@ def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """Return the optimizer: clip by the global norm, then Adam with decoupled weight decay of the parameters in
+    """Return the optimizer: clip by the global norm, then Adam or Muon with decoupled weight decay of the parameters in
     `decayed`."""
     clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     by_depth = [scale_layers(config.layer_decay, config.profile)] if config.layer_decay < 1 else []
@@ -35,8 +40,9 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
         # The 2019 code scales the gradients of layers, and only where it clips.
         return optax.chain(*clip, *(by_depth if clip else []), *_adam_2019(config, steps))
     by_kind = [scale_matrices(config.matrix_rate)] if config.matrix_rate != 1 else []
+    adam = _stored(optax.scale_by_adam(config.beta1, config.beta2, config.eps), config)
     adamw = optax.chain(
-        _stored(optax.scale_by_adam(config.beta1, config.beta2, config.eps), config),
+        adam if config.method == "adamw" else with_muon(adam, config.state_dtype),
         *by_kind,
         optax.add_decayed_weights(config.weight_decay, decayed),
         optax.scale_by_learning_rate(learning_rate(config, steps)),
@@ -110,6 +116,58 @@ def rounded_at_random(x: jax.Array, key: jax.Array) -> jax.Array:
     return jnp.where(jnp.isfinite(x), rounded, x).astype(jnp.bfloat16)
 
 
+def with_muon(others: optax.GradientTransformation, state_dtype: str) -> optax.GradientTransformation:
+    """Return Muon for the matrices in layers, and `others` for all other parameters (Jordan et al. 2024, "Muon: An
+    optimizer for hidden layers in neural networks").
+
+    Muon's update is the momentum (0.95, Nesterov) with all singular values near 1, times sqrt(outputs / inputs) if the
+    matrix has more outputs. So it changes the output of a layer by as much at every width, unlike Adam's.
+    """
+    muon = scale_by_muon(
+        mu_dtype=state_dtype, weight_dimension_numbers=lambda matrices: {path: _axes(path) for path in matrices}
+    )
+
+    def init(params: Any) -> Any:
+        matrices, rest = _matrices_and_rest(params)
+        return {"muon": muon.init(matrices), "others": others.init(rest)}
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        matrices, rest = _matrices_and_rest(grads)
+        matrices, of_muon = muon.update(matrices, state["muon"])
+        rest, of_others = others.update(rest, state["others"])
+        matrices = {path: _widened(path, matrix) for path, matrix in matrices.items()}
+        return nest(matrices | rest), {"muon": of_muon, "others": of_others}
+
+    return optax.GradientTransformation(init, update)
+
+
+def _axes(path: str) -> MuonDimensionNumbers:
+    """Return the axes of a matrix's inputs and outputs. Attention's projections have one for heads and one for the
+    width of a head."""
+    *_, folder, leaf = path.split("/")
+    if leaf == "o":
+        return MuonDimensionNumbers((-2, -1), -3)
+    is_to_heads = leaf in "qkvr" or folder in ("q", "k", "v")
+    return MuonDimensionNumbers(-3, (-2, -1)) if is_to_heads else MuonDimensionNumbers(-2, -1)
+
+
+def _widened(path: str, update: jax.Array) -> jax.Array:
+    inputs, outputs = (math.prod(np.atleast_1d(np.take(update.shape, axis))) for axis in _axes(path))
+    return update * math.sqrt(max(1.0, outputs / inputs))
+
+
+def _matrices_and_rest(tree: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return path -> array of the matrices in layers, and of all other parameters."""
+    flat = flatten(tree)
+    matrices = {path: array for path, array in flat.items() if _is_matrix(path.split("/"))}
+    return matrices, {path: array for path, array in flat.items() if path not in matrices}
+
+
+def _is_matrix(names: Sequence[str]) -> bool:
+    """Return True for a matrix in a layer, but not for embeddings, biases and normalization."""
+    return "layers" in names and names[-1] not in (*_VECTORS, "segment_embedding")
+
+
 def scale_layers(decay: float, profile: str = "default") -> optax.GradientTransformation:
     """Scale updates by decay^(Z - 1 - l) in layer l of Z, by decay^Z in the embeddings.
 
@@ -135,7 +193,7 @@ def scale_layers(decay: float, profile: str = "default") -> optax.GradientTransf
 
 
 def scale_matrices(share: float) -> optax.GradientTransformation:
-    """Scale the updates of the matrices in layers, but not of embeddings, biases and normalization.
+    """Scale the updates of the matrices in layers.
 
     The size of Adam's updates is the learning rate, whatever the gradient, so their effect on a matrix product grows
     with the width. A share that shrinks as the width grows keeps the effect the same (muP: Yang et al. 2022, "Tensor
@@ -144,8 +202,7 @@ def scale_matrices(share: float) -> optax.GradientTransformation:
 
     def scale(path: tuple[Any, ...], update: jax.Array) -> jax.Array:
         names = [entry.key for entry in path if hasattr(entry, "key")]
-        is_matrix = "layers" in names and names[-1] not in (*_VECTORS, "segment_embedding")
-        return update * share if is_matrix else update
+        return update * share if _is_matrix(names) else update
 
     return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scale, updates))
 

@@ -116,6 +116,24 @@ def test_matrix_rate_scales_adams_updates_of_matrices_in_layers_alone(weight_dec
     jax.tree.map(np.testing.assert_array_equal, scaled, whole)
 
 
+@pytest.mark.parametrize("positions", ["relative", "learned"])
+def test_muon_makes_the_updates_of_matrices_orthogonal_and_leaves_all_others_to_adam(positions):
+    model = dataclasses.replace(NO_DROPOUT.model, positions=positions, d_model=16, num_heads=3, d_head=8, d_ff=64)
+    params = unboxed(init_params(model, None, jax.random.key(0)))
+    adam, muon = (flatten(updates_of(params, method=method, weight_decay=0.0)) for method in ("adamw", "muon"))
+    wider = {"q": 1.5, "k": 1.5, "v": 1.5, "r": 1.5, "o": 1, "inner": 4, "outer": 1}
+    for path, update in muon.items():
+        folder, leaf = ["", *path.split("/")][-2:]
+        if "layers" not in path or leaf in ("biases", "bias", "scale", "segment_embedding"):
+            np.testing.assert_array_equal(update, adam[path], err_msg=path)
+            continue
+        name = folder if leaf == "kernel" else leaf
+        rows = {"outer": 64, "o": 24 if leaf == "kernel" else 16}.get(name, 16)
+        matrices = np.asarray(update).reshape(model.num_layers, rows, -1)
+        singular = np.linalg.svd(matrices, compute_uv=False) / np.sqrt(wider[name])
+        assert 0.6 < singular.min() and singular.max() < 1.3, (path, singular.min(), singular.max())
+
+
 def test_moments_in_bfloat16_follow_changes_that_its_rounding_would_lose():
     """Without gradients the second moment falls by a thousandth an update; to the nearest, 1 would stay 1."""
     exact = optax.scale_by_adam(0.9, 0.999, 1e-6)

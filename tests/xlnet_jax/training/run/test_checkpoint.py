@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at, changed, program_of, steps_of
 from xlnet_jax.errors import InputError
@@ -23,12 +24,12 @@ STEPS_PER_BLOCK = 4
 class Run:
     """Training run over arrays, compiled once, with its checkpoints in `folder`."""
 
-    def __init__(self):
-        self.folder = None
-        self.program = program_of(CONFIG)
+    def __init__(self, config=CONFIG):
+        self.folder, self.config = None, config
+        self.program = program_of(config)
 
-    def open(self, config=CONFIG, corpus="abc"):
-        folder, data = self.folder, {"manifest_sha256": corpus}
+    def open(self, config=None, corpus="abc"):
+        config, folder, data = config or self.config, self.folder, {"manifest_sha256": corpus}
         return Checkpoints(folder / "checkpoints", config, folder / "tokenizer", STEPS_PER_BLOCK, data, Process())
 
     def train(self, state, start, stop, checkpoints=None, save_at=()):
@@ -51,10 +52,14 @@ def compiled():
 
 @pytest.fixture
 def run(compiled, tmp_path):
-    compiled.folder = tmp_path
-    (tmp_path / "tokenizer").mkdir()
-    (tmp_path / "tokenizer" / "spiece.model").write_bytes(b"pieces")
-    return compiled
+    return in_folder(compiled, tmp_path)
+
+
+def in_folder(run, folder):
+    run.folder = folder
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "spiece.model").write_bytes(b"pieces")
+    return run
 
 
 def assert_same(ours, theirs):
@@ -71,6 +76,20 @@ def test_a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(run, saved_at)
         state = run.restore(checkpoints)
         assert int(state.step) == saved_at
         resumed = run.train(state, saved_at, 9)
+    assert_same(resumed.params, straight.params)
+    assert_same(resumed.opt_state, straight.opt_state)
+
+
+@pytest.mark.contract
+def test_a_run_with_muon_resumes_on_its_mesh_with_the_bits_of_an_uninterrupted_one(tmp_path):
+    mesh = MeshConfig(fsdp=4, tensor=2)
+    run = in_folder(Run(changed(CONFIG, optimizer={"method": "muon"}, mesh=mesh)), tmp_path)
+    with run.open() as checkpoints:
+        straight = run.train(None, 0, 6, checkpoints, save_at=[4])
+    momentum = straight.opt_state[1][0]["muon"].mu["backbone/layers/attention/q"]
+    assert momentum.sharding.spec == PartitionSpec(None, "fsdp", "tensor", None)
+    with run.open() as checkpoints:
+        resumed = run.train(run.restore(checkpoints), 4, 6)
     assert_same(resumed.params, straight.params)
     assert_same(resumed.opt_state, straight.opt_state)
 
