@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,7 +122,8 @@ def with_muon(others: optax.GradientTransformation, state_dtype: str) -> optax.G
     optimizer for hidden layers in neural networks").
 
     Muon's update is the momentum (0.95, Nesterov) with all singular values near 1, times sqrt(outputs / inputs) if the
-    matrix has more outputs. So it changes the output of a layer by as much at every width, unlike Adam's.
+    matrix has more outputs. So it changes the output of a layer by as much at every width, unlike Adam's. Devices that
+    divide the parameters divide this work by layers.
     """
     muon = scale_by_muon(
         mu_dtype=state_dtype, weight_dimension_numbers=lambda matrices: {path: _axes(path) for path in matrices}
@@ -133,7 +135,8 @@ def with_muon(others: optax.GradientTransformation, state_dtype: str) -> optax.G
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         matrices, rest = _matrices_and_rest(grads)
-        matrices, of_muon = muon.update(matrices, state["muon"])
+        by_layer = {path: nn.with_logical_constraint(matrix, ("layers_apart",)) for path, matrix in matrices.items()}
+        matrices, of_muon = muon.update(by_layer, state["muon"])
         rest, of_others = others.update(rest, state["others"])
         matrices = {path: _widened(path, matrix) for path, matrix in matrices.items()}
         return nest(matrices | rest), {"muon": of_muon, "others": of_others}

@@ -19,6 +19,7 @@ MESH_AXES = ("data", "fsdp", "context", "tensor")
 LOGICAL_TO_MESH: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ("batch", ("data", "fsdp")),
     ("layers", None),
+    ("layers_apart", ("fsdp", "context")),
     ("vocab", "tensor"),
     ("embed", ("fsdp", "context")),
     ("heads", "tensor"),

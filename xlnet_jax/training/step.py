@@ -116,8 +116,8 @@ def make_train_step(
         batch = objective.cap_memory(batch, state.step - state.guard.mems_begin)
         with sharding.axes_of(mesh):
             measured, grads, new_mems_ZBMD = gradients(state.params, batch, state.mems_ZBMD, dropout)
+            updates, opt_state = tx.update(grads, state.opt_state, state.params)
         norm = optax.tree.norm(grads)
-        updates, opt_state = tx.update(grads, state.opt_state, state.params)
         good = _is_good(sum(measured.values()), norm, state, config.optimizer.spike_factor)
         guard = _next_guard(state, norm, good)
         metrics = {
