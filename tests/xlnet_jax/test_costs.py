@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG
-from xlnet_jax.comparison.contenders import CONTENDERS
+from xlnet_jax.comparison.contenders import CONTENDERS, step_operations
 from xlnet_jax.costs import CHIPS, chip_of, peak_flops
 from xlnet_jax.objectives.language_model import BatchDropout, objective_of
 from xlnet_jax.objectives.presets import large
 from xlnet_jax.objectives.registry import multiply_adds, recomputed_flops, step_flops
 from xlnet_jax.settings.fields import with_values
+from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.sharding import make_mesh, unboxed
 from xlnet_jax.training.step import batch_of_windows
 
@@ -79,6 +80,15 @@ def test_a_step_counts_what_jax_traces_with_what_remat_computes_again(remat, sig
     counted = (step_flops(config) + recomputed_flops(config)) // 2
     dropped = multiply_adds(CONFIG)["keys and values of memory"].forward
     assert traced_in(config, jax.grad) == counted + dropped + signs * signs_of(config)
+
+
+@pytest.mark.parametrize("name", ["plm", "albert", "electra"])
+def test_muon_counts_what_jax_traces(name):
+    config = with_values((CONFIGS | NARROW)[name], {"optimizer.method": "muon"})
+    params = jax.eval_shape(lambda: unboxed(objective_of(config).init(jax.random.key(0))))
+    tx = make_optimizer(config.optimizer, config.steps)
+    update = traced(jax.make_jaxpr(tx.update)(params, jax.eval_shape(tx.init, params), params).jaxpr)
+    assert 2 * update == step_operations(config) - step_flops(config) > 0
 
 
 def test_the_papers_step_is_the_sum_that_its_sizes_make():

@@ -62,7 +62,21 @@ def step_tokens(config: Config) -> int:
     return config.data.batch_size * config.data.seq_len
 
 
-STEP_COST: dict[Equal, Callable[[Config], int]] = {"tokens": step_tokens, "operations": step_flops}
+def step_operations(config: Config) -> int:
+    """Return the FLOPs of one step, with those of Muon's products."""
+    if config.optimizer.method != "muon":
+        return step_flops(config)
+    import jax
+
+    from xlnet_jax.objectives.language_model import objective_of
+    from xlnet_jax.training.optimizer import muon_flops
+    from xlnet_jax.training.sharding import unboxed
+
+    params = unboxed(jax.eval_shape(objective_of(config).init, jax.random.key(0)))
+    return step_flops(config) + muon_flops(params)
+
+
+STEP_COST: dict[Equal, Callable[[Config], int]] = {"tokens": step_tokens, "operations": step_operations}
 
 
 def fit_to_budget(name: str, config: Config, budget: float, equal: Equal) -> Config:

@@ -20,11 +20,11 @@ from data_pipelines import windows
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.native import RESULTS, Results
-from xlnet_jax.comparison.contenders import CONTENDERS, STEP_COST, fit_to_budget, step_tokens
+from xlnet_jax.comparison.contenders import CONTENDERS, STEP_COST, fit_to_budget, step_operations, step_tokens
 from xlnet_jax.comparison.settings import CompareConfig, finetune_configs, list_differences, shared_config
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import objective_of
-from xlnet_jax.objectives.registry import batch_source, step_flops
+from xlnet_jax.objectives.registry import batch_source
 from xlnet_jax.plots.curves import draw_comparison
 from xlnet_jax.printing import Console
 from xlnet_jax.settings.config import Config
@@ -168,7 +168,7 @@ def collect_results(comparison: Comparison) -> dict[str, Any]:
             "parameters": sum(math.prod(a.shape) for a in jax.tree.leaves(shapes)),
             "updates": config.steps,
             "tokens": config.steps * step_tokens(config),
-            "operations": config.steps * step_flops(config),
+            "operations": config.steps * step_operations(config),
             "passes": config.steps / per_pass,
             "held_out_loss": summarize({seed: end["loss"] for seed, end in ends.items()}),
         }
