@@ -248,8 +248,11 @@ class OptimizerConfig:
     """peak learning rate, per step"""
     warmup_steps: int = setting(40_000, at_least(0), "common")
     """steps over which the learning rate rises from 0"""
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
-    """shape of the learning rate after warmup"""
+    schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
+    """shape of the learning rate after warmup; wsd = constant, then linear over the last part of the run (decay_share):
+    until that part begins, the number of steps may change"""
+    decay_share: float = setting(0.2, between(0, 1, "()"))
+    """wsd only: share of the steps, at the end, over which the learning rate falls"""
     decay_steps: int | None = setting(None, at_least(1))
     """step at which the schedule ends; None = the last step; give it if you may change the number of steps later"""
     min_lr_ratio: float = setting(0.0, between(0, 1), "preset")
@@ -283,6 +286,11 @@ class OptimizerConfig:
     profile: Literal["default", "paper2019"] = "default"
     """paper2019 = Adam as in the 2019 code: epsilon outside the bias correction; no bias correction with weight decay;
     weight decay on the r_w, r_r and r_s biases; layer_decay on the clipped gradients of the layers"""
+
+
+    def first_decaying_step(self, steps: int) -> int:
+        """Return the step, from 0, at which schedule wsd begins to fall in a run of this many steps."""
+        return max(round((1 - self.decay_share) * (self.decay_steps or steps)), self.warmup_steps)
 
 
 @dataclass(frozen=True)

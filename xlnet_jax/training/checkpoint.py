@@ -231,7 +231,7 @@ class Checkpoints:
 
     def _demand_same_run(self, checkpoint: epath.Path) -> None:
         there = from_dict(type(self._config), native.read_settings(checkpoint))
-        if difference := identity_difference(self._config, there):
+        if difference := identity_difference(self._config, there, int(checkpoint.name)):
             raise InputError(
                 f"checkpoint {checkpoint} is of another model or run ({'; '.join(difference)}): give its settings, or "
                 "another `workdir`"

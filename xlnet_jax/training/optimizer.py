@@ -17,14 +17,16 @@ from xlnet_jax.settings.config import OptimizerConfig
 
 
 def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Return the learning rate of step t (from 0): a rise from 0 over warmup_steps, then linear, cosine or no decay."""
+    """Return the learning rate of step t (from 0): a rise from 0 over warmup_steps, then linear, cosine, late or no
+    decay."""
     end = config.decay_steps or steps
     peak, floor = config.learning_rate, config.learning_rate * config.min_lr_ratio
-    span = max(end - config.warmup_steps, 1)
+    span, stable = max(end - config.warmup_steps, 1), config.first_decaying_step(steps) - config.warmup_steps
     after = {
         "linear": optax.linear_schedule(peak, floor, span),
         "cosine": optax.cosine_decay_schedule(peak, span, config.min_lr_ratio),
         "constant": optax.constant_schedule(peak),
+        "wsd": optax.linear_schedule(peak, floor, max(span - stable, 1), stable),
     }[config.schedule]
     if not config.warmup_steps:
         return after

@@ -29,6 +29,8 @@ CONFIG = OptimizerConfig(learning_rate=1.0, warmup_steps=10)
         ({"schedule": "linear"}, [0, 0.5, 1, 0.5, 0, 0]),
         ({"schedule": "constant"}, [0, 0.5, 1, 1, 1, 1]),
         ({"schedule": "cosine"}, [0, 0.5, 1, 0.5, 0, 0]),
+        ({"schedule": "wsd", "decay_share": 1 / 3}, [0, 0.5, 1, 1, 0, 0]),
+        ({"schedule": "wsd", "decay_share": 0.5, "decay_steps": 24, "min_lr_ratio": 0.1}, [0, 0.5, 1, 0.4, 0.1, 0.1]),
         # at its floor, and at a length of its own
         ({"schedule": "linear", "min_lr_ratio": 0.1, "decay_steps": 15}, [0, 0.5, 1, 0.1, 0.1, 0.1]),
         ({"schedule": "cosine", "min_lr_ratio": 0.1, "decay_steps": 30}, [0, 0.5, 1, 0.55, 0.1, 0.1]),

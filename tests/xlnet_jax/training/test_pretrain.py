@@ -142,6 +142,19 @@ def test_a_run_with_a_schedule_of_its_own_can_be_prolonged_and_not_shortened(str
     assert json.loads((tmp_path / "run" / "config.json").read_text())["steps"] == 12
 
 
+@pytest.mark.contract
+def test_until_its_rate_decays_a_run_with_schedule_wsd_may_get_another_end(text, tmp_path):
+    argv = [*arguments(text, tmp_path / "run"), "--optimizer.schedule", "wsd", "--optimizer.decay-share", "0.5"]
+    assert train.main([*argv, "--workdir", str(tmp_path / "whole")]) == 0
+    assert train.main([*argv, "--steps", "10"]) == 0
+    with pytest.raises(InputError, match=r"run holds another run \(--steps: 10 there, 12 here\)"):
+        train.main(argv)
+    for after_the_decay_began in ("8", "10"):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / after_the_decay_began)
+    assert train.main(argv) == 0
+    assert_same(state_of(tmp_path / "run"), state_of(tmp_path / "whole"))
+
+
 def test_a_run_that_python_code_starts_in_another_thread_is_the_same_run(straight, text, tmp_path):
     config, codes = presets.parse_config(arguments(text, tmp_path / "run"), "train", ""), []
     before = signal.getsignal(signal.SIGINT)
