@@ -185,7 +185,6 @@ ACTIVATIONS: dict[str, Callable[[jnp.ndarray], jnp.ndarray]] = {
     "gelu": functools.partial(nn.gelu, approximate=True),
     "gelu_erf": functools.partial(nn.gelu, approximate=False),
     "relu": nn.relu,
-    "relu2": lambda x: jnp.square(nn.relu(x)),
 }
 
 

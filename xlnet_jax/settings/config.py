@@ -39,7 +39,7 @@ class ModelConfig:
     """inner width of the feed-forward layers"""
     mem_len: int = setting(384, at_least(0, "0 = no memory"), "common")
     """memory: number of earlier positions whose hidden states a window can attend to; 0 = no memory"""
-    activation: Literal["gelu", "gelu_erf", "relu", "relu2"] = setting("gelu", "weights", "preset")
+    activation: Literal["gelu", "gelu_erf", "relu"] = setting("gelu", "weights", "preset")
     """feed-forward activation; gelu = the tanh approximation, as in the original code; gelu_erf = the exact GELU"""
     dropout: float = setting(0.1, between(0, 1, "[)"))
     """dropout rate on embeddings, positions, and the outputs of attention and feed-forward"""
