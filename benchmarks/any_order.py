@@ -51,7 +51,8 @@ FLOPS = 7e12
 VOCAB_SIZE = 4_000
 GROUPS = (1, 4)
 """sizes of groups whose held-out loss is measured"""
-SETTINGS = f"""--preset demo --data.num-predict 32 --optimizer.learning-rate 4e-3 --optimizer.matrix-rate 0.5
+SETTINGS = f"""--preset demo --optimizer.method adamw
+    --data.num-predict 32 --optimizer.learning-rate 4e-3 --optimizer.matrix-rate 0.5
     --optimizer.warmup-steps 100 --eval.every-steps 1000 --eval.max-windows 512 --checkpoint.every-steps 1000
     --equal operations --budget {FLOPS:g}""".split()
 

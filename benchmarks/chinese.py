@@ -14,7 +14,8 @@ from pathlib import Path
 from benchmarks.studies import run_module
 
 TASKS = ("chnsenticorp/train.tsv", "people_daily_ner/train.txt")
-SETTINGS = """--preset demo --steps 4000 --data.token-level character --model.vocab-size 6000 --model.num-layers 2
+SETTINGS = """--preset demo --optimizer.method adamw
+    --steps 4000 --data.token-level character --model.vocab-size 6000 --model.num-layers 2
     --model.d-model 192 --model.num-heads 6 --model.d-head 32 --model.d-ff 768 --model.init-std 0.0653
     --data.num-predict 32 --optimizer.learning-rate 0.004 --optimizer.matrix-rate 0.3333 --optimizer.warmup-steps 200
     --eval.every-steps 2000 --eval.max-windows 1024 --log.every-steps 250 --checkpoint.every-minutes 5

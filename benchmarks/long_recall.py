@@ -50,7 +50,8 @@ RECENT, SHARE_RECENT = 8, 0.5
 DOCUMENTS, PAIRS = 300, 1_500
 """number of documents, and of pairs in a document"""
 NEEDLES = 512
-SETTINGS = f"""--preset demo --init tiny --steps 1000 --data.seq-len {WINDOW} --data.reuse-len {REUSED}
+SETTINGS = f"""--preset demo --optimizer.method adamw
+    --init tiny --steps 1000 --data.seq-len {WINDOW} --data.reuse-len {REUSED}
     --data.perm-size {REUSED} --data.num-predict 16 --data.no-bidirectional --data.windows-per-block 32
     --optimizer.learning-rate 2e-3 --optimizer.matrix-rate 0.5 --optimizer.warmup-steps 100 --eval.every-steps 500
     --eval.max-windows 512 --log.every-steps 50 --checkpoint.every-steps 500 --checkpoint.keep 1""".split()

@@ -145,10 +145,10 @@ class Run:
             "preset": scale.preset, "steps": self.steps, "seed": self.seed, "model.num-layers": self.layers,
             "model.d-model": self.width, "model.num-heads": self.width // scale.d_head, "model.d-head": scale.d_head,
             "model.d-ff": 4 * self.width, "model.init-std": round(scale.init_std * (128 / self.width) ** 0.5, 4),
-            "optimizer.learning-rate": self.rate, "optimizer.warmup-steps": warmup,
+            "optimizer.method": "adamw", "optimizer.learning-rate": self.rate, "optimizer.warmup-steps": warmup,
         }  # fmt: skip
         share = round(scale.base_width / self.width, 4)
-        return given | ({"optimizer.matrix-rate": share} if self.rule == "muP" else {})
+        return given | {"optimizer.matrix-rate": share if self.rule == "muP" else 1}
 
     def command(self, scale: Scale, corpus: str, workdir: Path) -> list[str]:
         """Return module and arguments of the run."""

@@ -44,7 +44,8 @@ TUNED = "-finetuned"
 """suffix of the names of finetuning runs"""
 SEEDS = range(5)
 FLOPS = 2.2e13
-NETWORK = """--preset demo --model.num-layers 2 --model.d-model 96 --model.num-heads 3 --model.d-head 32
+NETWORK = """--preset demo --optimizer.method adamw
+    --model.num-layers 2 --model.d-model 96 --model.num-heads 3 --model.d-head 32
     --model.d-ff 384 --model.init-std 0.0924 --data.num-predict 32 --optimizer.learning-rate 4e-3
     --optimizer.matrix-rate 0.6667 --optimizer.warmup-steps 100 --eval.every-steps 1000 --eval.max-windows 512
     --checkpoint.every-steps 1000""".split()

@@ -51,7 +51,8 @@ STAGES = (
     Stage("mostly", 5_000, 0.003, 200, {"novels": 0.8, "speeches": 0.05, "sentences_twice": 0.05, "words_twice": 0.1}),
     Stage("last", 3_000, 0.0015, 100, {}),
 )
-SETTINGS = """--preset demo --data.num-predict 32 --optimizer.matrix-rate 0.5 --eval.every-steps 2500
+SETTINGS = """--preset demo --optimizer.method adamw
+    --data.num-predict 32 --optimizer.matrix-rate 0.5 --eval.every-steps 2500
     --eval.max-windows 1024 --log.every-steps 250 --checkpoint.every-steps 2500 --checkpoint.every-minutes 5
     --checkpoint.keep 2""".split()
 NETWORK = """--model.num-layers 4 --model.d-model 128 --model.num-heads 4 --model.d-head 32 --model.d-ff 512

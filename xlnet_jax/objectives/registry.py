@@ -170,7 +170,9 @@ def unread(config: Config) -> dict[str, str]:
         why = f"it is for learned positions, and --model.positions is {model.positions}"
         found |= dict.fromkeys(("model.max-positions", "model.position-offset"), why)
     if config.optimizer.schedule != "wsd":
-        found["optimizer.decay-share"] = f"it is for schedule wsd, and --optimizer.schedule is {config.optimizer.schedule}"
+        found["optimizer.decay-share"] = (
+            f"it is for schedule wsd, and --optimizer.schedule is {config.optimizer.schedule}"
+        )
     if model.positions != "relative":
         found["model.untie-r"] = f"it is for relative positions, and --model.positions is {model.positions}"
     return found

@@ -287,7 +287,6 @@ class OptimizerConfig:
     """paper2019 = Adam as in the 2019 code: epsilon outside the bias correction; no bias correction with weight decay;
     weight decay on the r_w, r_r and r_s biases; layer_decay on the clipped gradients of the layers"""
 
-
     def first_decaying_step(self, steps: int) -> int:
         """Return the step, from 0, at which schedule wsd begins to fall in a run of this many steps."""
         return max(round((1 - self.decay_share) * (self.decay_steps or steps)), self.warmup_steps)

@@ -59,7 +59,7 @@ def run_contradictions(config: RunConfig) -> Iterator[str]:
     if optimizer.profile == "paper2019" and optimizer.matrix_rate != 1:
         yield "optimizer.matrix-rate with optimizer.profile paper2019: the 2019 code has one rate; leave it at 1"
     if optimizer.profile == "paper2019" and optimizer.method != "adamw":
-        yield f"optimizer.method {optimizer.method} with optimizer.profile paper2019: the 2019 code has Adam; give adamw"
+        yield f"optimizer.method {optimizer.method} with optimizer.profile paper2019: its code has Adam; give adamw"
     if config.model.share_layers and optimizer.layer_decay < 1:
         yield "optimizer.layer-decay with model.share-layers: all layers share their parameters; leave it at 1"
     yield from _distributed(config.distributed)

@@ -31,7 +31,7 @@ CONTRADICTIONS = [
     ({"model.attn_type": "uni"}, "plm with --model.attn-type uni: tokens must see both sides; give bi"),
     (
         {"optimizer.profile": "paper2019", "optimizer.method": "muon"},
-        "optimizer.method muon with optimizer.profile paper2019: the 2019 code has Adam",
+        "optimizer.method muon with optimizer.profile paper2019: its code has Adam",
     ),
     ({"optimizer.decay_steps": 50}, "optimizer.decay-steps 50 must be above optimizer.warmup-steps 100"),
     ({"optimizer.matrix_rate": 0.5, "optimizer.profile": "paper2019"}, "optimizer.matrix-rate with optimizer.profile"),

@@ -1,0 +1,209 @@
+"""Compare the recipe of the `modern` presets with AdamW: FLOPs to reach a held-out loss, and what each part is worth.
+
+    python -m benchmarks.modern CORPUS [--only 'compare*'] [--jobs 2] [--workdir runs/modern]
+    python -m benchmarks.modern --report
+
+CORPUS is that of benchmarks/scaling.py. Networks and learning rates of "adamw" are those of its law: preset demo before
+it became modern, muP, and the best of its rates. A run of "modern" spends half the FLOPs of the run of "adamw" beside
+it, those of Muon's products included. All losses are measured by `evaluate` on the same held-out windows, with 22
+targets in 128 pieces, whatever a recipe trains with.
+
+The runs, in order:
+
+- tune: the smallest network at several learning rates, by both recipes, with equal FLOPs;
+- without: the modern recipe without one of its parts, at its best rate, with equal FLOPs;
+- compare: three widths; five seeds of the smallest.
+"""
+
+import argparse
+import fnmatch
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks import studies
+from benchmarks.studies import Job, Record, Study, run_module
+from xlnet_jax.comparison.contenders import step_operations
+from xlnet_jax.objectives.presets import parse_config
+
+NAME = "modern"
+Settings = dict[str, str | int | float]
+
+NETWORK: Settings = {"preset": "demo", "model.num-layers": 2, "model.d-head": 32, "eval.max-windows": 4096}
+TARGETS: Settings = {"data.num-predict": 22, "data.mask-alpha": 6}
+"""targets of the held-out windows"""
+RECIPES: dict[str, Settings] = {
+    "adamw": {"optimizer.method": "adamw", **TARGETS},
+    "modern": {
+        "optimizer.method": "muon", "optimizer.matrix-rate": 5, "data.num-predict": 43, "data.mask-alpha": 3,
+    },
+}  # fmt: skip
+PARTS: dict[str, Settings] = {
+    "Muon": {"optimizer.method": "adamw", "optimizer.matrix-rate": 1, "optimizer.learning-rate": 4e-3},
+    "more targets": TARGETS,
+}
+"""what undoes each part of the modern recipe"""
+ALTERNATIVES: dict[str, Settings] = {
+    "pre-norm": {"model.norm": "pre"},
+    "schedule wsd": {"optimizer.schedule": "wsd"},
+    "one reading direction": {"data.no-bidirectional": ""},
+}
+"""what the recipe could have and has not"""
+RATES = {"adamw": (2e-3, 4e-3, 8e-3), "modern": (4e-3, 8e-3, 1.6e-2)}
+TUNING_FLOPS = 5.76e12
+BUDGETS = {64: 1.2e13, 96: 1.2e13, 160: 2.4e13}
+"""FLOPs of "adamw" by width"""
+SEEDS = range(5)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One pretraining run of the study."""
+
+    name: str
+    width: int
+    flops: float
+    settings: Settings
+    seed: int = 0
+
+    def words(self) -> list[str]:
+        """Return the settings of the train command as flags, but for its steps."""
+        sizes: Settings = {
+            "model.d-model": self.width, "model.num-heads": self.width // 32, "model.d-ff": 4 * self.width,
+            "model.init-std": round(0.08 * (128 / self.width) ** 0.5, 4), "seed": self.seed,
+        }  # fmt: skip
+        return flags({**NETWORK, **sizes, **self.settings})
+
+    def steps(self, vocab_size: int) -> int:
+        """Return the steps that the budget pays for."""
+        config = parse_config([*self.words(), "--model.vocab-size", str(vocab_size)], "train", "")
+        return int(self.flops // step_operations(config))
+
+    def command(self, corpus: str, vocab_size: int, workdir: Path) -> list[str]:
+        """Return module and arguments of the run."""
+        steps = self.steps(vocab_size)
+        length: Settings = {
+            "steps": steps, "optimizer.warmup-steps": steps // 20, "eval.every-steps": steps,
+            "log.every-steps": max(steps // 50, 1), "checkpoint.every-steps": steps, "checkpoint.every-minutes": 3,
+            "checkpoint.keep": 1, "corpus": corpus, "workdir": str(workdir),
+        }  # fmt: skip
+        return ["xlnet_jax.train", *self.words(), *flags(length)]
+
+    def record(self, corpus: str, vocab_size: int, workdir: Path) -> Record:
+        """Return the results of the run."""
+        out = workdir / "held-out.json"
+        run_module("xlnet_jax.evaluate", workdir, "--max-windows", 4096, *flags(TARGETS), "--out", out, "--overwrite")
+        command = self.command(corpus, vocab_size, workdir)
+        return {
+            "command": studies.shown(command, workdir, CORPUS=corpus),
+            "steps": self.steps(vocab_size),
+            "flops": self.flops,
+            "loss": round(float(json.loads(out.read_text())["loss"]), 4),
+            **studies.time_of(workdir),
+        }
+
+
+def flags(settings: Settings) -> list[str]:
+    """Return the words of a command line."""
+    return [word for name, value in settings.items() for word in (f"--{name}", str(value)) if word]
+
+
+# ---- the runs --------------------------------------------------------------------------------------------------------
+
+
+def tuning(recipe: str) -> list[Run]:
+    """Return the smallest network at every learning rate."""
+    return [
+        Run(f"tune-{recipe}-{rate:g}", 64, TUNING_FLOPS, {**RECIPES[recipe], "optimizer.learning-rate": rate})
+        for rate in RATES[recipe]
+    ]
+
+
+def best_rate(recipe: str, measured: dict[str, Record]) -> float | None:
+    """Return the learning rate of the best tuning run; None if one is missing."""
+    losses = {rate: measured.get(f"tune-{recipe}-{rate:g}", {}).get("loss") for rate in RATES[recipe]}
+    return None if None in losses.values() else min(losses, key=lambda rate: losses[rate])
+
+
+def variants(rate: float) -> list[Run]:
+    """Return the modern recipe without each of its parts, and with each alternative."""
+    modern = {**RECIPES["modern"], "optimizer.learning-rate": rate}
+    changes = [(f"without {name}", change) for name, change in PARTS.items()]
+    changes += [(f"with {name}", change) for name, change in ALTERNATIVES.items()]
+    return [
+        Run(f"variant-{name.replace(' ', '-')}", 64, TUNING_FLOPS, {**modern, **change}) for name, change in changes
+    ]
+
+
+def comparison(rates: dict[str, float]) -> list[Run]:
+    """Return both recipes at every width, modern with half the FLOPs; five seeds of the smallest."""
+    runs = []
+    for width, budget in BUDGETS.items():
+        for seed in SEEDS if width == min(BUDGETS) else (0,):
+            for recipe, share in (("adamw", 1.0), ("modern", 0.5)):
+                settings = {**RECIPES[recipe], "optimizer.learning-rate": rates[recipe]}
+                if recipe == "adamw":
+                    settings["optimizer.matrix-rate"] = round(min(BUDGETS) / width, 4)  # muP
+                name = f"compare-{width}-{recipe}-seed-{seed}"
+                runs.append(Run(name, width, share * budget, settings, seed))
+    return runs
+
+
+# ---- running them ----------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", nargs="?", help="folder of data_pipelines.prepare")
+    parser.add_argument("--report", action="store_true", help="print the tables of recorded runs, and exit")
+    studies.add_arguments(parser, NAME)
+    given = parser.parse_args()
+    if not given.report:
+        vocab_size = json.loads((Path(given.corpus) / "manifest.json").read_text())["vocab_size"]
+        study = Study(NAME, given.workdir, given.jobs)
+
+        def run(runs: Iterable[Run]) -> None:
+            study.run(
+                Job(each.name, partial(each.command, given.corpus, vocab_size),
+                    partial(each.record, given.corpus, vocab_size))
+                for each in runs if fnmatch.fnmatch(each.name, given.only)
+            )  # fmt: skip
+
+        run([*tuning("adamw"), *tuning("modern")])
+        rates = {recipe: best_rate(recipe, study.measured()) for recipe in RECIPES}
+        if (adamw := rates["adamw"]) and (modern := rates["modern"]):
+            run(variants(modern))
+            run(comparison({"adamw": adamw, "modern": modern}))
+    report(studies.read(studies.MEASURED / NAME))
+
+
+def report(measured: dict[str, Record]) -> None:
+    """Print the tables of the recorded runs."""
+    for kind in ("tune", "variant"):
+        rows = [
+            [name.removeprefix(f"{kind}-"), f"{record['steps']:,}", f"{record['loss']:.4f}"]
+            for name, record in measured.items() if name.startswith(kind)
+        ]  # fmt: skip
+        studies.print_table([kind, "steps", "held-out loss"], rows)
+    rows = []
+    for width in BUDGETS:
+        found = {
+            recipe: [r for n, r in measured.items() if n.startswith(f"compare-{width}-{recipe}-")] for recipe in RECIPES
+        }
+        if all(found.values()):
+            cells = [f"{runs[0]['flops']:.2g}: {_spread([r['loss'] for r in runs])}" for runs in found.values()]
+            rows.append([str(width), *cells])
+    studies.print_table(["width", *(f"{recipe}: FLOPs and held-out loss" for recipe in RECIPES)], rows)
+    print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours")
+
+
+def _spread(losses: Sequence[float]) -> str:
+    deviation = f" ± {statistics.stdev(losses):.3f} ({len(losses)} seeds)" if len(losses) > 1 else ""
+    return f"{statistics.mean(losses):.3f}{deviation}"
+
+
+if __name__ == "__main__":
+    main()
