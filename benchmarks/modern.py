@@ -11,8 +11,8 @@ targets in 128 pieces, whatever a recipe trains with.
 The runs, in order:
 
 - tune: the smallest network at several learning rates, by both recipes, with equal FLOPs;
-- without: the modern recipe without one of its parts, at its best rate, with equal FLOPs;
-- compare: three widths; five seeds of the smallest.
+- compare: three widths; five seeds of the smallest;
+- variant: the modern recipe at its best rate without one of its parts, or with something else, with equal FLOPs.
 """
 
 import argparse
@@ -175,8 +175,8 @@ def main() -> None:
         run([*tuning("adamw"), *tuning("modern")])
         rates = {recipe: best_rate(recipe, study.measured()) for recipe in RECIPES}
         if (adamw := rates["adamw"]) and (modern := rates["modern"]):
-            run(variants(modern))
             run(comparison({"adamw": adamw, "modern": modern}))
+            run(variants(modern))
     report(studies.read(studies.MEASURED / NAME))
 
 
