@@ -241,7 +241,7 @@ class ReplacedConfig:
 class OptimizerConfig:
     """AdamW with linear warmup and decay (paper, appendix A.2)."""
 
-    method: Literal["adamw", "muon"] = setting("adamw", "common")
+    method: Literal["adamw", "muon"] = setting("adamw", "preset")
     """muon = Muon for the matrices in layers, which learn at matrix_rate times the learning rate (often 5), and AdamW
     for all other parameters"""
     learning_rate: float = setting(4e-4, above(0), "common")
@@ -251,7 +251,7 @@ class OptimizerConfig:
     schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
     """shape of the learning rate after warmup; wsd = constant, then linear over the last part of the run (decay_share):
     until that part begins, the number of steps may change"""
-    decay_share: float = setting(0.2, between(0, 1, "()"))
+    decay_share: float = setting(0.2, between(0, 1, "()"), "preset")
     """wsd only: share of the steps, at the end, over which the learning rate falls"""
     decay_steps: int | None = setting(None, at_least(1))
     """step at which the schedule ends; None = the last step; give it if you may change the number of steps later"""

@@ -56,10 +56,11 @@ def run_contradictions(config: RunConfig) -> Iterator[str]:
     if optimizer.decay_steps is not None and optimizer.decay_steps <= optimizer.warmup_steps:
         warmup = f"optimizer.warmup-steps {optimizer.warmup_steps}"
         yield f"optimizer.decay-steps {optimizer.decay_steps} must be above {warmup}: the decay begins after the warmup"
-    if optimizer.profile == "paper2019" and optimizer.matrix_rate != 1:
-        yield "optimizer.matrix-rate with optimizer.profile paper2019: the 2019 code has one rate; leave it at 1"
-    if optimizer.profile == "paper2019" and optimizer.method != "adamw":
-        yield f"optimizer.method {optimizer.method} with optimizer.profile paper2019: its code has Adam; give adamw"
+    if optimizer.profile == "paper2019":
+        if optimizer.method != "adamw":
+            yield f"optimizer.method {optimizer.method} with optimizer.profile paper2019: that has Adam; give adamw"
+        if (rate := optimizer.matrix_rate) != 1:
+            yield f"optimizer.matrix-rate {rate:g} with optimizer.profile paper2019: that has one rate; give 1"
     if config.model.share_layers and optimizer.layer_decay < 1:
         yield "optimizer.layer-decay with model.share-layers: all layers share their parameters; leave it at 1"
     yield from _distributed(config.distributed)

@@ -29,12 +29,12 @@ CONTRADICTIONS = [
     ({"model.same_length": True}, r"model.same-length with --model.attn-type bi: it works only with causal"),
     ({"model.mem_len": 1000}, r"model.mem-len 1000 can never be filled: .* x data.reuse-len = 960 positions"),
     ({"model.attn_type": "uni"}, "plm with --model.attn-type uni: tokens must see both sides; give bi"),
-    (
-        {"optimizer.profile": "paper2019", "optimizer.method": "muon"},
-        "optimizer.method muon with optimizer.profile paper2019: its code has Adam",
-    ),
     ({"optimizer.decay_steps": 50}, "optimizer.decay-steps 50 must be above optimizer.warmup-steps 100"),
-    ({"optimizer.matrix_rate": 0.5, "optimizer.profile": "paper2019"}, "optimizer.matrix-rate with optimizer.profile"),
+    ({"optimizer.profile": "paper2019"}, "optimizer.method muon with optimizer.profile paper2019: .* give adamw"),
+    (
+        {"optimizer.profile": "paper2019", "optimizer.method": "adamw"},
+        "optimizer.matrix-rate 5 with optimizer.profile paper2019: that has one rate; give 1",
+    ),
 ]
 OF_OBJECTIVES = [
     ("demo", "mlm", {"data.emit": "dense"}, "mlm with --data.emit dense: a target_mapping is for the query stream"),
