@@ -17,10 +17,14 @@ from flax import struct
 from jax.sharding import Mesh
 
 from data_pipelines.objectives import batch_spec, shapes_of
+from xlnet_jax.costs import chip_of
 from xlnet_jax.dims import Batch
+from xlnet_jax.errors import first_line
 from xlnet_jax.interop.weights import flatten, nest
+from xlnet_jax.kernels.tpu.tiles import GENERATIONS
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, Objective, Scored, objective_of
 from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.printing import tell
 from xlnet_jax.settings.config import Config, RunConfig
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.training import sharding
@@ -91,6 +95,9 @@ TrainStep = Callable[[TrainState, DeviceBatch], tuple[TrainState, Metrics]]
 EvalStep = Callable[[Any, DeviceBatch, jax.Array], Scored]
 
 
+DEFAULT_SCOPED_BYTES = 16 * 2**20
+"""on-chip memory that the TPU compiler gives to one fusion by default"""
+
 # Decay of the running mean of the gradient norm, and the number of steps after which it is trusted.
 NORM_DECAY, NORM_TRUSTED_AFTER = 0.99, 50
 
@@ -142,7 +149,29 @@ def make_train_step(
         in_shardings=(shardings, sharding.over_batch(mesh)),
         out_shardings=(shardings, sharding.replicated(mesh)),
         donate_argnums=0,
+        compiler_options=tpu_options(mesh),
     )
+
+
+def tpu_options(mesh: Mesh) -> dict[str, str] | None:
+    """Return the options with which the TPU compiler compiles a step; None on other devices, and, with a note, if it
+    does not support them."""
+    chip = chip_of(mesh.devices.flat[0].device_kind)
+    generation = GENERATIONS.get(chip.name) if chip else None
+    if generation is None:
+        return None
+    # The gradients of the scanned layers need no zeros, because the loop writes all of them.
+    options = {"xla_tpu_enable_advanced_while_initializer_removal": "true"}
+    if generation.vmem_bytes > 2 * DEFAULT_SCOPED_BYTES:
+        # A product whose epilogue sums whole rows holds all columns of its result.
+        options["xla_tpu_scoped_vmem_limit_kib"] = str(2 * DEFAULT_SCOPED_BYTES // 2**10)
+    try:
+        empty = jax.jit(lambda: jnp.zeros(()), out_shardings=sharding.replicated(mesh), compiler_options=options)
+        empty.lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        tell(f"this compiler does not support the options of the train step, so steps are slower: {first_line(error)}")
+        return None
+    return options
 
 
 def _is_good(loss: Any, norm: jax.Array, state: TrainState, spike_factor: float) -> jax.Array:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT, batch_at, changed, program_of, steps_of
+from xlnet_jax.costs import CHIPS
 from xlnet_jax.interop.weights import flatten
+from xlnet_jax.training import step
 from xlnet_jax.training.step import make_eval_step
 
 
@@ -43,6 +45,15 @@ def test_an_evaluation_in_micro_batches_has_the_sums_and_the_memory_of_the_whole
         make_eval_step(program.objective, program.plan, program.mesh, n)(state.params, batch, mems_ZBMD) for n in (1, 4)
     )
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), parts, whole)
+
+
+def test_a_compiler_that_refuses_the_options_of_a_tpu_trains_without_them(monkeypatch, capsys):
+    """The compiler of a CPU refuses them, as another version of libtpu may."""
+    monkeypatch.setattr(step, "chip_of", lambda kind: next(chip for chip in CHIPS if chip.name == "v5e"))
+    assert train(NO_DROPOUT, devices=2, steps=1)[0] == pytest.approx(GOLDEN[:1], abs=1e-5)
+    assert (
+        "this compiler does not support the options of the train step, so steps are slower" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.contract
