@@ -74,7 +74,7 @@ def test_both_passes_of_every_contender_count_what_jax_traces(config):
     assert traced_in(config, jax.grad) == step_flops(config) // 2 + dropped + 2 * signs
 
 
-@pytest.mark.parametrize(("remat", "signs"), [("full", 3), ("dots", 2), ("attention", 3)])
+@pytest.mark.parametrize(("remat", "signs"), [("full", 3), ("dots", 2), ("feed_forward", 3), ("attention", 3)])
 def test_a_step_counts_what_jax_traces_with_what_remat_computes_again(remat, signs):
     config = replace(CONFIG, model=replace(CONFIG.model, remat=remat))
     counted = (step_flops(config) + recomputed_flops(config)) // 2

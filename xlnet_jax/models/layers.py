@@ -18,8 +18,9 @@ from xlnet_jax.settings.config import ModelConfig
 ATTENTION_WEIGHTS = "attention_weights"
 """Name of the collection that holds the attention weights of every layer."""
 
-NORM_STATISTICS, FEED_FORWARD = "norm_statistics", "feed_forward_sum"
-"""Names of arrays that remat policies save: mean and 1 / deviation of each row, and the input of the last norm."""
+NORM_STATISTICS, FEED_FORWARD, INNER = "norm_statistics", "feed_forward_sum", "feed_forward_inner"
+"""Names of arrays that remat policies save: mean and 1 / deviation of each row, the input of the last norm, and the
+input of the feed-forward activation."""
 
 
 class Outputs(NamedTuple):
@@ -204,7 +205,8 @@ class FeedForward(nn.Module):
         c = self.config
         norm, is_pre = Norm(c, name="norm"), c.norm == "pre"
         inner = Dense(c, c.d_ff, ("embed", "mlp"), name="inner")
-        inner_BTF = ACTIVATIONS[c.activation](inner(norm(rows_BTD) if is_pre else rows_BTD))
+        inner_BTF = checkpoint_name(inner(norm(rows_BTD) if is_pre else rows_BTD), INNER)
+        inner_BTF = ACTIVATIONS[c.activation](inner_BTF)
         inner_BTF = Dropout(self.inner_dropout, self.train)(inner_BTF, example_B, row_T)
         out_BTD = Dense(c, c.d_model, ("mlp", "embed"), name="outer")(inner_BTF)
         rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, example_B, row_T)
@@ -213,12 +215,12 @@ class FeedForward(nn.Module):
 
 # Attention's output and, in the fused kernel, its softmax statistics: saving them avoids a second forward pass. So does
 # the sum after the feed-forward block for its second product.
-_SAVE_ATTENTION = jax.checkpoint_policies.save_only_these_names(
-    "read_BNTH", "softmax_BST", FEED_FORWARD, NORM_STATISTICS
-)
+_SAVED = ("read_BNTH", "softmax_BST", FEED_FORWARD, NORM_STATISTICS)
+_SAVE_ATTENTION = jax.checkpoint_policies.save_only_these_names(*_SAVED)
 _REMAT_POLICIES = {
     "full": None,
     "dots": jax.checkpoint_policies.save_from_both_policies(jax.checkpoint_policies.checkpoint_dots, _SAVE_ATTENTION),
+    "feed_forward": jax.checkpoint_policies.save_only_these_names(*_SAVED, INNER),
     "attention": _SAVE_ATTENTION,
 }
 

@@ -30,7 +30,7 @@ def test_the_form_of_a_batch_does_not_change_its_loss(change):
     np.testing.assert_allclose(train(changed(NO_DROPOUT, data=change), devices=1)[0], GOLDEN, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("remat", ["full", "dots", "attention"])
+@pytest.mark.parametrize("remat", ["full", "dots", "feed_forward", "attention"])
 def test_computing_again_in_the_backward_pass_changes_nothing(remat):
     np.testing.assert_allclose(
         trained(CONFIG)[0], train(changed(CONFIG, {"remat": remat}), devices=1)[0], rtol=0, atol=1e-5
