@@ -162,5 +162,5 @@ _RECOMPUTED: dict[str, dict[str, float]] = {
     # Attention probabilities are not saved: the steps up to them are computed again. Of the two feed-forward products,
     # the sum after the second is saved.
     "attention": dict.fromkeys(_LAYER, 1) | {"values": 0, "feed-forward": 1 / 2},
-    "feed_forward": dict.fromkeys(_LAYER, 1) | {"values": 0, "feed-forward": 0},
+    "feed_forward": dict.fromkeys(_LAYER, 1) | {"values": 0, "feed-forward": 0.0},
 }
