@@ -27,10 +27,15 @@ from xlnet_jax.planning.topologies import ENVIRONMENT
 
 TOPOLOGIES = {"v3": "v3:1x1", "v5e": "v5e:1x1", "v5p": "v5p:1x1x1", "v6e": "v6e:1x1"}
 KERNELS = ("fused_attention_forward", "fused_attention_backward")
-SOURCES = ("dropout.py", *(f"tpu/{name}.py" for name in ("kernels", "operands", "scores", "shift", "tiles")))
+SOURCES = (
+    "dropout.py",
+    *(f"tpu/{name}.py" for name in ("backward", "forward", "operands", "scores", "shift", "tiles")),
+)
 LIBTPU_ARGUMENTS = (
     "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=packed-bundles-post-ra"
 )
+WINDOW = ("512", "384", "64", "bfloat16")
+"""length, memory, head width and type of numbers that are compiled"""
 COMPILE = """
 import sys
 
@@ -44,7 +49,8 @@ from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.kernels.implementations import fused_attention_BNTH, why_not_fused
 from xlnet_jax.planning.topologies import find_topology
 
-B, N, H, L, P, M = 2, 4, 64, 512, 85, 384
+B, N, P = 2, 4, 85
+L, M, H = map(int, sys.argv[2:5])
 K, T = M + L, L + P
 mesh = Mesh(np.array(find_topology(sys.argv[1]).devices[:1]), ("data",))
 
@@ -53,7 +59,7 @@ def integers(*shape):
     return jnp.zeros(shape, jnp.int32)
 
 
-def numbers(*shape, dtype=jnp.bfloat16):
+def numbers(*shape, dtype=sys.argv[5]):
     return jnp.zeros(shape, dtype)
 
 
@@ -83,8 +89,12 @@ def pull(numbers, seed_BN, grad_BNTH):
 arguments = (numbers_of(inputs), inputs.dropout.seed_BN, inputs.query_BNTH)
 here = NamedSharding(mesh, PartitionSpec())
 shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=here), arguments)
-jax.jit(pull).lower(*shapes).compile()
+text = jax.jit(pull).lower(*shapes).compile().as_text()
+calls = [line for line in text.splitlines() if "tpu_custom_call" in line or "__gpu$xla.gpu.triton" in line]
+for name in ("forward", "backward", "backward_keys"):
+    print(sum(f"fused_attention_{name}/pallas_call" in line for line in calls))
 """
+"""program of (topology, *WINDOW) that compiles attention and prints how many calls it has of each kernel"""
 
 
 class Cycles(NamedTuple):
@@ -129,7 +139,8 @@ def measure(chip: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | ENVIRONMENT | {"LIBTPU_INIT_ARGS": LIBTPU_ARGUMENTS.format(folder)}
         environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # only what is compiled is written
-        subprocess.run([sys.executable, "-c", COMPILE, TOPOLOGIES[chip]], env=environment, check=True)
+        program = [sys.executable, "-c", COMPILE, TOPOLOGIES[chip], *WINDOW]
+        subprocess.run(program, env=environment, check=True, stdout=subprocess.DEVNULL)
         for kernel in KERNELS:
             (file,) = Path(folder).glob(f"*-{kernel}.*-[0-9][0-9]-packed-bundles-post-ra.txt")
             content, query = tiles(file.read_text())

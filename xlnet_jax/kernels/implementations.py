@@ -23,8 +23,8 @@ def why_not_fused(inputs: AttentionInputs) -> str | None:
 
 def describe_fused() -> str:
     """Return the fused kernel of the device in words."""
-    note = getattr(_kernel(), "NOTE", None)
-    return f"fused ({note})" if note else "fused"
+    kernel = _kernel()
+    return "fused" if kernel is None else kernel.NAME
 
 
 def fused_attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:

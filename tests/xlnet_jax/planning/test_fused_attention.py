@@ -4,46 +4,11 @@ import jax
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
+from benchmarks.kernel_cycles import COMPILE
 from tests.xlnet_jax.kernels.attention_cases import Case, inputs_of
 from tests.xlnet_jax.planning.compilers import needs_gpu_compiler, needs_libtpu, run_program
 from xlnet_jax.kernels.arguments import numbers_of
 from xlnet_jax.kernels.implementations import fused_attention_BNTH, why_not_fused
-
-KERNELS = """
-import sys
-
-import jax
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-from tests.xlnet_jax.kernels.attention_cases import Case, inputs_of
-from xlnet_jax.kernels.arguments import numbers_of
-from xlnet_jax.kernels.implementations import fused_attention_BNTH, why_not_fused
-from xlnet_jax.planning.topologies import find_topology
-
-length, memory, width = map(int, sys.argv[2:5])
-mesh = Mesh(np.array(find_topology(sys.argv[1]).devices[:1]), ("data",))
-inputs = inputs_of(Case(length=length, targets=85, memory=memory, width=width, rate=0.1, dtype=sys.argv[5]))
-
-
-def program(numbers, seed_BN, grad_BNTH):
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        drawn = inputs._replace(dropout=inputs.dropout._replace(seed_BN=seed_BN))
-        assert why_not_fused(drawn) is None
-        read_BNTH, pull = jax.vjp(lambda n: fused_attention_BNTH(drawn._replace(**n)), numbers)
-        return read_BNTH, pull(grad_BNTH)
-
-
-here = NamedSharding(mesh, PartitionSpec())
-arguments = jax.tree.map(
-    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=here),
-    (numbers_of(inputs), inputs.dropout.seed_BN, inputs.query_BNTH),
-)
-text = jax.jit(program).lower(*arguments).compile().as_text()
-calls = [line for line in text.splitlines() if "tpu_custom_call" in line or "__gpu$xla.gpu.triton" in line]
-for name in ("forward", "backward", "backward_keys"):
-    print(sum(f"fused_attention_{name}/pallas_call" in line for line in calls))
-"""
 
 
 @needs_libtpu
@@ -63,7 +28,7 @@ for name in ("forward", "backward", "backward_keys"):
 )
 def test_the_kernels_compile_for_a_tpu(topology, length, memory):
     """At the largest sizes that they take whole (`Generation.reach`), and in blocks."""
-    forward, backward, _ = map(int, run_program(KERNELS, topology, length, memory, 64, "bfloat16").split())
+    forward, backward, _ = map(int, run_program(COMPILE, topology, length, memory, 64, "bfloat16").split())
     assert forward
     assert backward
 
@@ -104,7 +69,7 @@ def test_the_kernels_are_lowered_for_a_gpu_without_its_compiler(kind, width, dty
     ],
 )
 def test_the_kernels_compile_for_a_gpu(kind, width, dtype):
-    assert run_program(KERNELS, kind, 512, 384, width, dtype).split() == ["1", "1", "1"]
+    assert run_program(COMPILE, kind, 512, 384, width, dtype).split() == ["1", "1", "1"]
 
 
 STEP = """

@@ -17,8 +17,8 @@ from xlnet_jax.kernels.gpu.kernels import Saved, backward, forward
 from xlnet_jax.kernels.gpu.operands import Sizes, Vectors, operands_of, sizes_of, vectors_of
 from xlnet_jax.kernels.mesh import interpretation
 
-NOTE = "Pallas-Triton, deprecated by jax: up to jax 0.12"
-"""What to know about these kernels; docs/kernels.md has the ways to replace them"""
+NAME = "fused (Pallas-Triton, deprecated by jax: up to jax 0.12)"
+"""name of these kernels in messages; docs/kernels.md has the ways to replace them"""
 OLDEST = 8.0  # compute capability: bfloat16 products
 # Compute capabilities with 99 KiB of shared memory per block: A10, A40, RTX 30, L4, L40S, RTX 40 and RTX 50. The
 # backward kernel needs 113 KiB for float32 heads wider than 64.

@@ -15,9 +15,13 @@ from jax.ad_checkpoint import checkpoint_name
 from xlnet_jax.costs import chip_of
 from xlnet_jax.kernels.arguments import AttentionInputs, find_obstacle
 from xlnet_jax.kernels.mesh import device_kind, interpretation
-from xlnet_jax.kernels.tpu.kernels import Saved, backward, forward
+from xlnet_jax.kernels.tpu.backward import Saved, backward
+from xlnet_jax.kernels.tpu.forward import forward
 from xlnet_jax.kernels.tpu.operands import Operands, operands_of, sizes_of, split_heads_BNTH, unpad_rows
 from xlnet_jax.kernels.tpu.tiles import GENERATIONS, Sizes
+
+NAME = "fused"
+"""name of these kernels in messages"""
 
 
 def why_unsupported(inputs: AttentionInputs) -> str | None:
@@ -47,8 +51,8 @@ def _attend(sizes: Sizes, interpret: Any, operands: Operands) -> jnp.ndarray:
 
 def _forward(sizes: Sizes, interpret: Any, operands: Operands) -> tuple[jnp.ndarray, tuple]:
     # Position keys are float32 outside, so that their gradients, sums over examples, are float32.
-    if operands.position_2RH is not None:
-        operands = operands._replace(position_2RH=operands.position_2RH.astype(operands.query_BTH.dtype))
+    if operands.position_2HR is not None:
+        operands = operands._replace(position_2HR=operands.position_2HR.astype(operands.query_BTH.dtype))
     read_BTH, softmax_BST = forward(sizes, operands, interpret)
     # Name the arrays that the backward pass needs: with a remat policy that saves them, the forward kernel runs once.
     read_BTH = checkpoint_name(read_BTH, "read_BNTH")

@@ -32,7 +32,7 @@ class Operands(NamedTuple):
     query_BTH: Any
     key_BKH: Any
     value_BKH: Any
-    position_2RH: Any  # forwards, then backwards if examples may be read backwards
+    position_2HR: Any  # forwards, then backwards if examples may be read backwards
     vectors_8H: Any  # float32, rows VectorRow.R_W to VectorRow.OTHER_SEGMENT
     rows_B8T: Any  # int32, rows RowField.RANK to RowField.NUMBER
     keys_B8K: Any  # int32, rows KeyField.RANK to KeyField.NUMBER
@@ -88,7 +88,7 @@ def operands_of(inputs: AttentionInputs, sizes: Sizes) -> Operands:
         query_BTH=pad_rows(join_heads(inputs.query_BNTH, sizes), sizes),
         key_BKH=pad(join_heads(inputs.key_BNKH, sizes), 1, more_keys),
         value_BKH=pad(join_heads(inputs.value_BNKH, sizes), 1, more_keys),
-        position_2RH=_position_2RH(inputs, sizes),
+        position_2HR=_position_2HR(inputs, sizes),
         vectors_8H=_vectors_8H(inputs, sizes),
         rows_B8T=rows_B8T,
         keys_B8K=keys_B8K,
@@ -127,7 +127,7 @@ def unpad_rows(x_BT: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
     return jnp.concatenate([x_BT[:, : sizes.num_content], x_BT[:, sizes.padded_content :]], axis=1)
 
 
-def _position_2RH(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray | None:
+def _position_2HR(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray | None:
     if inputs.position_key_2NRH is None:
         return None
     sine_NRH, cosine_NRH = inputs.position_key_2NRH
@@ -135,7 +135,7 @@ def _position_2RH(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray | None:
     joined_2RH = join_heads(jnp.stack(directions), sizes)
     # Padding places at their end shifts all distances by as many columns.
     before, after = sizes.padded_places - sizes.num_places, sizes.padded_keys - sizes.num_keys
-    return pad(joined_2RH, 1, after, before)
+    return jnp.swapaxes(pad(joined_2RH, 1, after, before), 1, 2)
 
 
 def _vectors_8H(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray:
@@ -263,15 +263,15 @@ def key_blocks(sizes: Sizes) -> pl.BlockSpec:
 
 
 def position_blocks(sizes: Sizes) -> pl.BlockSpec:
-    """Return the blocks of an array [directions, R, N x H]. Those of a short window change only with the group, so one
+    """Return the blocks of an array [directions, N x H, R]. Those of a short window change only with the group, so one
     buffer is enough."""
     directions, here, width = sizes.num_directions, sizes.of_block.padded_distances, sizes.width
     if sizes.fits:
-        shape = (directions, here, width)
-        return pl.BlockSpec(shape, lambda group, example, rows, keys, tile: (0, 0, group), pipeline_mode=pl.Buffered(1))
+        shape = (directions, width, here)
+        return pl.BlockSpec(shape, lambda group, example, rows, keys, tile: (0, group, 0), pipeline_mode=pl.Buffered(1))
     return pl.BlockSpec(
-        (pl.Element(directions), pl.Element(here), pl.Element(width)),
-        lambda group, example, rows, keys, tile: (0, first_distance(sizes, rows, keys), group * width),
+        (pl.Element(directions), pl.Element(width), pl.Element(here)),
+        lambda group, example, rows, keys, tile: (0, group * width, first_distance(sizes, rows, keys)),
     )
 
 
@@ -302,7 +302,7 @@ def operand_blocks(sizes: Sizes, operands: Operands) -> Operands:
         query_BTH=row_blocks(sizes),
         key_BKH=key_blocks(sizes),
         value_BKH=key_blocks(sizes),
-        position_2RH=None if operands.position_2RH is None else position_blocks(sizes),
+        position_2HR=None if operands.position_2HR is None else position_blocks(sizes),
         vectors_8H=vector_blocks(sizes),
         rows_B8T=pl.BlockSpec(
             (1, SUBLANES, ROWS),

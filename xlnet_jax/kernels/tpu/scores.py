@@ -3,7 +3,10 @@
     score = (q + r_w) k  +  shift((q + r_r) r)  +  [segments differ] (q + r_s) (s_other - s_same)     each / sqrt(H)
 
 The matrix products cover all rows of a tile and the lanes of a group of heads; lanes of other heads are zero in the
-queries. Everything between the products is done for strips of a few rows, whose numbers fit into registers.
+queries. Products whose result has the width of a head are computed transposed: a matrix unit keeps one factor, of 128 x
+128 numbers, and takes as long as the other has rows, and a head has only 64. So keys, position keys and queries are
+transposed once, [H, K], and the scores never. Everything between the products is done for strips of a few rows, whose
+numbers fit into registers.
 
 The work of a head is divided into stages, and each keeps another unit of the core busy: matrix products, rotations,
 arithmetic. Results between stages are in scratch memory. The compiler overlaps only instructions that stand near each
@@ -12,6 +15,7 @@ other, so the stages of two heads are mixed, step by step (`run_stages`).
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -76,6 +80,10 @@ class Place(NamedTuple):
         )
         return busy_BS[self.example, number * sizes.key_blocks + self.key_block] != 0
 
+    def rows(self, count: int) -> Any:
+        """Return the slice of the rows of a tile in the scratch memory of a block of positions."""
+        return pl.ds(pl.multiple_of(self.tile * ROWS, ROWS), count)
+
     def is_first(self, sizes: Sizes) -> Any:
         """Return True if no block of keys was computed with this tile before."""
         is_content = self.tile < sizes.of_block.content_tiles
@@ -102,58 +110,103 @@ class Scratch(NamedTuple):
     (`Sizes.buffers`)."""
 
     integers_T8: Any  # int32, columns RowField.RANK to RowField.NUMBER
+    rows: dict[int, Any]  # by RowField, of `Sizes.row_fields`: int32 [T, 128], the same in all lanes
+    keys: dict[int, Any]  # by KeyField, of `Sizes.key_fields`: int32 [8, K], the same in all rows
+    hidden_8K: Any  # float32: the score of a key that a row does not see
     content: tuple[Any, ...]  # float32 [T, K]: (q + r_w) k, and later the scores
     by_distance: tuple[Any, ...]  # float32 [T, R]: (q + r_r) r; empty without relative positions
     segment: tuple[Any, ...]  # float32 [T, 128], the same in all lanes: (q + r_s) (s_other - s_same)
     words: tuple[Any, ...]  # int32 [T, K]: random words, one item if heads share them; empty without dropout
-    fields: tuple[Any, ...]  # of `Sizes.compared_fields`, int32 [T, 128], the same in all lanes
 
 
 def scratch_shapes(sizes: Sizes) -> Scratch:
     """Return the scratch memory of a tile."""
+    words = head_scratch(sizes, sizes.padded_keys, jnp.int32, sizes.dropout_rate > 0)
     return Scratch(
         pltpu.VMEM((ROWS, SUBLANES), jnp.int32),
+        dict.fromkeys(sizes.row_fields, pltpu.VMEM((ROWS, LANES), jnp.int32)),
+        dict.fromkeys(sizes.key_fields, pltpu.VMEM((SUBLANES, sizes.padded_keys), jnp.int32)),
+        pltpu.VMEM((SUBLANES, sizes.padded_keys), jnp.float32),
         head_scratch(sizes, sizes.padded_keys, jnp.float32),
         head_scratch(sizes, sizes.window, jnp.float32, sizes.num_directions > 0),
         head_scratch(sizes, LANES, jnp.float32, sizes.has_segments),
-        head_scratch(sizes, sizes.padded_keys, jnp.int32, sizes.dropout_rate > 0)[: 1 if sizes.shares_words else None],
-        (pltpu.VMEM((ROWS, LANES), jnp.int32),) * len(sizes.compared_fields),
+        words[: 1 if sizes.shares_words else None],
     )
 
 
 def head_scratch(sizes: Sizes, width: int, dtype: Any, is_used: bool = True) -> tuple[Any, ...]:
-    """Return scratch memory [T, width] for each buffer; none if it is not used."""
-    return (pltpu.VMEM((ROWS, width), dtype),) * (sizes.buffers if is_used else 0)
+    """Return `packed` scratch memory [T, width] for each buffer; none if it is not used."""
+    return (packed(ROWS, width, dtype),) * (sizes.buffers if is_used else 0)
 
 
-# ---- rows of a tile --------------------------------------------------------------------------------------------------
+def packed(rows: int, width: int, dtype: Any) -> Any:
+    """Return scratch memory for `store` and `load`. Two rows of bfloat16 are stored as one of int32: an array of
+    bfloat16 would fill only half of each register that is stored or loaded."""
+    return pltpu.VMEM((rows // 2, width), jnp.int32) if dtype == jnp.bfloat16 else pltpu.VMEM((rows, width), dtype)
 
 
-class Rows(NamedTuple):
-    """Queries of a tile with each bias, scaled. Scores are in base 2: the weight is 2 ** score."""
-
-    with_r_w_TH: jnp.ndarray
-    with_r_r_TH: jnp.ndarray
-    with_r_s_TH: jnp.ndarray  # float32
-
-
-def read_rows(sizes: Sizes, tile: Tile, refs: Operands, scale: float) -> Rows:
-    """Read the queries of a tile, multiplied by a number."""
-    query_TH = read_real_TH(sizes, tile, refs.query_BTH)
-    with_r_w_TH, with_r_r_TH, with_r_s_TH = (
-        (query_TH + refs.vectors_8H[row : row + 1]) * scale for row in (VectorRow.R_W, VectorRow.R_R, VectorRow.R_S)
-    )
-    operand = sizes.product_type(refs.query_BTH.dtype)
-    return Rows(with_r_w_TH.astype(operand), with_r_r_TH.astype(operand), with_r_s_TH)
+def store(there: Any, start: Any, x: jnp.ndarray) -> None:
+    """Store an array in the rows from `start` of `packed` memory, and its first columns."""
+    if x.dtype == jnp.bfloat16:
+        start, x = start // 2, pltpu.bitcast(x, jnp.int32)
+    there[pl.ds(start, x.shape[0]), : x.shape[1]] = x
 
 
-def read_real_TH(sizes: Sizes, tile: Tile, rows_BTH: Any) -> jnp.ndarray:
-    """Read the rows of a tile as float32. Rows past the last one are set to zero: their memory is undefined."""
-    rows_TH = rows_BTH[0, : tile.rows].astype(jnp.float32)
-    if not tile.is_query:
-        return rows_TH
-    row_T1 = jax.lax.broadcasted_iota(jnp.int32, (tile.rows, 1), 0) + tile.number * ROWS
-    return jnp.where(row_T1 < sizes.num_targets, rows_TH, 0.0)
+def load(there: Any, start: Any, rows: int, columns: Any = slice(None)) -> jnp.ndarray:
+    """Load rows from `start` of `packed` memory."""
+    if there.dtype != jnp.int32:
+        return there[pl.ds(start, rows), columns]
+    return pltpu.bitcast(there[pl.ds(start // 2, rows // 2), columns], jnp.bfloat16)
+
+
+def read_keys(refs: Operands, scratch: Scratch) -> None:
+    """Read the integers of the keys, once for all tiles. In memory they are single rows, which every tile would have to
+    repeat."""
+    key_8K = refs.keys_B8K[0]
+
+    def repeat_8K(row_1K: jnp.ndarray) -> jnp.ndarray:
+        return jnp.broadcast_to(row_1K, key_8K.shape)
+
+    for field, field_8K in scratch.keys.items():
+        field_8K[...] = repeat_8K(key_8K[field : field + 1])
+    # A row that sees no key has a uniform softmax over the real keys, not over padding.
+    is_padding_1K = key_8K[KeyField.NUMBER : KeyField.NUMBER + 1] == NEVER
+    scratch.hidden_8K[...] = repeat_8K(jnp.where(is_padding_1K, 2 * MASKED, MASKED))
+
+
+def read_integers(whole: Sizes, tile: Tile, refs: Operands, scratch: Scratch) -> None:
+    """Read the integers of the rows of a tile; of a long window, with positions relative to the block. A column would
+    use one lane of each register, so they are rows in memory and are transposed on the chip."""
+    row_T8 = refs.rows_B8T[0].T
+    if not whole.fits:
+        is_position_18 = jax.lax.broadcasted_iota(jnp.int32, (1, SUBLANES), 1) == RowField.POSITION
+        row_T8 -= jnp.where(is_position_18, tile.place.row_block * whole.row_block, 0)
+    scratch.integers_T8[...] = row_T8
+    for field, field_T in scratch.rows.items():
+        if tile.is_query or field != RowField.POSITION:
+            field_T[...] = jnp.broadcast_to(scratch.integers_T8[:, field : field + 1], field_T.shape)
+
+
+def is_here_1T(whole: Sizes, tile: Tile, refs: Operands, rows: int) -> jnp.ndarray | bool:
+    """Return False for the query rows of a tile whose positions are in other blocks: their results are not used."""
+    if whole.fits or not tile.is_query:
+        return True
+    position_1T = refs.rows_B8T[0, RowField.POSITION : RowField.POSITION + 1, :rows]
+    position_1T -= tile.place.row_block * whole.row_block
+    return (position_1T >= 0) & (position_1T < whole.row_block)
+
+
+# ---- matrices --------------------------------------------------------------------------------------------------------
+
+
+def product(a: jnp.ndarray, b: jnp.ndarray, axis_a: int, axis_b: int) -> jnp.ndarray:
+    """Return the float32 product of two matrices, summed over these axes."""
+    return jax.lax.dot_general(a, b, (((axis_a,), (axis_b,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+def chunks(width: int) -> list[Any]:
+    """Divide a width into slices for one matrix product each."""
+    return [pl.ds(start, min(CHUNK, width - start)) for start in range(0, width, CHUNK)]
 
 
 def in_head_1H(sizes: Sizes, head: int) -> jnp.ndarray:
@@ -162,65 +215,24 @@ def in_head_1H(sizes: Sizes, head: int) -> jnp.ndarray:
     return (lane_1H >= head * sizes.head_width) & (lane_1H < (head + 1) * sizes.head_width)
 
 
-def product(a: jnp.ndarray, b: jnp.ndarray, axis_a: int, axis_b: int) -> jnp.ndarray:
-    """Return the float32 product of two matrices, summed over these axes."""
-    return jax.lax.dot_general(a, b, (((axis_a,), (axis_b,)), ((), ())), preferred_element_type=jnp.float32)
+def by_lane_TH(sizes: Sizes, columns_T1: list[jnp.ndarray]) -> jnp.ndarray:
+    """Return a column of each head of the group in the lanes of the head; zeros in other lanes."""
+    x_TH = jnp.zeros((len(columns_T1[0]), sizes.width), jnp.float32)
+    for head, column_T1 in enumerate(columns_T1):
+        x_TH = jnp.where(in_head_1H(sizes, head), column_T1, x_TH)
+    return x_TH
 
 
-def window_width(sizes: Sizes, tile: Tile) -> int:
-    """Return the number of distances that a tile reads: a diagonal band for content rows, all for query rows."""
-    return sizes.padded_distances if tile.is_query else sizes.padded_keys + LANES
+def join_heads_TH(sizes: Sizes, heads_HT: list[jnp.ndarray]) -> jnp.ndarray:
+    """Join the transposed results of the heads of a group; zeros in the lanes of missing heads."""
+    missing = sizes.group - len(heads_HT)
+    zeros_HT = jnp.zeros((missing * sizes.head_width, heads_HT[0].shape[1]), jnp.float32)
+    return jnp.concatenate([*heads_HT, *[zeros_HT] * (missing > 0)], axis=0).T
 
 
-def window_of(sizes: Sizes, tile: Tile, chunk: Any) -> Any:
-    """Return the rows of the position keys that a tile reads."""
-    start = 0 if tile.is_query else pl.multiple_of(sizes.padded_places - (tile.number + 1) * ROWS, ROWS)
-    return pl.ds(start + chunk.start, chunk.size)
-
-
-def direction_of(tile: Tile, refs: Operands) -> Any:
-    """Return the index of the table of position keys for an example: 0 = forwards, 1 = backwards."""
-    return 0 if refs.is_reversed_B is None else refs.is_reversed_B[tile.place.example]
-
-
-def chunks(width: int) -> list[Any]:
-    """Divide a width into slices for one matrix product each."""
-    return [pl.ds(start, min(CHUNK, width - start)) for start in range(0, width, CHUNK)]
-
-
-def product_steps(sizes: Sizes, tile: Tile, rows: Rows, refs: Operands, scratch: Scratch, head: int) -> list[Step]:
-    """Return the steps that store the products of a head's queries with all keys, and its random words."""
-    i, here, mask_1H = head % sizes.buffers, slice(0, tile.rows), in_head_1H(sizes, head)
-    with_r_w_TH, with_r_r_TH = (jnp.where(mask_1H, x_TH, 0) for x_TH in (rows.with_r_w_TH, rows.with_r_r_TH))
-
-    def multiply_keys(chunk: Any) -> None:
-        scratch.content[i][here, chunk] = product(with_r_w_TH, read_keys_KH(sizes, refs.key_BKH, chunk), 1, 1)
-
-    def multiply_distances(chunk: Any) -> None:
-        scratch.by_distance[i][here, chunk] = product(with_r_r_TH, read_window_RH(sizes, tile, refs, chunk), 1, 1)
-
-    def multiply_segment() -> None:
-        other_1H = jnp.where(mask_1H, refs.vectors_8H[VectorRow.OTHER_SEGMENT : VectorRow.OTHER_SEGMENT + 1], 0.0)
-        segment_T1 = (rows.with_r_s_TH * other_1H).sum(1, keepdims=True)
-        scratch.segment[i][here] = jnp.broadcast_to(segment_T1, (tile.rows, LANES))
-
-    steps: list[Step] = [functools.partial(multiply_keys, chunk) for chunk in chunks(sizes.padded_keys)]
-    if sizes.num_directions:
-        steps += [functools.partial(multiply_distances, chunk) for chunk in chunks(window_width(sizes, tile))]
-    steps += [multiply_segment] * sizes.has_segments
-    return steps + word_steps(sizes, tile, refs, scratch, head)
-
-
-def read_keys_KH(sizes: Sizes, x_BKH: Any, chunk: Any) -> jnp.ndarray:
-    """Read keys or values in the type in which they are multiplied."""
-    x_KH = x_BKH[0, chunk]
-    return x_KH.astype(sizes.product_type(x_KH.dtype))
-
-
-def read_window_RH(sizes: Sizes, tile: Tile, refs: Operands, chunk: Any) -> jnp.ndarray:
-    """Read the position keys of a tile in the direction of its example."""
-    window_RH = refs.position_2RH[direction_of(tile, refs), window_of(sizes, tile, chunk)]
-    return window_RH.astype(sizes.product_type(window_RH.dtype))
+def add_to(total: dict[int, jnp.ndarray], head: int, x: jnp.ndarray) -> None:
+    """Add to the total of a head."""
+    total[head] = total[head] + x if head in total else x
 
 
 # ---- stages ----------------------------------------------------------------------------------------------------------
@@ -241,149 +253,232 @@ def run_stages(sizes: Sizes, stages: list[Callable[[int], list[Step]]]) -> None:
                 step()
 
 
-# ---- strips ----------------------------------------------------------------------------------------------------------
+class Rows(NamedTuple):
+    """Queries of a tile with each bias, scaled, float32."""
+
+    with_r_w_TH: jnp.ndarray
+    with_r_r_TH: jnp.ndarray
+    with_r_s_TH: jnp.ndarray
 
 
-def strip_steps(sizes: Sizes, tile: Tile, *bodies: Callable[[Any], None]) -> list[Step]:
-    """Return the steps that call functions with the first row of each strip of a tile. Each function depends on the one
-    before and is one strip behind it."""
-    count = tile.rows // STRIP
-    if sizes.generation.unrolls:
-        return [
-            functools.partial(body, (time - lag) * STRIP)
-            for time in range(count + len(bodies) - 1)
-            for lag, body in enumerate(bodies)
-            if 0 <= time - lag < count
-        ]
+@dataclass(frozen=True)
+class ScoreStages:
+    """Stages that compute the scores of a tile, for the forward and the backward kernel. Scores are in base 2: the
+    weight is 2 ** score."""
 
-    def run(body: Callable[[Any], None]) -> None:
-        pl.loop(0, count)(lambda number: body(pl.multiple_of(number * STRIP, STRIP)))
+    sizes: Sizes
+    """of a block, if the window is long"""
+    tile: Tile
+    refs: Operands
+    scratch: Scratch
 
-    return [functools.partial(run, body) for body in bodies]
+    # ---- inputs ------------------------------------------------------------------------------------------------------
+
+    @property
+    def here(self) -> Any:
+        """Slice of the rows that are computed."""
+        return slice(0, self.tile.rows)
+
+    @property
+    def operand(self) -> jnp.dtype:
+        """Type in which operands are multiplied."""
+        return self.sizes.product_type(self.refs.query_BTH.dtype)
+
+    @property
+    def window_width(self) -> int:
+        """Number of distances that the tile reads: a diagonal band for content rows, all for query rows."""
+        return self.sizes.padded_distances if self.tile.is_query else self.sizes.padded_keys + LANES
+
+    def buffer(self, head: int) -> int:
+        """Return the number of the head's scratch memory."""
+        return head % self.sizes.buffers
+
+    def read_rows(self, scale: float) -> Rows:
+        """Read the queries, multiplied by a number."""
+        query_TH, biases = self.read_real_TH(self.refs.query_BTH), (VectorRow.R_W, VectorRow.R_R, VectorRow.R_S)
+        return Rows(*((query_TH + self.refs.vectors_8H[row : row + 1]) * scale for row in biases))
+
+    def read_real_TH(self, rows_BTH: Any) -> jnp.ndarray:
+        """Read the rows of the tile as float32. Rows past the last one are set to zero: their memory is undefined."""
+        rows_TH = rows_BTH[0, self.here].astype(jnp.float32)
+        if not self.tile.is_query:
+            return rows_TH
+        row_T1 = jax.lax.broadcasted_iota(jnp.int32, (self.tile.rows, 1), 0) + self.tile.number * ROWS
+        return jnp.where(row_T1 < self.sizes.num_targets, rows_TH, 0.0)
+
+    def select_TH(self, head: int, x_TH: jnp.ndarray) -> jnp.ndarray:
+        """Return the operand of a product with zeros in the lanes of other heads."""
+        return jnp.where(in_head_1H(self.sizes, head), x_TH, 0.0).astype(self.operand)
+
+    def read_chunk_KH(self, x_BKH: Any, chunk: Any) -> jnp.ndarray:
+        """Read keys or values in the type in which they are multiplied."""
+        return x_BKH[0, chunk].astype(self.operand)
+
+    def load_head_HK(self, x_HK: Any, head: int, chunk: Any) -> jnp.ndarray:
+        """Load the rows of a head from transposed keys or values."""
+        return load(x_HK, head * self.sizes.head_width, self.sizes.head_width, chunk)
+
+    def window_of(self, chunk: Any) -> Any:
+        """Return the columns of the position keys that the tile reads."""
+        places = self.sizes.padded_places
+        start = 0 if self.tile.is_query else pl.multiple_of(places - (self.tile.number + 1) * ROWS, ROWS)
+        return pl.ds(start + chunk.start, chunk.size)
+
+    def read_window_HR(self, chunk: Any, lanes: Any = slice(None)) -> jnp.ndarray:
+        """Read position keys in the direction of the example. lanes: of a head."""
+        window_HR = self.refs.position_2HR[direction_of(self.tile, self.refs), lanes, self.window_of(chunk)]
+        return window_HR.astype(self.operand)
+
+    # ---- products ----------------------------------------------------------------------------------------------------
+
+    def product_steps(self, rows: Rows, head: int) -> list[Step]:
+        """Return the steps that store the products of a head's queries with all keys, and its random words."""
+        sizes, scratch, i = self.sizes, self.scratch, self.buffer(head)
+        with_r_w_TH, with_r_r_TH = self.select_TH(head, rows.with_r_w_TH), self.select_TH(head, rows.with_r_r_TH)
+
+        def multiply_keys(chunk: Any) -> None:
+            key_KH = self.read_chunk_KH(self.refs.key_BKH, chunk)
+            scratch.content[i][self.here, chunk] = product(with_r_w_TH, key_KH, 1, 1)
+
+        def multiply_distances(chunk: Any) -> None:
+            scratch.by_distance[i][self.here, chunk] = product(with_r_r_TH, self.read_window_HR(chunk), 1, 0)
+
+        def multiply_segment() -> None:
+            other_1H = self.refs.vectors_8H[VectorRow.OTHER_SEGMENT : VectorRow.OTHER_SEGMENT + 1]
+            of_head_1H = jnp.where(in_head_1H(sizes, head), other_1H, 0.0)
+            segment_T1 = (rows.with_r_s_TH * of_head_1H).sum(1, keepdims=True)
+            scratch.segment[i][self.here] = jnp.broadcast_to(segment_T1, (self.tile.rows, LANES))
+
+        steps: list[Step] = [functools.partial(multiply_keys, chunk) for chunk in chunks(sizes.padded_keys)]
+        if sizes.num_directions:
+            steps += [functools.partial(multiply_distances, chunk) for chunk in chunks(self.window_width)]
+        steps += [multiply_segment] * sizes.has_segments
+        return steps + self.word_steps(head)
+
+    def word_steps(self, head: int) -> list[Step]:
+        """Return the steps that store the random words of a head, unless those of the head before are the same."""
+        if self.refs.seed_BN is None or (self.sizes.shares_words and head % 2):
+            return []
+        words_TK = self.scratch.words[head % len(self.scratch.words)]
+
+        def draw(start: Any) -> None:
+            here = pl.ds(start, STRIP)
+            number_T1 = self.scratch.integers_T8[here][:, RowField.NUMBER : RowField.NUMBER + 1]
+            word_TK = hash_words(row_seed(self.seed(head), number_T1), self.key_TK(KeyField.NUMBER))
+            # With the highest bit of both halves inverted, signed numbers compare as unsigned ones.
+            words_TK[here] = (word_TK ^ jnp.uint32(0x80008000)).astype(jnp.int32)
+
+        return self.strip_steps(draw)
+
+    def seed(self, head: int) -> jnp.ndarray:
+        """Return the seed of the head's dropout."""
+        place = self.tile.place
+        return self.refs.seed_BN[place.example, place.group * self.sizes.group + head].astype(jnp.uint32)
+
+    # ---- strips ------------------------------------------------------------------------------------------------------
+
+    def strip_steps(self, *bodies: Callable[[Any], None]) -> list[Step]:
+        """Return the steps that call functions with the first row of each strip of the tile. Each function depends on
+        the one before and is one strip behind it."""
+        count = self.tile.rows // STRIP
+        if self.sizes.generation.unrolls:
+            return [
+                functools.partial(body, (time - lag) * STRIP)
+                for time in range(count + len(bodies) - 1)
+                for lag, body in enumerate(bodies)
+                if 0 <= time - lag < count
+            ]
+
+        def run(body: Callable[[Any], None]) -> None:
+            pl.loop(0, count)(lambda number: body(pl.multiple_of(number * STRIP, STRIP)))
+
+        return [functools.partial(run, body) for body in bodies]
+
+    def shift_of(self, start: Any) -> Shift:
+        """Return the shift of a strip, relative to the window of `window_of`."""
+        generation = self.sizes.generation
+        rotate = rotate_by_gather if generation.gathers_lanes else rotate_by_steps
+        if self.tile.is_query:
+            position_T = self.scratch.rows[RowField.POSITION][pl.ds(start, STRIP)]
+            turn_T, skip_T = position_T & (LANES - 1), (self.sizes.padded_places - 1 - position_T) >> 7
+            right, left = (functools.partial(rotate, amount_T=amount_T) for amount_T in (turn_T, LANES - turn_T))
+            return Shift(turn_T, skip_T, right, left)
+        row_T1, last = jax.lax.broadcasted_iota(jnp.int32, (STRIP, 1), 0), STRIP - 1
+        turn_T1 = row_T1 + start
+        if not generation.gathers_lanes:
+            right = functools.partial(rotate_by_steps, amount_T=row_T1, base=start, below=STRIP)
+            left = functools.partial(rotate_by_steps, amount_T=last - row_T1, base=LANES - last - start, below=STRIP)
+            return Shift(turn_T1, None, right, left)
+        left = functools.partial(rotate_by_gather, amount_T=LANES - turn_T1)
+        if generation.rotates_in_order:
+            return Shift(turn_T1, None, functools.partial(rotate_in_order, first=start), left)
+        return Shift(turn_T1, None, functools.partial(rotate_by_gather, amount_T=turn_T1), left)
+
+    def shift_steps(self, head: int) -> list[Step]:
+        """Return the steps that add a head's scores by distance to its scores by key."""
+        if not self.sizes.num_directions:
+            return []
+        content, by_distance = (
+            arrays[self.buffer(head)] for arrays in (self.scratch.content, self.scratch.by_distance)
+        )
+
+        def add(start: Any) -> None:
+            here = pl.ds(start, STRIP)
+            by_distance_TR = by_distance[here, : self.window_width]
+            content[here] += shift_TK(by_distance_TR, self.shift_of(start), self.sizes.padded_keys)
+
+        return self.strip_steps(add)
+
+    def widen_TK(self, column: Any, here: Any) -> jnp.ndarray:
+        """Read a column that is stored in all lanes of a register, as [T, K]."""
+        return jnp.concatenate([column[here]] * (self.sizes.padded_keys // LANES), axis=1)
+
+    def row_TK(self, field: int, here: Any) -> jnp.ndarray:
+        """Read a field of the rows of a strip."""
+        return self.widen_TK(self.scratch.rows[field], here)
+
+    def key_TK(self, field: int) -> jnp.ndarray:
+        """Read a field of the keys for the rows of a strip."""
+        return repeat_TK(self.scratch.keys[field])
+
+    def is_other_TK(self, here: Any) -> jnp.ndarray:
+        """Return True where a key is in another segment."""
+        return self.key_TK(KeyField.SEGMENT) != self.row_TK(RowField.SEGMENT, here)
+
+    def scores_TK(self, head: int, here: Any) -> jnp.ndarray:
+        """Return the masked scores of a strip of rows for a head."""
+        sizes, i, conditions = self.sizes, self.buffer(head), []
+        if sizes.has_ranks:
+            conditions.append(self.key_TK(KeyField.RANK) <= self.row_TK(RowField.RANK, here))
+        if sizes.has_span:
+            position_TK = self.key_TK(KeyField.POSITION)
+            conditions.append(position_TK >= self.row_TK(RowField.FIRST, here))
+            conditions.append(position_TK <= self.row_TK(RowField.LAST, here))
+        score_TK = self.scratch.content[i][here]
+        if sizes.has_segments:
+            score_TK += jnp.where(self.is_other_TK(here), self.widen_TK(self.scratch.segment[i], here), 0.0)
+        # Next to MASKED a float32 score vanishes, so this equals a sum: gradients do not stop at hidden keys.
+        return jnp.where(functools.reduce(jnp.logical_and, conditions), score_TK, repeat_TK(self.scratch.hidden_8K))
+
+    def drop_TK(self, head: int, here: Any, *xs_TK: jnp.ndarray) -> list[jnp.ndarray]:
+        """Set the elements of x that the head's dropout mask drops to zero (`dropout.attention_mask_BNTK`)."""
+        if self.refs.seed_BN is None:
+            return list(xs_TK)
+        word_TK = self.scratch.words[head % len(self.scratch.words)][here]
+        # The lower half of a word is for even heads. Bits below the compared half change nothing.
+        if not self.sizes.shares_words:
+            word_TK = word_TK << (16 - 16 * (self.seed(head) & 1)).astype(jnp.int32)
+        elif head % 2 == 0:
+            word_TK = word_TK << 16
+        is_kept_TK = word_TK >= (threshold(self.sizes.dropout_rate) << 16) - 2**31
+        return [jnp.where(is_kept_TK, x_TK, 0) for x_TK in xs_TK]
 
 
-def read_integers(whole: Sizes, place: Place, refs: Operands, scratch: Scratch) -> None:
-    """Read the integers of the rows of a tile; of a long window, with positions relative to the block. A column would
-    use one lane of each register, so they are rows in memory and are transposed on the chip."""
-    row_T8 = refs.rows_B8T[0].T
-    if not whole.fits:
-        is_position_18 = jax.lax.broadcasted_iota(jnp.int32, (1, SUBLANES), 1) == RowField.POSITION
-        row_T8 -= jnp.where(is_position_18, place.row_block * whole.row_block, 0)
-    scratch.integers_T8[...] = row_T8
-    for field, row_T in zip(whole.compared_fields, scratch.fields, strict=True):
-        row_T[...] = jnp.broadcast_to(scratch.integers_T8[:, field : field + 1], row_T.shape)
+def repeat_TK(rows_8K: Any) -> jnp.ndarray:
+    """Read an array with equal rows, for the rows of a strip."""
+    return jnp.concatenate([rows_8K[...]] * (STRIP // SUBLANES), axis=0)
 
 
-def is_here_T1(whole: Sizes, tile: Tile, scratch: Scratch) -> jnp.ndarray | bool:
-    """Return False for the query rows of a tile whose positions are in other blocks: their results are not used."""
-    if whole.fits or not tile.is_query:
-        return True
-    position_T1 = scratch.integers_T8[: tile.rows, RowField.POSITION : RowField.POSITION + 1]
-    return (position_T1 >= 0) & (position_T1 < whole.row_block)
-
-
-def word_steps(sizes: Sizes, tile: Tile, refs: Operands, scratch: Scratch, head: int) -> list[Step]:
-    """Return the steps that store the random words of a head, unless those of the head before are the same."""
-    if refs.seed_BN is None or (sizes.shares_words and head % 2):
-        return []
-
-    def draw(start: Any) -> None:
-        here = pl.ds(start, STRIP)
-        number_T1 = scratch.integers_T8[here][:, RowField.NUMBER : RowField.NUMBER + 1]
-        number_1K = refs.keys_B8K[0][KeyField.NUMBER : KeyField.NUMBER + 1]
-        word_TK = hash_words(row_seed(_seed(sizes, tile, refs, head), number_T1), number_1K)
-        # With the highest bit of both halves inverted, signed numbers compare as unsigned ones.
-        scratch.words[head % len(scratch.words)][here] = (word_TK ^ jnp.uint32(0x80008000)).astype(jnp.int32)
-
-    return strip_steps(sizes, tile, draw)
-
-
-def shift_of(sizes: Sizes, tile: Tile, scratch: Scratch, start: Any) -> Shift:
-    """Return the shift of a strip, relative to the window of `window_of`."""
-    rotate = rotate_by_gather if sizes.generation.gathers_lanes else rotate_by_steps
-    if tile.is_query:
-        position_T1 = scratch.integers_T8[pl.ds(start, STRIP)][:, RowField.POSITION : RowField.POSITION + 1]
-        turn_T1, skip_T1 = position_T1 & (LANES - 1), (sizes.padded_places - 1 - position_T1) >> 7
-        right, left = (functools.partial(rotate, amount_T1=amount_T1) for amount_T1 in (turn_T1, LANES - turn_T1))
-        return Shift(turn_T1, skip_T1, right, left)
-    row_T1, last = jax.lax.broadcasted_iota(jnp.int32, (STRIP, 1), 0), STRIP - 1
-    turn_T1 = row_T1 + start
-    if not sizes.generation.gathers_lanes:
-        right = functools.partial(rotate_by_steps, amount_T1=row_T1, base=start, below=STRIP)
-        left = functools.partial(rotate_by_steps, amount_T1=last - row_T1, base=LANES - last - start, below=STRIP)
-        return Shift(turn_T1, None, right, left)
-    left = functools.partial(rotate_by_gather, amount_T1=LANES - turn_T1)
-    if sizes.generation.rotates_in_order:
-        return Shift(turn_T1, None, functools.partial(rotate_in_order, first=start), left)
-    return Shift(turn_T1, None, functools.partial(rotate_by_gather, amount_T1=turn_T1), left)
-
-
-def shift_steps(sizes: Sizes, tile: Tile, scratch: Scratch, head: int) -> list[Step]:
-    """Return the steps that add a head's scores by distance to its scores by key."""
-    if not sizes.num_directions:
-        return []
-    content, by_distance = (arrays[head % sizes.buffers] for arrays in (scratch.content, scratch.by_distance))
-
-    def add(start: Any) -> None:
-        here, shift = pl.ds(start, STRIP), shift_of(sizes, tile, scratch, start)
-        content[here] += shift_TK(by_distance[here, : window_width(sizes, tile)], shift, sizes.padded_keys)
-
-    return strip_steps(sizes, tile, add)
-
-
-def widen_TK(sizes: Sizes, column: Any, here: Any) -> jnp.ndarray:
-    """Read a column that is stored in all lanes of a register, as [T, K]."""
-    return jnp.concatenate([column[here]] * (sizes.padded_keys // LANES), axis=1)
-
-
-def row_TK(sizes: Sizes, scratch: Scratch, field: int, here: Any) -> jnp.ndarray:
-    """Read a field of the rows of a strip."""
-    return widen_TK(sizes, scratch.fields[sizes.compared_fields.index(field)], here)
-
-
-def is_other_TK(sizes: Sizes, refs: Operands, scratch: Scratch, here: Any) -> jnp.ndarray:
-    """Return True where a key is in another segment."""
-    key_8K = refs.keys_B8K[0]
-    return key_8K[KeyField.SEGMENT : KeyField.SEGMENT + 1] != row_TK(sizes, scratch, RowField.SEGMENT, here)
-
-
-def scores_TK(sizes: Sizes, refs: Operands, scratch: Scratch, head: int, here: Any) -> jnp.ndarray:
-    """Return the masked scores of a strip of rows for a head."""
-    i, key_8K, conditions = head % sizes.buffers, refs.keys_B8K[0], []
-
-    def key_1K(field: int) -> jnp.ndarray:
-        return key_8K[field : field + 1]
-
-    if sizes.has_ranks:
-        conditions.append(key_1K(KeyField.RANK) <= row_TK(sizes, scratch, RowField.RANK, here))
-    if sizes.has_span:
-        position_1K = key_1K(KeyField.POSITION)
-        conditions.append(position_1K >= row_TK(sizes, scratch, RowField.FIRST, here))
-        conditions.append(position_1K <= row_TK(sizes, scratch, RowField.LAST, here))
-    # A row that sees no key has a uniform softmax over the real keys, not over padding.
-    hidden_1K = jnp.where(key_1K(KeyField.NUMBER) == NEVER, 2 * MASKED, MASKED)
-    score_TK = scratch.content[i][here]
-    if sizes.has_segments:
-        score_TK += jnp.where(is_other_TK(sizes, refs, scratch, here), widen_TK(sizes, scratch.segment[i], here), 0.0)
-    # Next to MASKED a float32 score vanishes, so this equals a sum: gradients do not stop at hidden keys.
-    return jnp.where(functools.reduce(jnp.logical_and, conditions), score_TK, hidden_1K)
-
-
-def _seed(sizes: Sizes, tile: Tile, refs: Operands, head: int) -> jnp.ndarray:
-    return refs.seed_BN[tile.place.example, tile.place.group * sizes.group + head].astype(jnp.uint32)
-
-
-def drop_TK(
-    sizes: Sizes, tile: Tile, refs: Operands, scratch: Scratch, head: int, here: Any, *xs_TK: jnp.ndarray
-) -> list[jnp.ndarray]:
-    """Set the elements of x that the head's dropout mask drops to zero (`dropout.attention_mask_BNTK`)."""
-    if refs.seed_BN is None:
-        return list(xs_TK)
-    word_TK = scratch.words[head % len(scratch.words)][here]
-    # The lower half of a word is for even heads. Bits below the compared half change nothing.
-    if not sizes.shares_words:
-        word_TK = word_TK << (16 - 16 * (_seed(sizes, tile, refs, head) & 1)).astype(jnp.int32)
-    elif head % 2 == 0:
-        word_TK = word_TK << 16
-    is_kept_TK = word_TK >= (threshold(sizes.dropout_rate) << 16) - 2**31
-    return [jnp.where(is_kept_TK, x_TK, 0) for x_TK in xs_TK]
+def direction_of(tile: Tile, refs: Operands) -> Any:
+    """Return the index of the table of position keys for an example: 0 = forwards, 1 = backwards."""
+    return 0 if refs.is_reversed_B is None else refs.is_reversed_B[tile.place.example]

@@ -26,27 +26,27 @@ Rotate: TypeAlias = Callable[[list[jnp.ndarray]], list[jnp.ndarray]]
 
 
 class Shift(NamedTuple):
-    """Shift of the rows of a strip."""
+    """Shift of the rows of a strip, [T, 1] or the same in all lanes."""
 
-    turn_T1: jnp.ndarray  # int32, below 128
-    skip_T1: jnp.ndarray | None  # int32; None = 0 everywhere
-    right: Rotate  # by `turn_T1`
+    turn_T: jnp.ndarray  # int32, below 128
+    skip_T: jnp.ndarray | None  # int32; None = 0 everywhere
+    right: Rotate  # by `turn_T`
     left: Rotate  # the inverse
 
 
 def shift_TK(by_distance_TR: jnp.ndarray, shift: Shift, num_keys: int) -> jnp.ndarray:
     """Convert scores by distance to scores by key."""
     blocks, wanted = _blocks(by_distance_TR), num_keys // LANES + 1
-    if shift.skip_T1 is not None:
+    if shift.skip_T is not None:
         for bit in reversed(range((len(blocks) - wanted).bit_length())):
             count = min(len(blocks), wanted + 2**bit - 1)
-            skips_T1 = (shift.skip_T1 >> bit) & 1 == 1
+            skips_T = (shift.skip_T >> bit) & 1 == 1
             blocks = [
-                jnp.where(skips_T1, blocks[i + 2**bit], blocks[i]) if i + 2**bit < len(blocks) else blocks[i]
+                jnp.where(skips_T, blocks[i + 2**bit], blocks[i]) if i + 2**bit < len(blocks) else blocks[i]
                 for i in range(count)
             ]
     rotated = shift.right(blocks[:wanted])
-    stays_T = _lanes(rotated[0]) >= shift.turn_T1
+    stays_T = _lanes(rotated[0]) >= shift.turn_T
     return jnp.concatenate([jnp.where(stays_T, right, left) for left, right in pairwise(rotated)], axis=1)
 
 
@@ -54,21 +54,21 @@ def unshift_TR(grad_TK: jnp.ndarray, shift: Shift, num_distances: int) -> jnp.nd
     """Convert a gradient by key to a gradient by distance: the transpose of `shift_TK`."""
     joined, count = _blocks(grad_TK), num_distances // LANES
     zero = jnp.zeros_like(joined[0])
-    stays_T = _lanes(zero) >= shift.turn_T1
+    stays_T = _lanes(zero) >= shift.turn_T
     rotated = [jnp.where(stays_T, right, left) for right, left in pairwise([zero, *joined, zero])]
     blocks = shift.left(rotated)
-    if shift.skip_T1 is not None:
+    if shift.skip_T is not None:
         for bit in range((count - len(blocks)).bit_length()):
-            skips_T1 = (shift.skip_T1 >> bit) & 1 == 1
+            skips_T = (shift.skip_T >> bit) & 1 == 1
             here = [*blocks, *[zero] * min(2**bit, count - len(blocks))]
             there = [*[zero] * 2**bit, *blocks]
-            blocks = [jnp.where(skips_T1, far, near) for far, near in zip(there, here, strict=False)]
+            blocks = [jnp.where(skips_T, far, near) for far, near in zip(there, here, strict=False)]
     return jnp.concatenate(blocks, axis=1)
 
 
-def rotate_by_gather(blocks: list[jnp.ndarray], *, amount_T1: jnp.ndarray) -> list[jnp.ndarray]:
+def rotate_by_gather(blocks: list[jnp.ndarray], *, amount_T: jnp.ndarray) -> list[jnp.ndarray]:
     """Rotate to the right with one permutation of each register (`Rotate`)."""
-    source = (_lanes(blocks[0]) - amount_T1) & (LANES - 1)
+    source = (_lanes(blocks[0]) - amount_T) & (LANES - 1)
     return [jnp.take_along_axis(block, source, axis=1, mode="promise_in_bounds") for block in blocks]
 
 
@@ -78,19 +78,19 @@ def rotate_in_order(blocks: list[jnp.ndarray], *, first: Any) -> list[jnp.ndarra
 
 
 def rotate_by_steps(
-    blocks: list[jnp.ndarray], *, amount_T1: jnp.ndarray, base: Any = None, below: int = LANES
+    blocks: list[jnp.ndarray], *, amount_T: jnp.ndarray, base: Any = None, below: int = LANES
 ) -> list[jnp.ndarray]:
     """Rotate to the right by successive powers of two, for TPUs that permute all rows of a register alike (`Rotate`).
 
-    base: lanes that all rows rotate besides `amount_T1`; below: upper bound of `amount_T1`, a power of two
+    base: lanes that all rows rotate besides `amount_T`; below: upper bound of `amount_T`, a power of two
     """
     if base is not None:
         blocks = [pltpu.roll(block, base, 1) for block in blocks]
     for bit in range(below.bit_length() - 1):
         # All registers are rotated before any is selected: the compiler overlaps neighbors only.
         rotated = [pltpu.roll(block, 2**bit, 1) for block in blocks]
-        is_set_T1 = (amount_T1 >> bit) & 1 == 1
-        blocks = [jnp.where(is_set_T1, there, here) for there, here in zip(rotated, blocks, strict=True)]
+        is_set_T = (amount_T >> bit) & 1 == 1
+        blocks = [jnp.where(is_set_T, there, here) for there, here in zip(rotated, blocks, strict=True)]
     return blocks
 
 

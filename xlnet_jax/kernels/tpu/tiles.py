@@ -154,6 +154,10 @@ class Sizes:
         """Number of lanes of a group of heads."""
         return self.group * self.head_width
 
+    def lanes(self, head: int) -> slice:
+        """Return the lanes of a head in its group."""
+        return slice(head * self.head_width, (head + 1) * self.head_width)
+
     @property
     def num_groups(self) -> int:
         return -(-self.num_heads // self.group)
@@ -164,10 +168,17 @@ class Sizes:
         return 2 if self.heads_in_group > 1 and self.generation.pairs_heads else 1
 
     @property
-    def compared_fields(self) -> list[int]:
-        """Fields of rows that are compared with those of keys, of `RowField`."""
+    def row_fields(self) -> list[int]:
+        """Fields of rows that strips read, of `RowField`."""
         fields = [RowField.RANK] * self.has_ranks + [RowField.FIRST, RowField.LAST] * self.has_span
-        return fields + [RowField.SEGMENT] * self.has_segments
+        has_queries = self.num_targets > 0 and self.num_directions > 0
+        return fields + [RowField.SEGMENT] * self.has_segments + [RowField.POSITION] * has_queries
+
+    @property
+    def key_fields(self) -> list[int]:
+        """Fields of keys that strips read, of `KeyField`."""
+        fields = [KeyField.RANK] * self.has_ranks + [KeyField.POSITION] * self.has_span
+        return fields + [KeyField.SEGMENT] * self.has_segments + [KeyField.NUMBER] * (self.dropout_rate > 0)
 
     @property
     def shares_words(self) -> bool:

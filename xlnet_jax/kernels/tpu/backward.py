@@ -1,0 +1,461 @@
+"""Define the backward kernel. It computes the gradients of all operands in one pass over the tiles of rows.
+
+With w = exp(score - maximum) and s = 1 / (sum of w) of a row, and m the dropout mask scaled by 1 / (1 - rate):
+
+    d value = (m w s)^T d output
+    d score = w s (m (d output value^T) - mean),   mean = sum over features of output x d output
+    d query = d score key + unshift(d score) position key + (sum over other segments of d score) difference
+
+and the transposes of the last line for keys, position keys and the difference of the segment keys. Output and d output
+are multiplied by s instead of the scores, because they are smaller. Of a window divided into blocks of keys, maximum
+and sum are those of all blocks, so the gradients of blocks are simply summed.
+"""
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from xlnet_jax.kernels.arguments import MASKED
+from xlnet_jax.kernels.tpu.operands import (
+    Operands,
+    compiler_params,
+    estimate_cost,
+    first_distance,
+    grid_of,
+    key_blocks,
+    operand_blocks,
+    position_blocks,
+    row_blocks,
+    softmax_blocks,
+    vector_blocks,
+)
+from xlnet_jax.kernels.tpu.scores import (
+    STRIP,
+    Place,
+    ScoreStages,
+    Scratch,
+    Step,
+    Tile,
+    add_to,
+    by_lane_TH,
+    call_at,
+    chunks,
+    direction_of,
+    head_scratch,
+    in_head_1H,
+    is_here_1T,
+    join_heads_TH,
+    load,
+    packed,
+    product,
+    read_integers,
+    read_keys,
+    run_stages,
+    scratch_shapes,
+    store,
+)
+from xlnet_jax.kernels.tpu.shift import unshift_TR
+from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, Sizes, VectorRow
+
+
+class Saved(NamedTuple):
+    """Inputs of the backward kernel besides `Operands`: arrays outside, references inside."""
+
+    read_BTH: Any
+    softmax_BST: Any
+    grad_BTH: Any
+
+
+class Gradients(NamedTuple):
+    """Gradients of the operands."""
+
+    query_BTH: Any
+    key_BKH: Any  # of long windows, in the kernel: [B, H, K], float32
+    value_BKH: Any
+    position_2HR: Any  # float32; None = no relative positions
+    vectors_8H: Any  # float32
+
+
+class Work(NamedTuple):
+    """Scratch memory of the strips of a tile, one item for each head in work.
+
+    With float32 operands, `dropped`, `grad` and `by_distance` are empty, and other scratch memory is reused.
+    """
+
+    softmax_TS: Any  # columns: maximum and 1 / sum of each head of the group
+    maximum: tuple[Any, ...]  # float32 [T, 128], the same in all lanes
+    mean: tuple[Any, ...]  # float32 [T, 128], the same in all lanes
+    wanted: tuple[Any, ...]  # float32 [T, K]: d output value^T
+    dropped: tuple[Any, ...]  # [T, K]: dropout(w)
+    grad: tuple[Any, ...]  # [T, K]: d score
+    by_distance: tuple[Any, ...]  # [T, R]: d score by distance; empty without relative positions
+    other: tuple[Any, ...]  # float32 [T, 1]: sum of d score over keys in other segments; empty without segments
+
+
+class Sums(NamedTuple):
+    """Scratch memory of the keys of an example: the keys, and float32 sums over its rows."""
+
+    transposed_HK: Any
+    key_HK: Any
+    value_HK: Any
+
+
+class Summed(NamedTuple):
+    """Scratch memory of long windows, float32."""
+
+    query_TH: Any  # sums over the blocks of keys, for the rows of a block of positions and all query rows
+    position_HR: Any  # sums over the rows of a block of positions; None = no relative positions
+    copy_HR: Any  # of a part of the gradients in the device's memory
+
+
+def backward(whole: Sizes, operands: Operands, saved: Saved, interpret: Any) -> Gradients:
+    """Return the gradients of queries, keys, values, position keys and vectors."""
+    inputs, shapes, rows = (operands, saved), _shapes(operands), row_blocks(whole)
+    blocks = Gradients(
+        row_blocks(whole, is_output=True),
+        key_blocks(whole),
+        key_blocks(whole),
+        None if operands.position_2HR is None else position_blocks(whole),
+        vector_blocks(whole),
+    )
+    zeros, results, in_memory = None, shapes, pl.BlockSpec(memory_space=pl.ANY)
+    if not whole.fits:
+        # Of a long window, these gradients are added to zeros in the device's memory, block by block.
+        key_BHK, position_2HR = jnp.swapaxes(operands.key_BKH, 1, 2), operands.position_2HR
+        zeros = [jnp.zeros(x.shape, jnp.float32) for x in (key_BHK, key_BHK, position_2HR) if x is not None]
+        position = None if position_2HR is None else in_memory
+        blocks = blocks._replace(key_BKH=in_memory, value_BKH=in_memory, position_2HR=position)
+        shapes = shapes._replace(key_BKH=_like(zeros[0]), value_BKH=_like(zeros[1]))
+    before = len(jax.tree.leaves(inputs))
+    gradients = pl.pallas_call(
+        functools.partial(_backward_kernel, whole),
+        grid=grid_of(whole, len(operands.query_BTH)),
+        in_specs=[
+            operand_blocks(whole, operands),
+            Saved(rows, softmax_blocks(whole), rows),
+            None if zeros is None else [in_memory] * len(zeros),
+        ],
+        out_specs=blocks,
+        out_shape=shapes,
+        input_output_aliases={} if zeros is None else {before + i: 1 + i for i in range(len(zeros))},
+        scratch_shapes=_scratch(whole, operands),
+        compiler_params=compiler_params(whole),
+        cost_estimate=estimate_cost(whole, operands, (saved, shapes), products=8),
+        interpret=interpret,
+        name="fused_attention_backward",
+    )(*inputs, zeros)
+    if whole.fits:
+        return gradients
+    key_BKH, value_BKH = (
+        jnp.swapaxes(x, 1, 2).astype(of.dtype) for x, of in zip(gradients[1:3], results[1:3], strict=True)
+    )
+    return gradients._replace(key_BKH=key_BKH, value_BKH=value_BKH)
+
+
+def _like(array: Any, dtype: Any = None) -> Any:
+    return None if array is None else jax.ShapeDtypeStruct(array.shape, dtype or array.dtype)
+
+
+def _shapes(operands: Operands) -> Gradients:
+    of_positions = _like(operands.position_2HR, jnp.float32)
+    query, key, value = map(_like, (operands.query_BTH, operands.key_BKH, operands.value_BKH))
+    return Gradients(query, key, value, of_positions, _like(operands.vectors_8H))
+
+
+def _scratch(whole: Sizes, operands: Operands) -> list[Any]:
+    sizes, has_positions = whole.of_block, whole.num_directions > 0
+    operand = sizes.product_type(operands.query_BTH.dtype)
+    is_narrow, keys = operand != jnp.float32, (sizes.width, sizes.padded_keys)
+    work = Work(
+        pltpu.VMEM((ROWS, sizes.softmax_rows), jnp.float32),
+        head_scratch(sizes, LANES, jnp.float32),
+        head_scratch(sizes, LANES, jnp.float32),
+        head_scratch(sizes, sizes.padded_keys, jnp.float32),
+        head_scratch(sizes, sizes.padded_keys, operand, is_narrow),
+        head_scratch(sizes, sizes.padded_keys, operand, is_narrow),
+        head_scratch(sizes, sizes.window, operand, is_narrow and has_positions),
+        head_scratch(sizes, 1, jnp.float32, sizes.has_segments),
+    )
+    sums = Sums(packed(*keys, operand), pltpu.VMEM(keys, jnp.float32), pltpu.VMEM(keys, jnp.float32))
+    of_distances = pltpu.VMEM((sizes.width, sizes.padded_distances), jnp.float32)
+    of_rows = pltpu.VMEM((sizes.padded_rows, sizes.width), jnp.float32)
+    summed = None if whole.fits else Summed(of_rows, of_distances if has_positions else None, of_distances)
+    return [sums, scratch_shapes(sizes), work, summed]
+
+
+# ---- a step of the grid ----------------------------------------------------------------------------------------------
+
+
+def _backward_kernel(whole: Sizes, refs: Operands, saved: Saved, zeros: Any, *others: Any) -> None:
+    *gradients, sums, scratch, work, summed = others
+    # In float32 a gradient overwrites its input.
+    work = work._replace(
+        dropped=work.dropped or scratch.content,
+        grad=work.grad or work.wanted,
+        by_distance=work.by_distance or scratch.by_distance,
+    )
+    step = GridStep(whole, Place.here(), refs, saved, Gradients(*gradients), sums, scratch, work, summed)
+    step.start()
+    call_at(whole, step.place, refs, step.differentiate)
+    step.finish()
+
+
+@dataclass(frozen=True)
+class GridStep:
+    """A step of the grid of the backward kernel."""
+
+    whole: Sizes
+    place: Place
+    refs: Operands
+    saved: Saved
+    grads: Gradients
+    sums: Sums
+    scratch: Scratch
+    work: Work
+    summed: Summed | None
+    """None = the window is not long"""
+
+    @property
+    def operand(self) -> jnp.dtype:
+        """Type in which operands are multiplied."""
+        return self.whole.product_type(self.refs.query_BTH.dtype)
+
+    def start(self) -> None:
+        """Read what tiles share, and clear the sums that start here."""
+        place, grads, sums, summed = self.place, self.grads, self.sums, self.summed
+
+        def clear(x: Any) -> None:
+            x[...] = jnp.zeros_like(x)
+
+        @pl.when(place.tile == 0)
+        def start_keys() -> None:
+            read_keys(self.refs, self.scratch)
+            store(sums.transposed_HK, 0, self.refs.key_BKH[0].astype(self.operand).T)
+            clear(sums.key_HK)
+            clear(sums.value_HK)
+            if summed is not None and summed.position_HR is not None:
+                clear(summed.position_HR)
+
+        @pl.when((place.example == 0) & (place.row_block == 0) & (place.key_block == 0) & (place.tile == 0))
+        def start_group() -> None:
+            clear(grads.vectors_8H)
+            if summed is None and grads.position_2HR is not None:
+                clear(grads.position_2HR)
+
+        if summed is not None:
+            pl.when(place.is_first(self.whole))(lambda: clear(summed.query_TH.at[place.rows(ROWS)]))
+
+    def differentiate(self, tile: Tile) -> None:
+        """Add the gradients of a tile."""
+        grads, summed, work, sizes = self.grads, self.summed, self.work, self.whole.of_block
+        read_integers(self.whole, tile, self.refs, self.scratch)
+        softmax_ST = self.saved.softmax_BST[0]
+        is_sum_ST = jax.lax.broadcasted_iota(jnp.int32, softmax_ST.shape, 0) % 2 == 1
+        # Rows in other blocks get weights of 0 for any score.
+        maximum_ST = jnp.where(is_here_1T(self.whole, tile, self.refs, ROWS), softmax_ST, -MASKED)
+        work.softmax_TS[...] = jnp.where(is_sum_ST, 1.0 / softmax_ST, maximum_ST).T
+        of_positions_HR = None
+        if grads.position_2HR is not None:
+            direction = direction_of(tile, self.refs)
+            of_positions_HR = grads.position_2HR.at[direction] if summed is None else summed.position_HR
+        stages = GradientStages(
+            sizes, tile, self.refs, self.scratch, self.saved, self.sums, of_positions_HR, grads.vectors_8H, work
+        )
+        query_TH = stages.compute_TH()
+        if summed is None:
+            grads.query_BTH[0, : tile.rows] = query_TH.astype(grads.query_BTH.dtype)
+        else:
+            summed.query_TH[self.place.rows(tile.rows)] += query_TH
+
+    def finish(self) -> None:
+        """Write the sums that end here."""
+        place, grads, sums, summed, sizes = self.place, self.grads, self.sums, self.summed, self.whole.of_block
+
+        @pl.when(place.tile == sizes.tiles - 1)
+        def write_sums() -> None:
+            if summed is not None:
+                self.add_sums(summed)
+                return
+            grads.key_BKH[0] = sums.key_HK[...].astype(self.operand).T.astype(grads.key_BKH.dtype)
+            grads.value_BKH[0] = sums.value_HK[...].astype(self.operand).T.astype(grads.value_BKH.dtype)
+
+        if summed is not None:
+
+            @pl.when(place.is_last(self.whole))
+            def write_queries() -> None:
+                grads.query_BTH[0] = summed.query_TH[place.rows(ROWS)].astype(grads.query_BTH.dtype)
+
+    def add_sums(self, summed: Summed) -> None:
+        """Add the gradients of a block of a long window to those in the device's memory."""
+        place, grads, whole, sizes = self.place, self.grads, self.whole, self.whole.of_block
+        lanes = pl.ds(pl.multiple_of(place.group * sizes.width, sizes.width), sizes.width)
+        keys = pl.ds(pl.multiple_of(place.key_block * sizes.padded_keys, LANES), sizes.padded_keys)
+        copy_HK = summed.copy_HR.at[:, : sizes.padded_keys]
+        _add_in_memory(grads.key_BKH.at[place.example, lanes, keys], self.sums.key_HK, copy_HK)
+        _add_in_memory(grads.value_BKH.at[place.example, lanes, keys], self.sums.value_HK, copy_HK)
+        if summed.position_HR is not None:
+            content, _ = place.tiles(whole)
+            window = pl.ds(first_distance(whole, place.row_block, place.key_block), sizes.padded_distances)
+            there = grads.position_2HR.at[direction_of(content, self.refs), lanes, window]
+            _add_in_memory(there, summed.position_HR, summed.copy_HR)
+
+
+def _add_in_memory(there: Any, x: Any, copy: Any) -> None:
+    """Add numbers on the chip to those in the device's memory. copy: scratch memory of their size."""
+    pltpu.sync_copy(there, copy)
+    copy[...] += x[...]
+    pltpu.sync_copy(copy, there)
+
+
+# ---- a tile ----------------------------------------------------------------------------------------------------------
+
+
+class Factors(NamedTuple):
+    """Matrices of a tile that products need."""
+
+    scaled_TH: jnp.ndarray  # float32: d output s / (1 - rate)
+    mean_TH: jnp.ndarray  # float32: output x d output s, to be summed over features
+    scaled_HT: jnp.ndarray  # the first, transposed
+    with_r_w_HT: jnp.ndarray  # queries with biases
+    with_r_r_HT: jnp.ndarray
+
+
+@dataclass(frozen=True)
+class GradientStages(ScoreStages):
+    """Stages that compute the gradients of a tile."""
+
+    saved: Saved
+    sums: Sums
+    of_positions_HR: Any
+    """sums: gradients of the position keys of the example's direction; None = no relative positions"""
+    of_vectors_8H: Any
+    work: Work
+    by_key: dict[int, jnp.ndarray] = field(default_factory=dict)
+    """by head, [H, T]: gradients of the queries with r_w"""
+    by_distance: dict[int, jnp.ndarray] = field(default_factory=dict)
+    """by head, [H, T]: gradients of the queries with r_r"""
+    others: dict[int, jnp.ndarray] = field(default_factory=dict)
+    """by head, [T, 1]: sum of d score over keys in other segments"""
+
+    def compute_TH(self) -> jnp.ndarray:
+        """Return the gradient of the queries; add the other gradients to sums."""
+        rows, scaled_rows = self.read_rows(self.sizes.scale_2), self.read_rows(self.sizes.scale)
+        factors = self.read_factors(scaled_rows.with_r_w_TH, scaled_rows.with_r_r_TH)
+        run_stages(
+            self.sizes,
+            [
+                functools.partial(self.product_steps, rows),
+                lambda head: self.wanted_steps(factors, head) + self.shift_steps(head),
+                self.differentiate_steps,
+                lambda head: self.unshift_steps(head) + self.key_steps(factors, head),
+                functools.partial(self.distance_steps, factors),
+            ],
+        )
+        return self.join_TH(scaled_rows.with_r_s_TH)
+
+    def read_factors(self, with_r_w_TH: jnp.ndarray, with_r_r_TH: jnp.ndarray) -> Factors:
+        """Read the matrices that products need."""
+        sizes, softmax_TS = self.sizes, self.work.softmax_TS
+        inverses_T1 = [softmax_TS[self.here, 2 * head + 1 : 2 * head + 2] for head in range(sizes.heads_in_group)]
+        scaled_TH = self.read_real_TH(self.saved.grad_BTH) * by_lane_TH(sizes, inverses_T1)
+        mean_TH = scaled_TH * self.read_real_TH(self.saved.read_BTH)
+        scaled_TH *= 1.0 / (1.0 - sizes.dropout_rate)
+        transposed = (x_TH.astype(self.operand).T for x_TH in (scaled_TH, with_r_w_TH, with_r_r_TH))
+        return Factors(scaled_TH, mean_TH, *transposed)
+
+    def wanted_steps(self, factors: Factors, head: int) -> list[Step]:
+        """Return the steps that store the gradients of the dropped weights of a head."""
+        work, i = self.work, self.buffer(head)
+        scaled_TH = self.select_TH(head, factors.scaled_TH)
+
+        def widen() -> None:
+            mean_T1 = jnp.where(in_head_1H(self.sizes, head), factors.mean_TH, 0.0).sum(1, keepdims=True)
+            maximum_T1 = work.softmax_TS[self.here, 2 * head : 2 * head + 1]
+            for x_T, x_T1 in ((work.mean[i], mean_T1), (work.maximum[i], maximum_T1)):
+                x_T[self.here] = jnp.broadcast_to(x_T1, (self.tile.rows, LANES))
+
+        def multiply_chunk(chunk: Any) -> None:
+            value_KH = self.read_chunk_KH(self.refs.value_BKH, chunk)
+            work.wanted[i][self.here, chunk] = product(scaled_TH, value_KH, 1, 1)
+
+        return [widen, *[functools.partial(multiply_chunk, chunk) for chunk in chunks(self.sizes.padded_keys)]]
+
+    def differentiate_steps(self, head: int) -> list[Step]:
+        """Return the steps that store the weights and gradients of the scores of a head."""
+        return self.strip_steps(functools.partial(self.differentiate, head))
+
+    def differentiate(self, head: int, start: Any) -> None:
+        """Store the weights and gradients of the scores of a strip."""
+        here, i, work = pl.ds(start, STRIP), self.buffer(head), self.work
+        weights_TK = jnp.exp2(self.scores_TK(head, here) - self.widen_TK(work.maximum[i], here))
+        wanted_TK, dropped_TK = self.drop_TK(head, here, work.wanted[i][here], weights_TK)
+        grad_TK = weights_TK * (wanted_TK - self.widen_TK(work.mean[i], here))
+        store(work.dropped[i], start, dropped_TK.astype(self.operand))
+        store(work.grad[i], start, grad_TK.astype(self.operand))
+        if self.sizes.has_segments:
+            work.other[i][here] = jnp.where(self.is_other_TK(here), grad_TK, 0.0).sum(1, keepdims=True)
+
+    def unshift_steps(self, head: int) -> list[Step]:
+        """Return the steps that store the gradients of the scores by distance."""
+        if not self.sizes.num_directions:
+            return []
+        grad, by_distance = (arrays[self.buffer(head)] for arrays in (self.work.grad, self.work.by_distance))
+
+        def unshift(start: Any) -> None:
+            grad_TK = load(grad, start, STRIP).astype(jnp.float32)
+            by_distance_TR = unshift_TR(grad_TK, self.shift_of(start), self.window_width)
+            store(by_distance, start, by_distance_TR.astype(self.operand))
+
+        return self.strip_steps(unshift)
+
+    def key_steps(self, factors: Factors, head: int) -> list[Step]:
+        """Return the steps that add the gradients of keys, values and queries by key."""
+        i, lanes, sums = self.buffer(head), self.sizes.lanes(head), self.sums
+        scaled_HT, with_r_w_HT = factors.scaled_HT[lanes], factors.with_r_w_HT[lanes]
+
+        def multiply_chunk(chunk: Any) -> None:
+            grad_TK, dropped_TK = (load(x[i], 0, self.tile.rows, chunk) for x in (self.work.grad, self.work.dropped))
+            sums.value_HK[lanes, chunk] += product(scaled_HT, dropped_TK, 1, 0)
+            sums.key_HK[lanes, chunk] += product(with_r_w_HT, grad_TK, 1, 0)
+            add_to(self.by_key, head, product(self.load_head_HK(sums.transposed_HK, head, chunk), grad_TK, 1, 1))
+
+        def read_other() -> None:
+            self.others[head] = self.work.other[i][self.here]
+
+        steps = [functools.partial(multiply_chunk, chunk) for chunk in chunks(self.sizes.padded_keys)]
+        return steps + [read_other] * self.sizes.has_segments
+
+    def distance_steps(self, factors: Factors, head: int) -> list[Step]:
+        """Return the steps that add the gradients of position keys and queries by distance."""
+        i, lanes = self.buffer(head), self.sizes.lanes(head)
+        with_r_r_HT = factors.with_r_r_HT[lanes]
+
+        def multiply_chunk(chunk: Any) -> None:
+            grad_TR = load(self.work.by_distance[i], 0, self.tile.rows, chunk)
+            self.of_positions_HR[lanes, self.window_of(chunk)] += product(with_r_r_HT, grad_TR, 1, 0)
+            add_to(self.by_distance, head, product(self.read_window_HR(chunk, lanes), grad_TR, 1, 1))
+
+        width = self.window_width if self.sizes.num_directions else 0
+        return [functools.partial(multiply_chunk, chunk) for chunk in chunks(width)]
+
+    def join_TH(self, with_r_s_TH: jnp.ndarray) -> jnp.ndarray:
+        """Return the gradient of the queries from those of all heads; add those of biases and of the difference of the
+        segment keys. with_r_s: queries."""
+        sizes, of_vectors_8H = self.sizes, self.of_vectors_8H
+        by_bias = {VectorRow.R_W: join_heads_TH(sizes, list(self.by_key.values()))}
+        if self.by_distance:
+            by_bias[VectorRow.R_R] = join_heads_TH(sizes, list(self.by_distance.values()))
+        if self.others:
+            # The gradient of (q + r_s) (s_other - s_same).
+            other_TH = by_lane_TH(sizes, list(self.others.values()))
+            row = slice(VectorRow.OTHER_SEGMENT, VectorRow.OTHER_SEGMENT + 1)
+            of_vectors_8H[row] += (other_TH * with_r_s_TH).sum(0, keepdims=True)
+            by_bias[VectorRow.R_S] = other_TH * self.refs.vectors_8H[row]
+        for bias, x_TH in by_bias.items():
+            of_vectors_8H[bias : bias + 1] += x_TH.sum(0, keepdims=True) * sizes.scale
+        return functools.reduce(jnp.add, by_bias.values()) * sizes.scale
