@@ -98,7 +98,7 @@ def forward(whole: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarr
         in_specs=[operand_blocks(whole, operands)],
         out_specs=(row_blocks(whole, is_output=True), softmax_blocks(whole, is_output=True)),
         out_shape=(jax.ShapeDtypeStruct(query_BTH.shape, query_BTH.dtype), softmax_BST),
-        scratch_shapes=[scratch_shapes(sizes), weights, None if whole.fits else joined],
+        scratch_shapes=[scratch_shapes(sizes), weights, None if whole.fits else joined],  # type: ignore[list-item]
         compiler_params=compiler_params(whole),
         cost_estimate=estimate_cost(whole, operands, (query_BTH, softmax_BST), products=3),
         interpret=interpret,
