@@ -12,6 +12,7 @@ network with absolute positions.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import jax
@@ -20,6 +21,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 from xlnet_jax.kernels.arguments import MASKED, AttentionInputs, einsum_float32
 from xlnet_jax.kernels.dropout import attention_mask_BNTK
+from xlnet_jax.kernels.mesh import CPU, platform
+from xlnet_jax.kernels.products import product_BNTK, sum_rows_BNKH
 
 PositionScores: TypeAlias = Callable[[jnp.ndarray, AttentionInputs], jnp.ndarray]
 """Function that returns BD, float32 [B, N, T, K], from (q + r_r) / sqrt(H) and the arguments of the call."""
@@ -31,6 +34,11 @@ def shift_scores_BNTK(query_BNTH: jnp.ndarray, inputs: AttentionInputs) -> jnp.n
     key_BNRH, num_keys = direct_keys_BNRH(inputs), inputs.key_BNKH.shape[2]
     targets = inputs.relations.num_targets
     content = query_BNTH.shape[2] - targets
+    if platform() == CPU:
+        start_BT = jnp.broadcast_to(inputs.num_places - jnp.arange(content)[None], (len(query_BNTH), content))
+        if targets:
+            start_BT = jnp.concatenate([start_BT, inputs.num_places - inputs.relations.query_position_BP], axis=1)
+        return take_columns_BNTK(product_BNTK(query_BNTH, key_BNRH), start_BT, num_keys)
     scores = []
     if content:
         by_distance_BNLR = einsum_float32("BNTH,BNRH->BNTR", query_BNTH[:, :, :content], key_BNRH)
@@ -64,7 +72,7 @@ def _scores_BNTK(inputs: AttentionInputs, position_scores: PositionScores) -> jn
     """Return (AC + BD + EF) / sqrt(H), masked, float32."""
     relations = inputs.relations
     with_r_w, with_r_r, with_r_s = bias_queries(inputs)
-    scores_BNTK = einsum_float32("BNTH,BNKH->BNTK", with_r_w, inputs.key_BNKH)  # AC
+    scores_BNTK = product_BNTK(with_r_w, inputs.key_BNKH)  # AC
     if inputs.position_key_2NRH is not None:
         scores_BNTK += position_scores(with_r_r, inputs)  # BD
     if inputs.segment_key_2NH is not None:
@@ -129,7 +137,7 @@ def _attend_backward(saved: tuple, grad_BNTH: jnp.ndarray) -> tuple:
     mean_BNT1 = (scaled_BNTH * read_BNTH).sum(-1, keepdims=True)
     scaled_BNTH = scaled_BNTH.astype(value_BNKH.dtype)
     grad_weights_BNTK = _drop(einsum_float32("BNTH,BNKH->BNTK", scaled_BNTH, value_BNKH), dropout_mask_BNTK)
-    grad_value_BNKH = einsum_float32("BNTK,BNTH->BNKH", _drop(weights_BNTK, dropout_mask_BNTK), scaled_BNTH)
+    grad_value_BNKH = sum_rows_BNKH(_drop(weights_BNTK, dropout_mask_BNTK), scaled_BNTH)
     return weights_BNTK * (grad_weights_BNTK - mean_BNT1), grad_value_BNKH.astype(value_BNKH.dtype), None
 
 
@@ -148,8 +156,38 @@ def direct_keys_BNRH(inputs: AttentionInputs) -> jnp.ndarray:
         return jnp.broadcast_to(forwards_NRH[None], (len(inputs.query_BNTH), *forwards_NRH.shape))
     # Multiply by signs, because the backward pass is faster than that of a selection.
     signs_B = jnp.where(is_reversed_B, -1.0, 1.0)
-    direction_B2 = jnp.stack([signs_B, jnp.ones_like(signs_B)], axis=-1)
-    return jnp.einsum("Bi,iNRH->BNRH", direction_B2, key_2NRH).astype(dtype)
+    return (signs_B[:, None, None, None] * key_2NRH[:1] + key_2NRH[1:]).astype(dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+@jax.named_scope("relative_shift")
+def take_columns_BNTK(by_distance_BNTR: jnp.ndarray, start_BT: jnp.ndarray, num_keys: int) -> jnp.ndarray:
+    """Return for each row the num_keys scores from column start_BT on, L - position for a row at this position: the
+    shift for CPUs, which copy whole slices fast.
+
+    The backward pass takes slices too, of padded rows: a scatter would be several times slower.
+    """
+
+    def take(row_NR: jnp.ndarray, start: jnp.ndarray) -> jnp.ndarray:
+        return jax.lax.dynamic_slice(row_NR, (0, start), (len(row_NR), num_keys))
+
+    return jax.vmap(jax.vmap(take, (1, 0), 1))(by_distance_BNTR, start_BT)
+
+
+def _take_columns_backward(num_keys: int, saved: tuple[jnp.ndarray, int], grad_BNTK: jnp.ndarray) -> tuple:
+    start_BT, columns = saved
+    room = columns - num_keys
+    padded = jnp.pad(grad_BNTK, ((0, 0), (0, 0), (0, 0), (room, room)))
+    return take_columns_BNTK(padded, room - start_BT, columns), None
+
+
+take_columns_BNTK.defvjp(
+    lambda by_distance_BNTR, start_BT, num_keys: (
+        take_columns_BNTK(by_distance_BNTR, start_BT, num_keys),
+        (start_BT, by_distance_BNTR.shape[-1]),
+    ),
+    _take_columns_backward,
+)
 
 
 @jax.named_scope("relative_shift")

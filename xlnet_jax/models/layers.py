@@ -13,6 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from xlnet_jax.kernels.arguments import einsum_float32
 from xlnet_jax.kernels.dropout import hidden_mask_BTD
+from xlnet_jax.kernels.products import dense
 from xlnet_jax.settings.config import ModelConfig
 
 ATTENTION_WEIGHTS = "attention_weights"
@@ -85,7 +86,7 @@ class Dense(nn.Module):
     def __call__(self, x: jnp.ndarray) -> jnp.ndarray:
         c, shape = self.config, (x.shape[-1], self.features)
         kernel = partitioned_param(self, "kernel", shape, self.axes, c.init_std).astype(c.dtype)
-        product = store_gradient(jnp.dot(x.astype(c.dtype), kernel))
+        product = store_gradient(dense(x.astype(c.dtype), kernel))
         if not self.use_bias:
             return product
         bias = partitioned_zeros(self, "bias", shape[1:], self.axes[1:])
