@@ -24,8 +24,8 @@ from pathlib import Path
 
 from xlnet_jax.objectives.registry import multiply_adds
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
+from xlnet_jax.training.machine import ALLOCATOR
 
-ALLOCATOR = "glibc.malloc.hugetlb=1"  # of the train command
 ROWS, LAYERS, WIDTH, HEADS, HEAD_WIDTH, INNER, VOCABULARY = 2, 12, 768, 12, 64, 3072, 32_000
 LENGTH, MEMORY, REUSED, TARGETS = 512, 384, 256, 85
 KEYS, DISTANCES = MEMORY + LENGTH, MEMORY + 2 * LENGTH

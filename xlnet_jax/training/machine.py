@@ -160,12 +160,18 @@ def metadata(name: str) -> str:
         return ""
 
 
-def start_with_huge_pages() -> None:
-    """Restart this process with huge pages in glibc's allocator, which reads that setting only when a process starts.
+ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:" + ":".join(
+    f"glibc.malloc.{name}_threshold={1 << 40}" for name in ("mmap", "trim")
+)
+"""Tunables of glibc: huge pages, and freed memory stays with the process; only the first arena keeps large blocks."""
 
-    On a CPU, XLA allocates and frees its scratch memory at every step, and the kernel clears every page again. 2 MB
-    pages are cleared much faster (benchmarks/huge_pages.py). Do nothing on other systems, or if GLIBC_TUNABLES is set.
+
+def start_with_huge_pages() -> None:
+    """Restart this process with `ALLOCATOR`, which glibc reads only when a process starts.
+
+    On a CPU, XLA allocates and frees its scratch memory at every step. Otherwise the kernel would clear every page
+    again, and 4 kB pages slowly (benchmarks/huge_pages.py). Do nothing on other systems, or if GLIBC_TUNABLES is set.
     """
     if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
-        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        os.environ["GLIBC_TUNABLES"] = ALLOCATOR
         os.execv(sys.executable, sys.orig_argv)

@@ -348,4 +348,4 @@ print(os.environ["GLIBC_TUNABLES"], sys.argv[1:])"""
     environment |= {"GLIBC_TUNABLES": given} if given else {}
     command = [sys.executable, "-c", script, "a b", "c"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == f"{given or 'glibc.malloc.hugetlb=1'} ['a b', 'c']"
+    assert done.stdout.strip() == f"{given or machine.ALLOCATOR} ['a b', 'c']"
