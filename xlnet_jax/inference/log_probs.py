@@ -117,7 +117,7 @@ def log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_toke
     for a query depends neither on it nor on the other queries. Raises InputError if a text has more pieces than the
     network has learned positions.
     """
-    return [scores_P2[:, 0] for scores_P2 in beside_likeliest(pretrained, queries, batch_tokens)]
+    return _score(pretrained, queries, batch_tokens, _of_pieces_BP)
 
 
 def beside_likeliest(pretrained: Pretrained, queries: Sequence[Query], batch_tokens: int) -> list[np.ndarray]:
@@ -229,6 +229,10 @@ def _program(
 
 def _of_vocabulary_BPV(logits_BPV: jax.Array, _: jax.Array) -> jax.Array:
     return jax.nn.log_softmax(logits_BPV)
+
+
+def _of_pieces_BP(logits_BPV: jax.Array, ids_BP: jax.Array) -> jax.Array:
+    return -cross_entropy_BP(logits_BPV, ids_BP)
 
 
 def _beside_likeliest_BP2(logits_BPV: jax.Array, ids_BP: jax.Array) -> jax.Array:

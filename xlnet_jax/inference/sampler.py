@@ -25,6 +25,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained, scoring_tokenizer, voca
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.generate import Blanks, GenerateSettings, allowed_XV
 from xlnet_jax.inference.log_probs import padded, power_of_two
+from xlnet_jax.kernels.mesh import CPU, platform
 from xlnet_jax.models.decoding import Cache, Decoder, Draft, advance, mask_all, prefill, prepare, reread
 from xlnet_jax.models.masks import HIGHEST
 from xlnet_jax.objectives.registry import objective_named
@@ -33,6 +34,7 @@ from xlnet_jax.settings.config import ModelConfig
 CHUNK = 32  # passes on the device between two checks by the host
 SHORTEST = 32  # smallest padded length; lengths of given texts are rounded up to powers of two
 DEFAULT_CONTEXT = 512
+FEW = 512  # likeliest pieces, which hold most draws; on a CPU, sorting all pieces takes longer than a small network
 NONE = -1  # number of a target that is not there
 
 
@@ -332,7 +334,9 @@ def _draw(
     keys_BC = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(rules.keys_B, number_BC)
     allowed_BCV = jnp.where(rules.allowed_XV[kind_BC], logits_BCV, -jnp.inf)
     limited = functools.partial(choose, static.temperature, static.top_k, static.top_p)
-    new_C = jax.vmap(limited)(allowed_BCV.reshape(-1, allowed_BCV.shape[-1]), keys_BC.reshape(-1))
+    rows = allowed_BCV.reshape(-1, allowed_BCV.shape[-1]), keys_BC.reshape(-1)
+    # On a CPU one by one: in a batch, a branch is taken for all or none.
+    new_C = jax.lax.map(lambda row: limited(*row), rows) if platform() == CPU else jax.vmap(limited)(*rows)
     new_BC = at_columns(new_C.reshape(column_BC.shape), jnp.where(is_new_BC, jnp.arange(static.parallel)[None], 0))
     score_BC = jnp.take_along_axis(jax.nn.log_softmax(logits_BCV), new_BC[..., None], axis=-1)[..., 0]
     end_BC = jnp.where(is_new_BC & rules.stops_V[new_BC], number_BC, HIGHEST)
@@ -351,8 +355,18 @@ def choose(temperature: float, top_k: int, top_p: float, logits_V: jnp.ndarray, 
     scaled_V = logits_V / temperature
     if not top_k and top_p == 1:
         return jax.random.categorical(key, scaled_V).astype(jnp.int32)
-    best_Q, ids_Q = jax.lax.top_k(scaled_V, min(top_k or len(scaled_V), len(scaled_V)))
-    probs_Q = jax.nn.softmax(best_Q)
-    # The likeliest piece always stays: the sum before it is 0, below top_p.
-    best_Q = jnp.where(jnp.cumsum(probs_Q) - probs_Q < top_p, best_Q, -jnp.inf)
-    return ids_Q[jax.random.categorical(key, best_Q)]
+    most = min(top_k or len(scaled_V), len(scaled_V))
+
+    def draw(count: int) -> tuple[jnp.ndarray, jnp.ndarray]:
+        """Return the draw from the likeliest pieces, and whether pieces after them could not be drawn."""
+        best_Q, ids_Q = jax.lax.top_k(scaled_V, count)
+        probs_Q = jax.nn.softmax(best_Q) if count == most else jnp.exp(best_Q - jax.nn.logsumexp(scaled_V))
+        # The likeliest piece always stays: the sum before it is 0, below top_p.
+        before_Q = jnp.cumsum(probs_Q) - probs_Q
+        place = jax.random.categorical(key, jnp.where(before_Q < top_p, best_Q, -jnp.inf))
+        return ids_Q[place], before_Q[-1] >= top_p
+
+    if platform() != CPU or top_k or most <= FEW:
+        return draw(most)[0]
+    drawn, is_whole = draw(FEW)
+    return jax.lax.cond(is_whole, lambda: drawn, lambda: draw(most)[0])

@@ -22,7 +22,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference import sampler as sampling
 from xlnet_jax.inference.generate import GenerateSettings, Kind, allowed_XV, fill, read_prompt, segments
 from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
-from xlnet_jax.inference.sampler import Sampler, choose, spread_order
+from xlnet_jax.inference.sampler import FEW, Sampler, choose, spread_order
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.plots.passes import draw_passes
 
@@ -375,6 +375,21 @@ def test_limits_leave_the_likeliest_pieces_in_their_proportions():
     np.testing.assert_allclose(shares(top_k=3, top_p=0.5), [4 / 7, 3 / 7, 0, 0], atol=noise)
     np.testing.assert_allclose(shares(temperature=0.5), probs**2 / (probs**2).sum(), atol=noise)
     assert shares(temperature=0.0)[0] == shares(top_p=1e-9)[0] == shares(top_k=1)[0] == 1
+
+
+@pytest.mark.parametrize("scale", [4, 0.1])  # likely pieces are fewer than FEW, or more
+def test_top_p_draws_alike_whether_it_sorts_few_pieces_or_all(scale):
+    logits = scale * jax.random.normal(jax.random.key(1), (64, 2 * FEW))
+    keys, top_p = jax.random.split(jax.random.key(0), 64), 0.9
+
+    def draw(logits, key):
+        best, ids = jax.lax.top_k(logits, len(logits))
+        probs = jax.nn.softmax(best)
+        return ids[jax.random.categorical(key, jnp.where(jnp.cumsum(probs) - probs < top_p, best, -jnp.inf))]
+
+    np.testing.assert_array_equal(
+        jax.jit(choose, static_argnums=(0, 1, 2))(1.0, 0, top_p, logits, keys), jax.vmap(draw)(logits, keys)
+    )
 
 
 def test_gaps_keep_the_text_around_them(model, sampler):

@@ -1,0 +1,53 @@
+"""Products and shifts for CPUs compute what those of other devices do, and so do their gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from xlnet_jax.kernels import plain, products
+
+B, N, L, P, K, H = 2, 3, 12, 5, 20, 8
+R = K + L
+
+
+def draw(number, *shape):
+    return jax.random.normal(jax.random.key(number), shape)
+
+
+def assert_same_gradients(ours, theirs, *operands, rtol):
+    weights = draw(9, *jax.eval_shape(ours, *operands).shape)
+    for mine, other in zip(
+        *(jax.grad(lambda *o, f=f: (f(*o) * weights).sum(), range(len(operands)))(*operands) for f in (ours, theirs)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(mine, other, rtol=rtol, atol=rtol)
+        assert np.abs(other).max() > 0.1
+
+
+def test_columns_of_each_row_are_those_of_the_shifts_of_other_devices_forward_and_backward():
+    position_BP = jnp.array([[0, 11, 4, 4, 7], [10, 2, 1, 0, 5]])
+    start_BT = L - jnp.concatenate([jnp.tile(jnp.arange(L), (B, 1)), position_BP], axis=1)
+
+    def shifted(by_distance):
+        content = plain.shift_content_BNLK(by_distance[:, :, :L], K)
+        return jnp.concatenate([content, plain.shift_query_BNPK(by_distance[:, :, L:], position_BP, K)], axis=2)
+
+    def taken(by_distance):
+        return plain.take_columns_BNTK(by_distance, start_BT, K)
+
+    by_distance = draw(0, B, N, L + P, R)
+    np.testing.assert_array_equal(taken(by_distance), shifted(by_distance))
+    assert_same_gradients(taken, shifted, by_distance, rtol=0)
+
+
+@pytest.mark.parametrize("lead", [(), (B,), (B, L)])
+def test_dense_products_have_the_gradients_of_the_dot(lead):
+    assert_same_gradients(products.dense, jnp.dot, draw(0, *lead, H), draw(1, H, K), rtol=1e-5)
+
+
+def test_products_of_rows_and_keys_have_the_gradients_of_the_einsum():
+    def einsum(query, key):
+        return jnp.einsum("BNTH,BNKH->BNTK", query, key)
+
+    assert_same_gradients(products.product_BNTK, einsum, draw(0, B, N, L, H), draw(1, B, N, K, H), rtol=1e-5)
