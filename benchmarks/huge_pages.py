@@ -1,4 +1,6 @@
-"""Measure training speed on a CPU with and without huge pages, in turns: python benchmarks/huge_pages.py
+"""Measure training speed on a CPU with glibc's own allocator settings and with those of the train command, in turns:
+
+    python benchmarks/huge_pages.py
 
 Prints the tokens per second at the end of each short run of the demo, and the ratio of the medians.
 """
@@ -11,8 +13,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from xlnet_jax.training.machine import ALLOCATOR
+
 ROUNDS = 3
-TUNABLES = {"4 kB pages": "glibc.malloc.hugetlb=0", "huge pages": "glibc.malloc.hugetlb=1"}
+TUNABLES = {"glibc": "glibc.malloc.hugetlb=0", "train": ALLOCATOR}
 
 
 def tokens_per_second(tunables: str) -> float:

@@ -54,7 +54,9 @@ class Command:
     """function as module:function that reads the settings from (argv, prog, description); None = flags override the
     defaults of the dataclass"""
     has_huge_pages: bool = False
-    """restart with huge pages (`runtime.start_with_huge_pages`)"""
+    """restart with huge pages (`machine.start_with_huge_pages`)"""
+    is_brief: bool = False
+    """its programs run for seconds (`machine.compile_quickly`)"""
 
     @property
     def module(self) -> str:
@@ -98,10 +100,10 @@ class Command:
 
     def run(self) -> None:
         """Run the command with the words of this process and exit."""
-        if self.has_huge_pages:
+        if self.has_huge_pages or self.is_brief:
             from xlnet_jax.training import machine
 
-            machine.start_with_huge_pages()
+            (machine.start_with_huge_pages if self.has_huge_pages else machine.compile_quickly)()
         run(self.main)
 
 
@@ -130,6 +132,7 @@ _ALL = (
         "show the attention weights of a text, by layer and head, as a page or a picture.",
         settings="xlnet_jax.inference.attention:AttentionSettings",
         function="xlnet_jax.inference.attention:print_attention",
+        is_brief=True,
     ),
     Command(
         "compare",
@@ -151,6 +154,7 @@ _ALL = (
         "compute vectors of sentences or documents, as .npy or Parquet.",
         settings="xlnet_jax.inference.embed:EmbedSettings",
         function="xlnet_jax.inference.embed:print_embedding",
+        is_brief=True,
     ),
     Command(
         "evaluate",
@@ -163,6 +167,7 @@ _ALL = (
         "compare predicting words together with predicting each word alone.",
         settings="xlnet_jax.inference.factorize:FactorizeSettings",
         function="xlnet_jax.inference.factorize:print_factorizations",
+        is_brief=True,
     ),
     Command(
         "finetune",
@@ -177,6 +182,7 @@ _ALL = (
         "generate text that continues a prompt or fills its gaps (___).",
         settings="xlnet_jax.inference.generate:GenerateSettings",
         function="xlnet_jax.inference.generate:print_texts",
+        is_brief=True,
     ),
     Command(
         "plan",
@@ -196,6 +202,7 @@ _ALL = (
         "compute the log-likelihood of sentences, with one or several orders of their pieces.",
         settings="xlnet_jax.inference.score:ScoreSettings",
         function="xlnet_jax.inference.score:print_scores",
+        is_brief=True,
     ),
     Command(
         "train",
