@@ -349,3 +349,21 @@ print(os.environ["GLIBC_TUNABLES"], sys.argv[1:])"""
     command = [sys.executable, "-c", script, "a b", "c"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"{given or machine.ALLOCATOR} ['a b', 'c']"
+
+
+def test_short_commands_compile_quickly_unless_jax_may_find_another_device(monkeypatch):
+    given = "--xla_force_host_platform_device_count=2"
+    monkeypatch.setenv("XLA_FLAGS", given)
+    monkeypatch.setenv("JAX_PLATFORMS", "")
+    monkeypatch.setattr(machine, "find_spec", lambda name: name == "libtpu")
+    machine.compile_quickly()
+    assert os.environ["XLA_FLAGS"] == given
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
+    machine.compile_quickly()
+    ours, flags = "--xla_backend_optimization_level=1", os.environ["XLA_FLAGS"].split()
+    assert ours in flags
+    assert flags[-1] == given  # the last flag of a name counts
+    command = [sys.executable, "-c", "import jax; print(jax.device_count())"]
+    assert (
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "2"
+    )  # XLA has the flags
