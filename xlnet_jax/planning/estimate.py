@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from xlnet_jax.costs import Chip
 from xlnet_jax.errors import InputError
@@ -146,7 +146,8 @@ def make_plan(config: Config, topology: Topology) -> Plan:
 
 # ---- search ----------------------------------------------------------------------------------------------------------
 
-REMATS: tuple[Literal["none", "dots", "attention", "full"], ...] = ("none", "dots", "attention", "full")
+Remat: TypeAlias = Literal["none", "dots", "feed_forward", "attention", "full"]
+REMATS: tuple[Remat, ...] = ("none", "dots", "feed_forward", "attention", "full")
 """remat policies, from none, which keeps the most in memory, to full, which recomputes the most"""
 
 
