@@ -7,11 +7,10 @@ import pytest
 
 from tests.xlnet_jax.training.tiny import changed
 from xlnet_jax import compare
-from xlnet_jax.comparison.contenders import CONTENDERS, fit_to_budget, step_tokens
+from xlnet_jax.comparison.contenders import CONTENDERS, fit_to_budget, step_operations, step_tokens
 from xlnet_jax.comparison.settings import finetune_configs, list_differences, parse_comparison
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import demo
-from xlnet_jax.objectives.registry import step_flops
 from xlnet_jax.settings.config import DistributedConfig
 from xlnet_jax.training import machine
 
@@ -92,7 +91,7 @@ def test_the_page_names_every_contender():
 def test_equal_operations_are_as_many_updates_as_fit_and_not_one_more(name):
     common, budget = demo(), 1e12
     config = fit_to_budget(name, CONTENDERS[name](common), budget, "operations")
-    assert config.steps * step_flops(config) <= budget < (config.steps + 1) * step_flops(config)
+    assert config.steps * step_operations(config) <= budget < (config.steps + 1) * step_operations(config)
 
 
 @pytest.mark.parametrize(
