@@ -158,9 +158,9 @@ def modern_large() -> Config:
 
 def _modern(start: Config) -> Config:
     """Return the settings of the modern-* presets: Muon for the matrices in layers, and a third of the tokens as
-    targets instead of a sixth (benchmarks/README.md, "The modern recipe"; what did not lower the loss is there, too).
-    Rates are those of the study's networks, 64 to 160 wide: the step of a matrix does not depend on its width, and that
-    of embeddings is in proportion to their initial size. They were not tuned on larger networks.
+    targets instead of a sixth (benchmarks/modern.py). The rates follow from networks of 64 and 128: the step of a
+    matrix does not depend on its width, and that of embeddings is in proportion to their initial size. They were not
+    tuned on larger networks.
     """
     rate, a_third = round(0.07 * start.model.init_std, 4), round(start.data.seq_len / 3)
     return replace(
