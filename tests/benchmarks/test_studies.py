@@ -15,6 +15,7 @@ from benchmarks import (
     eight_tasks,
     english,
     long_recall,
+    modern,
     narrow_start,
     scaling,
     studies,
@@ -25,8 +26,10 @@ from benchmarks.eight_tasks import TASKS
 from benchmarks.scaling import SCALES
 from benchmarks.studies import Job, Study
 from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.comparison.contenders import step_operations
 from xlnet_jax.objectives.registry import step_flops
 from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.fields import with_values
 from xlnet_jax.settings.parser import parse
 
 GOES_ON = ["--init", "tiny"]
@@ -80,6 +83,20 @@ def test_settings_of_contenders_in_any_order(tmp_path):
         _, *words = any_order.pretraining(contender, 2, "corpus", Path("text")).command(tmp_path)
         config = COMMANDS["compare"].parse(words)
         assert (config.objectives, config.seeds, config.equal) == ((contender,), (2,), "operations")
+
+
+def test_runs_of_the_modern_recipe_are_commands_of_train_and_modern_spends_half_of_adamw(tmp_path):
+    compared = {run.name: run for run in modern.comparison({"adamw": 4e-3, "modern": 8e-3})}
+    for run in [*modern.tuning("adamw"), *modern.tuning("modern"), *modern.variants(8e-3), *compared.values()]:
+        module, *words = run.command("corpus", 8_000, tmp_path)
+        config = COMMANDS["train"].parse(words)
+        assert (module, config.optimizer.method) == ("xlnet_jax.train", run.settings["optimizer.method"])
+        a_step = step_operations(with_values(config, {"model.vocab_size": 8_000}))
+        assert 0 <= run.flops - config.steps * a_step < a_step
+        assert config.optimizer.method == "muon" or config.optimizer.matrix_rate <= 1
+    for width in modern.BUDGETS:
+        adamw, half = (compared[f"compare-{width}-{recipe}-seed-0"] for recipe in modern.RECIPES)
+        assert half.flops == adamw.flops / 2
 
 
 def test_records_of_contenders_in_any_order_have_the_commands_of_their_runs(tmp_path):

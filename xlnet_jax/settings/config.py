@@ -239,7 +239,7 @@ class ReplacedConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW with linear warmup and decay (paper, appendix A.2)."""
+    """AdamW, or Muon for matrices, with warmup and decay (paper, appendix A.2: AdamW, linear)."""
 
     method: Literal["adamw", "muon"] = setting("adamw", "preset")
     """muon = Muon for the matrices in layers, which learn at matrix_rate times the learning rate (often 5), and AdamW

@@ -44,13 +44,13 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
         return optax.chain(*clip, *(by_depth if clip else []), *_adam_2019(config, steps))
     by_kind = [scale_matrices(config.matrix_rate)] if config.matrix_rate != 1 else []
     adam = _stored(optax.scale_by_adam(config.beta1, config.beta2, config.eps), config)
-    adamw = optax.chain(
+    decoupled = optax.chain(
         adam if config.method == "adamw" else with_muon(adam, config.state_dtype),
         *by_kind,
         optax.add_decayed_weights(config.weight_decay, decayed),
         optax.scale_by_learning_rate(learning_rate(config, steps)),
     )
-    return optax.chain(*(clip or [optax.identity()]), adamw, *by_depth)
+    return optax.chain(*(clip or [optax.identity()]), decoupled, *by_depth)
 
 
 def _adam_2019(config: OptimizerConfig, steps: int) -> list[optax.GradientTransformation]:
