@@ -35,7 +35,7 @@ def shift_scores_BNTK(query_BNTH: jnp.ndarray, inputs: AttentionInputs) -> jnp.n
     targets = inputs.relations.num_targets
     content = query_BNTH.shape[2] - targets
     if platform() == CPU:
-        start_BT = jnp.broadcast_to(inputs.num_places - jnp.arange(content)[None], (len(query_BNTH), content))
+        start_BT = jnp.broadcast_to(inputs.num_places - jnp.arange(content)[None], (query_BNTH.shape[0], content))
         if targets:
             start_BT = jnp.concatenate([start_BT, inputs.num_places - inputs.relations.query_position_BP], axis=1)
         return take_columns_BNTK(product_BNTK(query_BNTH, key_BNRH), start_BT, num_keys)
@@ -153,7 +153,7 @@ def direct_keys_BNRH(inputs: AttentionInputs) -> jnp.ndarray:
     key_2NRH, dtype = inputs.position_key_2NRH, inputs.query_BNTH.dtype
     if (is_reversed_B := inputs.relations.is_reversed_B) is None:
         forwards_NRH = key_2NRH.sum(0).astype(dtype)
-        return jnp.broadcast_to(forwards_NRH[None], (len(inputs.query_BNTH), *forwards_NRH.shape))
+        return jnp.broadcast_to(forwards_NRH[None], (inputs.query_BNTH.shape[0], *forwards_NRH.shape))
     # Multiply by signs, because the backward pass is faster than that of a selection.
     signs_B = jnp.where(is_reversed_B, -1.0, 1.0)
     return (signs_B[:, None, None, None] * key_2NRH[:1] + key_2NRH[1:]).astype(dtype)

@@ -14,6 +14,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from xlnet_jax.checkpoints.formats import demand_new
 from xlnet_jax.errors import InputError
@@ -60,7 +61,10 @@ def export(model: Model, path: str | Path, *, seq_len: int | None = None) -> Pat
     weights: dict[str, Any] = {name: np.asarray(array) for name, array in flatten(model.params).items()}
     shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in weights.items()}
     rows = jax.ShapeDtypeStruct(jax.export.symbolic_shape(f"batch, {length}"), jnp.int32)
-    exported = jax.export.export(jax.jit(forward), platforms=PLATFORMS)(shapes, rows, rows, rows)
+    # What is traced for a CPU alone would be slow on the other platforms.
+    any_device = AbstractMesh((), (), abstract_device=AbstractDevice("any", None, "any"))
+    with jax.sharding.use_abstract_mesh(any_device):
+        exported = jax.export.export(jax.jit(forward), platforms=PLATFORMS)(shapes, rows, rows, rows)
     outputs = jax.tree.unflatten(exported.out_tree, exported.out_avals)
     about = {
         "task": config.task,
