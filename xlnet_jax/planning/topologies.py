@@ -126,6 +126,7 @@ ENVIRONMENT = {
     "TPU_MIN_LOG_LEVEL": "3",
     "TPU_STDERR_LOG_LEVEL": "3",
     "TF_CPP_MIN_LOG_LEVEL": "3",
+    "JAX_ENABLE_COMPILATION_CACHE": "false",  # a program is read back only where its devices are
 }
 """environment variables to set before jax is imported"""
 
