@@ -105,11 +105,11 @@ for attention in ("plain", "auto"):
 )
 def test_a_step_with_the_kernels_moves_less_and_keeps_no_scores_in_memory(topology, devices, remat):
     """On a GPU scores by distance are left of the arrays that are as large as the scores."""
-    lines = run_program(STEP, topology, 8 * devices, remat).splitlines()
+    is_tpu = topology.startswith("v")
+    lines = run_program(STEP, topology, (2 if is_tpu else 8) * devices, remat).splitlines()
     (plain, *_, plain_bytes), (fused, *_, fused_bytes) = (line.split(";")[:4] for line in lines)
     assert [line.split(";")[1:3] for line in lines] == [["True", str(devices > 1)]] * 2
     assert (plain, fused) == ("plain", "fused")
-    is_tpu = topology.startswith("v")
     of_scores = {"relative shift", "attention dropout", *(["position product"] if is_tpu else [])}
     plain_parts, fused_parts = (set(line.split(";")[4:]) for line in lines)
     assert plain_parts >= of_scores
