@@ -38,7 +38,7 @@ TARGETS: Settings = {"data.num-predict": 22, "data.mask-alpha": 6}
 RECIPES: dict[str, Settings] = {
     "adamw": {"optimizer.method": "adamw", "optimizer.matrix-rate": 1, **TARGETS},
     "modern": {
-        "optimizer.method": "muon", "optimizer.matrix-rate": 5, "data.num-predict": 43, "data.mask-alpha": 3,
+        "optimizer.method": "muon", "optimizer.matrix-rate": 2.5, "data.num-predict": 43, "data.mask-alpha": 3,
     },
 }  # fmt: skip
 PARTS: dict[str, Settings] = {
@@ -52,9 +52,9 @@ ALTERNATIVES: dict[str, Settings] = {
     "one reading direction": {"data.no-bidirectional": ""},
 }
 """what the recipe could have and has not"""
-RATES = {"adamw": (4e-3,), "modern": (8e-3, 1.6e-2, 4e-3)}
+RATES = {"adamw": (4e-3,), "modern": (8e-3, 1.6e-2, 3.2e-2)}
 TUNING_FLOPS = 5.76e12
-BUDGETS = {64: 1.2e13, 96: 1.2e13, 160: 2.4e13}
+BUDGETS = {64: 8e12, 96: 1.2e13, 160: 2.4e13}
 """FLOPs of "adamw" by width"""
 SEEDS = range(5)
 

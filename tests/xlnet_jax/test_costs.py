@@ -21,14 +21,16 @@ from xlnet_jax.training.step import batch_of_windows
 
 
 def traced(jaxpr):
-    """Multiply-adds of all products of a traced function: the body of a scan counts as often as it runs."""
+    """Multiply-adds of all products of a traced function: the body of a scan counts as often as it runs, and one of the
+    branches of a condition."""
     total = 0
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "dot_general":
             (contracted, _), _ = eqn.params["dimension_numbers"]
             sizes = [eqn.invars[0].aval.shape[axis] for axis in contracted]
             total += math.prod(eqn.outvars[0].aval.shape) * math.prod(sizes)
-        inner = sum(traced(sub) for sub in jax.extend.core.jaxprs_in_params(eqn.params))
+        counts = [traced(sub) for sub in jax.extend.core.jaxprs_in_params(eqn.params)]
+        inner = max(counts) if eqn.primitive.name == "cond" else sum(counts)
         total += inner * eqn.params.get("length", 1)
     return total
 

@@ -136,6 +136,16 @@ def test_muon_makes_the_updates_of_matrices_orthogonal_and_leaves_all_others_to_
         assert 0.6 < singular.min() <= singular.max() < 1.3, path
 
 
+def test_muons_update_does_not_depend_on_the_size_of_the_gradients():
+    params = unboxed(init_params(NO_DROPOUT.model, None, jax.random.key(0)))
+    large, small = (
+        flatten(updates_of(params, jax.tree.map(lambda p, size=size: size * p, params), method="muon", clip_norm=0.0))
+        for size in (1.0, 1e-5)
+    )
+    for path in ("backbone/layers/attention/q", "backbone/layers/feed_forward/inner/kernel"):
+        np.testing.assert_allclose(small[path], large[path], rtol=1e-3, atol=1e-6, err_msg=path)
+
+
 def test_moments_in_bfloat16_follow_changes_that_its_rounding_would_lose():
     """Without gradients the second moment falls by a thousandth an update; to the nearest, 1 would stay 1."""
     exact = optax.scale_by_adam(0.9, 0.999, 1e-6)
