@@ -53,8 +53,8 @@ class Command:
     parser: str | None = None
     """function as module:function that reads the settings from (argv, prog, description); None = flags override the
     defaults of the dataclass"""
-    has_huge_pages: bool = False
-    """restart with huge pages (`machine.start_with_huge_pages`)"""
+    is_training: bool = False
+    """restart with an allocator for training (`machine.start_with_allocator`)"""
     is_brief: bool = False
     """its programs run for seconds (`machine.compile_quickly`)"""
 
@@ -100,10 +100,10 @@ class Command:
 
     def run(self) -> None:
         """Run the command with the words of this process and exit."""
-        if self.has_huge_pages or self.is_brief:
+        if self.is_training or self.is_brief:
             from xlnet_jax.training import machine
 
-            (machine.start_with_huge_pages if self.has_huge_pages else machine.compile_quickly)()
+            (machine.start_with_allocator if self.is_training else machine.compile_quickly)()
         run(self.main)
 
 
@@ -140,7 +140,7 @@ _ALL = (
         settings="xlnet_jax.comparison.settings:CompareConfig",
         function="xlnet_jax.comparison.run:compare",
         parser="xlnet_jax.comparison.settings:parse_comparison",
-        has_huge_pages=True,
+        is_training=True,
     ),
     Command(
         "convert",
@@ -175,7 +175,7 @@ _ALL = (
         settings="xlnet_jax.tasks.config:FinetuneConfig",
         function="xlnet_jax.tasks.finetune:run_finetuning",
         parser="xlnet_jax.tasks.defaults:parse_finetuning",
-        has_huge_pages=True,
+        is_training=True,
     ),
     Command(
         "generate",
@@ -210,7 +210,7 @@ _ALL = (
         settings="xlnet_jax.settings.config:Config",
         function="xlnet_jax.training.pretrain:run_pretraining",
         parser="xlnet_jax.objectives.presets:parse_config",
-        has_huge_pages=True,
+        is_training=True,
     ),
 )
 COMMANDS = {command.name: command for command in _ALL}

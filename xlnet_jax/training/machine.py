@@ -169,7 +169,7 @@ ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:" + ":".join(
 """Tunables of glibc: huge pages, and freed memory stays with the process; only the first arena keeps large blocks."""
 
 
-def start_with_huge_pages() -> None:
+def start_with_allocator() -> None:
     """Restart this process with `ALLOCATOR`, which glibc reads only when a process starts.
 
     On a CPU, XLA allocates and frees its scratch memory at every step. Otherwise the kernel would clear every page
