@@ -82,9 +82,8 @@ class Run:
         config = parse_config([*self.words(), "--model.vocab-size", str(vocab_size)], "train", "")
         return int(self.flops // step_operations(config))
 
-    def command(self, corpus: str, vocab_size: int, workdir: Path) -> list[str]:
+    def command(self, corpus: str, steps: int, workdir: Path) -> list[str]:
         """Return module and arguments of the run."""
-        steps = self.steps(vocab_size)
         length: Settings = {
             "steps": steps, "optimizer.warmup-steps": steps // 20, "eval.every-steps": steps,
             "log.every-steps": max(steps // 50, 1), "checkpoint.every-steps": steps, "checkpoint.every-minutes": 3,
@@ -92,14 +91,14 @@ class Run:
         }  # fmt: skip
         return ["xlnet_jax.train", *self.words(), *flags(length)]
 
-    def record(self, corpus: str, vocab_size: int, workdir: Path) -> Record:
+    def record(self, corpus: str, steps: int, workdir: Path) -> Record:
         """Return the results of the run."""
         out = workdir / "held-out.json"
         run_module("xlnet_jax.evaluate", workdir, "--max-windows", 4096, *flags(TARGETS), "--out", out, "--overwrite")
-        command = self.command(corpus, vocab_size, workdir)
+        command = self.command(corpus, steps, workdir)
         return {
             "command": studies.shown(command, workdir, CORPUS=corpus),
-            "steps": self.steps(vocab_size),
+            "steps": steps,
             "flops": self.flops,
             "loss": round(float(json.loads(out.read_text())["loss"]), 4),
             **studies.time_of(workdir),
@@ -166,11 +165,12 @@ def main() -> None:
         study = Study(NAME, given.workdir, given.jobs)
 
         def run(runs: Iterable[Run]) -> None:
-            study.run(
-                Job(each.name, partial(each.command, given.corpus, vocab_size),
-                    partial(each.record, given.corpus, vocab_size))
-                for each in runs if fnmatch.fnmatch(each.name, given.only)
-            )  # fmt: skip
+            jobs = []
+            for each in runs:
+                if fnmatch.fnmatch(each.name, given.only):
+                    of_run = (given.corpus, each.steps(vocab_size))
+                    jobs.append(Job(each.name, partial(each.command, *of_run), partial(each.record, *of_run)))
+            study.run(jobs)
 
         run([*tuning("adamw"), *tuning("modern")])
         rates = {recipe: best_rate(recipe, study.measured()) for recipe in RECIPES}

@@ -88,7 +88,7 @@ def test_settings_of_contenders_in_any_order(tmp_path):
 def test_runs_of_the_modern_recipe_are_commands_of_train_and_modern_spends_half_of_adamw(tmp_path):
     compared = {run.name: run for run in modern.comparison({"adamw": 4e-3, "modern": 1.6e-2})}
     for run in [*modern.tuning("adamw"), *modern.tuning("modern"), *modern.variants(1.6e-2), *compared.values()]:
-        module, *words = run.command("corpus", 8_000, tmp_path)
+        module, *words = run.command("corpus", run.steps(8_000), tmp_path)
         config = COMMANDS["train"].parse(words)
         assert (module, config.optimizer.method) == ("xlnet_jax.train", run.settings["optimizer.method"])
         a_step = step_operations(with_values(config, {"model.vocab_size": 8_000}))
