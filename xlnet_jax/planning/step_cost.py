@@ -2,10 +2,10 @@
 and cycles.
 
 Counts come from the scheduled program, so a loop counts once for each iteration. Cycles are the compiler's estimates;
-it does not estimate kernels, so those are counted from their compiled instructions. Cycles are those of one jax
-device: one core, half a chip, on v2, v3 and v7; both cores of a chip ("megacore") on v4 and v5p; the chip's only core
-on v5e and v6e. An instruction belongs to the part of the model whose scopes (flax modules, `jax.named_scope`) are in
-its metadata.
+it does not estimate kernels, so those are counted from their compiled instructions. Which blocks of a long window a
+kernel skips depends on the batch, so all are counted. Cycles are those of one jax device: one core, half a chip, on v2,
+v3 and v7; both cores of a chip ("megacore") on v4 and v5p; the chip's only core on v5e and v6e. An instruction belongs
+to the part of the model whose scopes (flax modules, `jax.named_scope`) are in its metadata.
 """
 
 import functools

@@ -111,6 +111,7 @@ class Summed(NamedTuple):
     query_TH: Any  # sums over the blocks of keys, for the rows of a block of positions and all query rows
     position_HR: Any  # sums over the rows of a block of positions; None = no relative positions
     copy_HR: Any  # of a part of the gradients in the device's memory
+    is_busy_1: Any  # int32 in scalar memory, 1 = a tile was computed with this block of keys
 
 
 def backward(whole: Sizes, operands: Operands, saved: Saved, interpret: Any) -> Gradients:
@@ -184,8 +185,8 @@ def _scratch(whole: Sizes, operands: Operands) -> list[Any]:
     sums = Sums(packed(*keys, operand), pltpu.VMEM(keys, jnp.float32), pltpu.VMEM(keys, jnp.float32))
     of_distances = pltpu.VMEM((sizes.width, sizes.padded_distances), jnp.float32)
     of_rows = pltpu.VMEM((sizes.padded_rows, sizes.width), jnp.float32)
-    summed = None if whole.fits else Summed(of_rows, of_distances if has_positions else None, of_distances)
-    return [sums, scratch_shapes(sizes), work, summed]
+    summed = Summed(of_rows, of_distances if has_positions else None, of_distances, pltpu.SMEM((1,), jnp.int32))
+    return [sums, scratch_shapes(sizes), work, None if whole.fits else summed]
 
 
 # ---- a step of the grid ----------------------------------------------------------------------------------------------
@@ -238,8 +239,10 @@ class GridStep:
             store(sums.transposed_HK, 0, self.refs.key_BKH[0].astype(self.operand).T)
             clear(sums.key_HK)
             clear(sums.value_HK)
-            if summed is not None and summed.position_HR is not None:
-                clear(summed.position_HR)
+            if summed is not None:
+                summed.is_busy_1[0] = 0
+                if summed.position_HR is not None:
+                    clear(summed.position_HR)
 
         @pl.when((place.example == 0) & (place.row_block == 0) & (place.key_block == 0) & (place.tile == 0))
         def start_group() -> None:
@@ -271,6 +274,7 @@ class GridStep:
             grads.query_BTH[0, : tile.rows] = query_TH.astype(grads.query_BTH.dtype)
         else:
             summed.query_TH[self.place.rows(tile.rows)] += query_TH
+            summed.is_busy_1[0] = 1
 
     def finish(self) -> None:
         """Write the sums that end here."""
@@ -279,7 +283,7 @@ class GridStep:
         @pl.when(place.tile == sizes.tiles - 1)
         def write_sums() -> None:
             if summed is not None:
-                self.add_sums(summed)
+                pl.when(summed.is_busy_1[0] == 1)(lambda: self.add_sums(summed))
                 return
             grads.key_BKH[0] = sums.key_HK[...].astype(self.operand).T.astype(grads.key_BKH.dtype)
             grads.value_BKH[0] = sums.value_HK[...].astype(self.operand).T.astype(grads.value_BKH.dtype)
