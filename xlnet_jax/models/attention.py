@@ -112,7 +112,7 @@ def project_context_BNKH(
 
 def _context_BKD(mems_BMD: jnp.ndarray, rows_BTD: jnp.ndarray, content: int, parts: int) -> jnp.ndarray:
     if parts == 1:
-        # Cut after joining: a product can read that, but XLA would store content rows first.
+        # Join, then cut: XLA fuses both into the products. Content rows that are cut first are stored.
         return jnp.concatenate([mems_BMD, rows_BTD], axis=1)[:, : mems_BMD.shape[1] + content]
     content_BLD, _ = split_parts(rows_BTD, content, parts)
     return join_parts(mems_BMD, content_BLD, parts)
