@@ -20,13 +20,17 @@ With config.norm "pre", rows and context are normalized before the projections, 
 kernels/plain.py computes AC, BD and EF; the fused kernels compute the same numbers.
 """
 
+import functools
+
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations, einsum_float32
 from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN
 from xlnet_jax.kernels.implementations import attention_BNTH
+from xlnet_jax.kernels.mesh import join_parts, split_parts
 from xlnet_jax.models.layers import ATTENTION_WEIGHTS, Dropout, Norm, partitioned_param, projection_DNH
 from xlnet_jax.settings.config import ModelConfig
 
@@ -39,12 +43,13 @@ class Attention(nn.Module):
 
     config: ModelConfig
     train: bool
+    parts: int  # into which a mesh divides the sequence (kernels/mesh.py)
 
     @nn.compact
     def __call__(
         self,
         rows_BTD: jnp.ndarray,
-        context_BKD: jnp.ndarray,
+        mems_BMD: jnp.ndarray,
         relations: Relations,
         example_B: jnp.ndarray,
         signals_2RY: jnp.ndarray | None = None,
@@ -53,10 +58,10 @@ class Attention(nn.Module):
     ) -> jnp.ndarray:
         """Return the rows [B, T, D] after attention.
 
-        rows: content, then query rows; context: memory, then content; example: int32, index of each example in the
-        global batch; signals: of relative distances (`signals_2RY`), None = no relative positions; tied_biases: r_w,
-        r_r and r_s shared by all layers, None = the layer has its own; row: int32, row numbers for dropout, None = in
-        order.
+        rows: content, then query rows; mems: memory, which comes before the content in the context; example: int32,
+        index of each example in the global batch; signals: of relative distances (`signals_2RY`), None = no relative
+        positions; tied_biases: r_w, r_r and r_s shared by all layers, None = the layer has its own; row: int32, row
+        numbers for dropout, None = in order.
         """
         c = self.config
         norm, is_pre = Norm(c, name="norm"), c.norm == "pre"
@@ -76,8 +81,11 @@ class Attention(nn.Module):
         if biases_3NH is None and c.positions == "relative":
             biases_3NH = partitioned_param(self, "biases", (3, *heads_shape), heads_axes, c.init_std)
 
-        asking_BTD, context_BKD = (norm(rows_BTD), norm(context_BKD)) if is_pre else (rows_BTD, context_BKD)
-        key_BNKH, value_BNKH = (jnp.einsum("BTD,DNH->BNTH", context_BKD, w) for w in (k_DNH, v_DNH))
+        asking_BTD, mems_BMD = (norm(rows_BTD), norm(mems_BMD)) if is_pre else (rows_BTD, mems_BMD)
+        content = rows_BTD.shape[1] - relations.num_targets
+        key_BNKH, value_BNKH = (
+            project_context_BNKH(mems_BMD, asking_BTD, w, content, self.parts) for w in (k_DNH, v_DNH)
+        )
         self.sow("keys_values", "key_BNKH", key_BNKH)
         self.sow("keys_values", "value_BNKH", value_BNKH)
         query_BNTH = jnp.einsum("BTD,DNH->BNTH", asking_BTD, q_DNH)
@@ -89,6 +97,46 @@ class Attention(nn.Module):
         out_BTD = jnp.einsum("BNTH,DNH->BTD", read_BNTH, o_DNH)
         rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, example_B, row_T)
         return rows_BTD if is_pre else norm(rows_BTD)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def project_context_BNKH(
+    mems_BMD: jnp.ndarray, rows_BTD: jnp.ndarray, w_DNH: jnp.ndarray, content: int, parts: int
+) -> jnp.ndarray:
+    """Return the projection of memory and of the first `content` rows. parts: of the sequence (kernels/mesh.py).
+
+    The gradients of memory and of rows are separate products, and that of memory is not computed if nothing uses it.
+    """
+    return jnp.einsum("BTD,DNH->BNTH", _context_BKD(mems_BMD, rows_BTD, content, parts), w_DNH)
+
+
+def _context_BKD(mems_BMD: jnp.ndarray, rows_BTD: jnp.ndarray, content: int, parts: int) -> jnp.ndarray:
+    if parts == 1:
+        # Join, then cut: XLA fuses both into the products. Content rows that are cut first are stored.
+        return jnp.concatenate([mems_BMD, rows_BTD], axis=1)[:, : mems_BMD.shape[1] + content]
+    content_BLD, _ = split_parts(rows_BTD, content, parts)
+    return join_parts(mems_BMD, content_BLD, parts)
+
+
+def _project_context(
+    mems_BMD: jnp.ndarray, rows_BTD: jnp.ndarray, w_DNH: jnp.ndarray, content: int, parts: int
+) -> tuple[jnp.ndarray, tuple[jnp.ndarray, ...]]:
+    return project_context_BNKH(mems_BMD, rows_BTD, w_DNH, content, parts), (mems_BMD, rows_BTD, w_DNH)
+
+
+def _project_context_backward(
+    content: int, parts: int, saved: tuple[jnp.ndarray, ...], grad_BNKH: jnp.ndarray
+) -> tuple[jnp.ndarray, ...]:
+    mems_BMD, rows_BTD, w_DNH = saved
+    grad_w_DNH = jnp.einsum("BTD,BNTH->DNH", _context_BKD(mems_BMD, rows_BTD, content, parts), grad_BNKH)
+    grad_mems_BMD, grad_content_BLD = (
+        jnp.einsum("BNTH,DNH->BTD", grad, w_DNH) for grad in split_parts(grad_BNKH, mems_BMD.shape[1], parts, axis=2)
+    )
+    no_query_BPD = jnp.zeros_like(rows_BTD[:, content:])
+    return grad_mems_BMD, join_parts(grad_content_BLD, no_query_BPD, parts), grad_w_DNH
+
+
+project_context_BNKH.defvjp(_project_context, _project_context_backward)
 
 
 def attend_with_dropout_BNTH(

@@ -57,9 +57,8 @@ class Layer(nn.Module):
         c = self.config
         length = rows_BTD.shape[1] - relations.num_targets
         content_BLD, _ = split_parts(rows_BTD, length, self.parts)
-        context_BKD = join_parts(mems_BMD, content_BLD, self.parts)
-        attention = Attention(c, self.train, name="attention")
-        rows_BTD = attention(rows_BTD, context_BKD, relations, example_B, signals_2RY, tied_biases_3NH, row_T)
+        attention = Attention(c, self.train, self.parts, name="attention")
+        rows_BTD = attention(rows_BTD, mems_BMD, relations, example_B, signals_2RY, tied_biases_3NH, row_T)
         rows_BTD = FeedForward(c, c.dropout, self.train, name="feed_forward")(rows_BTD, example_B, row_T)
         self.sow("intermediates", "rows_BTD", rows_BTD)
         newest = slice(max(self.reuse_len - c.mem_len, 0), self.reuse_len)
