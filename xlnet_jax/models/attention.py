@@ -121,7 +121,9 @@ def _context_BKD(mems_BMD: jnp.ndarray, rows_BTD: jnp.ndarray, content: int, par
 def _project_context(
     mems_BMD: jnp.ndarray, rows_BTD: jnp.ndarray, w_DNH: jnp.ndarray, content: int, parts: int
 ) -> tuple[jnp.ndarray, tuple[jnp.ndarray, ...]]:
-    return project_context_BNKH(mems_BMD, rows_BTD, w_DNH, content, parts), (mems_BMD, rows_BTD, w_DNH)
+    # Not by the function itself: remat "dots" saves the result of a product that it sees.
+    projected_BNKH = jnp.einsum("BTD,DNH->BNTH", _context_BKD(mems_BMD, rows_BTD, content, parts), w_DNH)
+    return projected_BNKH, (mems_BMD, rows_BTD, w_DNH)
 
 
 def _project_context_backward(
