@@ -74,7 +74,7 @@ def demo() -> Config:
             dropout=0.0, attention_dropout=0.0,
         ),
         data=DataConfig(batch_size=16, seq_len=128, reuse_len=64, perm_size=64, num_predict=22),
-        optimizer=OptimizerConfig(method="muon", learning_rate=4e-3, matrix_rate=5.0, warmup_steps=100),
+        optimizer=OptimizerConfig(method="muon", learning_rate=5.6e-3, matrix_rate=3.6, warmup_steps=100),
         checkpoint=CheckpointConfig(every_steps=250),
         eval=EvalConfig(every_steps=250),
         log=LogConfig(every_steps=20),
