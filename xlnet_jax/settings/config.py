@@ -242,8 +242,8 @@ class OptimizerConfig:
     """AdamW, or Muon for matrices, with warmup and decay (paper, appendix A.2: AdamW, linear)."""
 
     method: Literal["adamw", "muon"] = setting("adamw", "preset")
-    """muon = Muon for the matrices in layers, which learn at matrix_rate times the learning rate (often 2 to 5), and AdamW
-    for all other parameters"""
+    """muon = Muon for the matrices in layers, which learn at matrix_rate times the learning rate (often 2 to 5), and
+    AdamW for all other parameters"""
     learning_rate: float = setting(4e-4, above(0), "common")
     """peak learning rate, per step"""
     warmup_steps: int = setting(40_000, at_least(0), "common")
