@@ -43,7 +43,7 @@ class Attention(nn.Module):
 
     config: ModelConfig
     train: bool
-    parts: int  # into which a mesh divides the sequence (kernels/mesh.py)
+    parts: int = 1  # into which a mesh divides the sequence (kernels/mesh.py)
 
     @nn.compact
     def __call__(
