@@ -33,7 +33,7 @@ CONTRADICTIONS = [
     ({"optimizer.profile": "paper2019"}, "optimizer.method muon with optimizer.profile paper2019: .* give adamw"),
     (
         {"optimizer.profile": "paper2019", "optimizer.method": "adamw"},
-        "optimizer.matrix-rate 5 with optimizer.profile paper2019: that has one rate; give 1",
+        "optimizer.matrix-rate 3.6 with optimizer.profile paper2019: that has one rate; give 1",
     ),
 ]
 OF_OBJECTIVES = [
