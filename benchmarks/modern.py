@@ -169,7 +169,7 @@ def main() -> None:
         study = Study(NAME, given.workdir, given.jobs)
 
         def run(runs: Iterable[Run]) -> None:
-            jobs = []
+            jobs = []  # made here, because the threads of the study must not read settings at the same time
             for each in runs:
                 if fnmatch.fnmatch(each.name, given.only):
                     of_run = (given.corpus, each.steps(vocab_size))

@@ -107,7 +107,7 @@ def project_context_BNKH(
 
     The gradients of memory and of rows are separate products, and that of memory is not computed if nothing uses it.
     """
-    return jnp.einsum("BTD,DNH->BNTH", _context_BKD(mems_BMD, rows_BTD, content, parts), w_DNH)
+    return _project_context(mems_BMD, rows_BTD, w_DNH, content, parts)[0]
 
 
 def _context_BKD(mems_BMD: jnp.ndarray, rows_BTD: jnp.ndarray, content: int, parts: int) -> jnp.ndarray:
@@ -121,7 +121,6 @@ def _context_BKD(mems_BMD: jnp.ndarray, rows_BTD: jnp.ndarray, content: int, par
 def _project_context(
     mems_BMD: jnp.ndarray, rows_BTD: jnp.ndarray, w_DNH: jnp.ndarray, content: int, parts: int
 ) -> tuple[jnp.ndarray, tuple[jnp.ndarray, ...]]:
-    # Not by the function itself: remat "dots" saves the result of a product that it sees.
     projected_BNKH = jnp.einsum("BTD,DNH->BNTH", _context_BKD(mems_BMD, rows_BTD, content, parts), w_DNH)
     return projected_BNKH, (mems_BMD, rows_BTD, w_DNH)
 

@@ -127,9 +127,9 @@ def with_muon(others: optax.GradientTransformation, state_dtype: str) -> optax.G
     optimizer for hidden layers in neural networks").
 
     Muon's update is the momentum (0.95, Nesterov) with all singular values near 1, times sqrt(outputs / inputs) if the
-    matrix has more outputs. The rows are scaled first, so that three iterations are enough (Boissin et al. 2025,
-    "Turbo-Muon"). So it changes the output of a layer by as much at every width, unlike Adam's. Devices that
-    divide the parameters divide this work by layers.
+    matrix has more outputs. So it changes the output of a layer by as much at every width, unlike Adam's. Its rows are
+    scaled first, so that three iterations are enough (Boissin et al. 2025, "Turbo-Muon"). Devices that divide the
+    parameters divide this work by layers.
     """
     muon = scale_by_muon(
         ns_steps=ITERATIONS,
