@@ -48,7 +48,7 @@ def test_a_side_that_ends_is_left_out(monkeypatch, capsys):
         return Worker(["-c", "import sys; sys.stdin.readline()" if is_lost else answering], environment)
 
     monkeypatch.setattr(gpu, "Worker", worker)
-    left = gpu.compare(["plain", "hf-eager"], "tiny", None, "cpu", end=0, steps=3)
+    left = gpu.compare(["plain", "hf-eager"], "tiny", gpu.tiny(), "cpu", end=0, steps=3)
     assert {side: (worker.seconds, worker.peak) for side, worker in left.items()} == {"plain": ([0.5] * 6, 100)}
     assert capsys.readouterr().out == "ended       tiny, hf-eager: its error is above, or it compiled too long\n"
 

@@ -152,8 +152,10 @@ def _instruction(line: str) -> Instruction:
     names = re.findall(r"%[^,()\s]+", operands)
     # A constant or parameter has its number in place of operands.
     kept = f"{opcode}{operands}" if opcode in ("constant", "parameter") else attributes
-    is_root = left.startswith("ROOT ")
-    return Instruction(left.removeprefix("ROOT "), opcode, _shapes(result), tuple(names), kept, is_root)
+    is_root, shapes = left.startswith("ROOT "), _shapes(result)
+    if opcode == "fusion-start":  # on GPUs; its operands stand before its result, and a semaphore after it
+        opcode, shapes = "fusion", shapes[len(names) : -1]
+    return Instruction(left.removeprefix("ROOT "), opcode, shapes, tuple(names), kept, is_root)
 
 
 def _split_at_closing(text: str) -> tuple[str, str]:

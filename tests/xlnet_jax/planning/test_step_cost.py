@@ -176,6 +176,22 @@ def test_an_update_in_a_fusion_writes_a_part_unless_the_fusion_makes_the_whole(s
     assert moved == (ARRAY if is_made else ARRAY // 8)
 
 
+def test_an_asynchronous_fusion_moves_what_the_fusion_moves():
+    functions = """\
+%fused (p: f32[8,128], i: s32[]) -> f32[1,128] {
+  %p = f32[8,128]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  ROOT %part = f32[1,128]{1,0} dynamic-slice(%p, %i, %i), dynamic_slice_sizes={1,128}
+}
+"""
+    lines = (
+        "%i = s32[] constant(3)",
+        "%s = ((f32[8,128]{1,0}, s32[]), f32[1,128]{1,0}, u32[]) fusion-start(%x, %i), kind=kLoop, calls=%fused",
+        "ROOT %d = f32[1,128]{1,0} fusion-done(%s)",
+    )
+    assert bytes_of(*lines, functions=functions) == pytest.approx(2 * ARRAY // 8, abs=16)
+
+
 # ---- cycles ----------------------------------------------------------------------------------------------------------
 
 CHIP = {chip.name: chip for chip in CHIPS}

@@ -15,6 +15,7 @@ keys compute those of keys and values.
 """
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -46,66 +47,104 @@ class Tile(NamedTuple):
         return pl.ds(self.key, KEYS)
 
 
-def scores_TK(
-    sizes: Sizes, refs: Operands, vectors: Vectors, query_TH: jnp.ndarray, key_KH: jnp.ndarray, tile: Tile
-) -> jnp.ndarray:
+class Terms(NamedTuple):
+    """What a tile's scores are made of besides products and numbers of its columns: loaded arrays. None = no such
+    term."""
+
+    rows: Vectors  # with the seeds of the rows in `row_number_BT`
+    other_T: Any
+    keys: Vectors
+    by_distance_TK: Any
+
+
+def load_rows(refs: Operands, vectors: Vectors, rows: Any) -> tuple[Vectors, Any]:
+    """Load `Terms.rows` and `Terms.other_T`. A program of rows does this once, before its loop."""
+    loaded = _load(vectors, "row", rows)
+    if vectors.seed_BN is not None:
+        seed = vectors.seed_BN[...]
+        loaded = loaded._replace(row_number_BT=row_seed(seed, loaded.row_number_BT), seed_BN=seed)
+    return loaded, None if refs.other_BNT is None else refs.other_BNT[rows]
+
+
+def load_keys(vectors: Vectors, keys: Any) -> Vectors:
+    """Load `Terms.keys`. A program of keys does this once, before its loop."""
+    return _load(vectors, "key", keys)
+
+
+def _load(vectors: Vectors, side: str, part: Any) -> Vectors:
+    named = vectors._asdict().items()
+    return Vectors(**{name: ref[part] for name, ref in named if ref is not None and name.startswith(side)})
+
+
+def add_distances(sizes: Sizes, refs: Operands, of_rows: tuple[Vectors, Any], keys: Vectors, tile: Tile) -> Terms:
+    """Load the position scores of a tile, and return all of its terms."""
+    by_distance_BNTR = refs.by_distance_BNTR
+    loaded_TK = None if by_distance_BNTR is None else by_distance_BNTR[distance_index(sizes, of_rows[0], tile)]
+    return Terms(*of_rows, keys, loaded_TK)
+
+
+def scores_TK(sizes: Sizes, terms: Terms, query_TH: jnp.ndarray, key_KH: jnp.ndarray, tile: Tile) -> jnp.ndarray:
     """Return the masked scores of a tile in float32."""
     score_TK = plgpu.dot(query_TH, key_KH, trans_b=True)
-    if refs.by_distance_BNTR is not None:
-        score_TK += refs.by_distance_BNTR[distance_index(sizes, vectors, tile)].astype(jnp.float32)
-    if refs.other_BNT is not None:
-        score_TK += jnp.where(is_other_TK(vectors, tile), refs.other_BNT[tile.rows][:, None], 0.0)
+    if terms.by_distance_TK is not None:
+        score_TK += terms.by_distance_TK.astype(jnp.float32)
+    if terms.other_T is not None:
+        score_TK += jnp.where(is_other_TK(terms), terms.other_T[:, None], 0.0)
     # Next to MASKED a float32 score vanishes, so this equals a sum: gradients do not stop at hidden keys. A row that
     # sees no key has a uniform softmax over the real keys, not over padding.
     column_1K = _numbers(tile.key, KEYS)[None]
     hidden_1K = jnp.where(column_1K < sizes.num_keys, MASKED, 2 * MASKED)
-    is_visible_TK = functools.reduce(jnp.logical_and, _conditions(vectors, tile)) & (column_1K < sizes.num_keys)
+    is_visible_TK = functools.reduce(jnp.logical_and, _conditions(terms)) & (column_1K < sizes.num_keys)
     return jnp.where(is_visible_TK, score_TK, hidden_1K)
 
 
-def distance_index(sizes: Sizes, vectors: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
+def distance_index(sizes: Sizes, rows: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
     """Return the indices of a tile's scores by distance: each row has its own offset."""
-    row_TK, start_T1 = _starts(sizes, vectors, tile)
+    row_TK, start_T1 = _starts(sizes, rows, tile)
     return row_TK, start_T1 + _numbers(tile.key, KEYS)[None]
 
 
-def other_distance_index(sizes: Sizes, vectors: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
+def other_distance_index(sizes: Sizes, rows: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
     """Return the indices of the distances at which a row has no keys; `tile.key` is the number of the first."""
-    row_TK, start_T1 = _starts(sizes, vectors, tile)
+    row_TK, start_T1 = _starts(sizes, rows, tile)
     number_1K = _numbers(tile.key, KEYS)[None]
     return row_TK, number_1K + jnp.where(number_1K < start_T1, 0, sizes.padded_keys)
 
 
-def _starts(sizes: Sizes, vectors: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
+def _starts(sizes: Sizes, rows: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
     """Return the numbers of the rows of a tile, and the column of the first key of each."""
     row_TK = jnp.broadcast_to(_numbers(tile.row, ROWS)[:, None], (ROWS, KEYS))
-    return row_TK, (sizes.num_places - vectors.row_position_BT[tile.rows])[:, None]
+    return row_TK, (sizes.num_places - rows.row_position_BT)[:, None]
 
 
-def is_other_TK(vectors: Vectors, tile: Tile) -> jnp.ndarray:
+def is_other_TK(terms: Terms) -> jnp.ndarray:
     """Return True for keys in another segment than the row."""
-    return vectors.row_segment_BT[tile.rows][:, None] != vectors.key_segment_BK[tile.keys][None]
+    return terms.rows.row_segment_BT[:, None] != terms.keys.key_segment_BK[None]
 
 
-def drop_TK(sizes: Sizes, vectors: Vectors, tile: Tile, x_TK: jnp.ndarray) -> jnp.ndarray:
-    """Set the elements of x that the dropout mask drops to zero (`dropout.attention_mask_BNTK`)."""
-    if vectors.seed_BN is None:
-        return x_TK
-    seed = vectors.seed_BN[...]
-    row_seed_T1 = row_seed(seed, vectors.row_number_BT[tile.rows])[:, None]
-    word_TK = hash_words(row_seed_T1, vectors.key_number_BK[tile.keys][None])
+def drop_TK(sizes: Sizes, terms: Terms, tile: Tile, *several_TK: jnp.ndarray) -> list[jnp.ndarray]:
+    """Set the elements that the dropout mask drops to zero (`dropout.attention_mask_BNTK`)."""
+    if (seed := terms.rows.seed_BN) is None:
+        return list(several_TK)
+    word_TK = hash_words(terms.rows.row_number_BT[:, None], _numbers(tile.key, KEYS)[None])
     half_TK = (word_TK >> ((seed & jnp.uint32(1)) * jnp.uint32(16))) & jnp.uint32(0xFFFF)
-    return jnp.where(half_TK.astype(jnp.int32) >= threshold(sizes.dropout_rate), x_TK, 0.0)
+    is_kept_TK = half_TK.astype(jnp.int32) >= threshold(sizes.dropout_rate)
+    return [jnp.where(is_kept_TK, x_TK, 0.0) for x_TK in several_TK]
 
 
-def _conditions(vectors: Vectors, tile: Tile) -> list[jnp.ndarray]:
-    conditions = []
-    if vectors.row_rank_BT is not None:
-        conditions.append(vectors.key_rank_BK[tile.keys][None] <= vectors.row_rank_BT[tile.rows][:, None])
-    if vectors.row_first_BT is not None:
-        position_1K = vectors.key_position_BK[tile.keys][None]
-        conditions.append(position_1K >= vectors.row_first_BT[tile.rows][:, None])
-        conditions.append(position_1K <= vectors.row_last_BT[tile.rows][:, None])
+def exp(x: jnp.ndarray) -> jnp.ndarray:
+    """Return e^x. Triton computes powers of two in fewer instructions."""
+    return jnp.exp2(x * math.log2(math.e))
+
+
+def _conditions(terms: Terms) -> list[jnp.ndarray]:
+    rows, keys, conditions = terms.rows, terms.keys, []
+    if rows.row_rank_BT is not None:
+        conditions.append(keys.key_rank_BK[None] <= rows.row_rank_BT[:, None])
+    if rows.row_first_BT is not None:
+        position_1K = keys.key_position_BK[None]
+        conditions.append(position_1K >= rows.row_first_BT[:, None])
+        conditions.append(position_1K <= rows.row_last_BT[:, None])
     return conditions
 
 
@@ -138,7 +177,7 @@ def forward(sizes: Sizes, operands: Operands, vectors: Vectors, interpret: bool)
         in_specs=[blocks(operands), blocks(vectors)],
         out_specs=blocks(shapes),
         out_shape=shapes,
-        compiler_params=compiler_params(sizes),
+        compiler_params=compiler_params(operands),
         interpret=interpret,
         name="fused_attention_forward",
     )(operands, vectors)
@@ -147,18 +186,19 @@ def forward(sizes: Sizes, operands: Operands, vectors: Vectors, interpret: bool)
 def _forward(sizes: Sizes, refs: Operands, vectors: Vectors, *outputs: Any) -> None:
     out, row = Read(*outputs), pl.program_id(0) * ROWS
     rows = Tile(row, 0).rows
-    query_TH = refs.query_BNTH[rows]
+    query_TH, of_rows = refs.query_BNTH[rows], load_rows(refs, vectors, rows)
 
     def add_keys(number: Any, so_far: tuple[jnp.ndarray, ...]) -> tuple[jnp.ndarray, ...]:
         read_TH, maximum_T, sum_T = so_far
         tile = Tile(row, number * KEYS)
-        score_TK = scores_TK(sizes, refs, vectors, query_TH, refs.key_BNKH[tile.keys], tile)
+        terms = add_distances(sizes, refs, of_rows, load_keys(vectors, tile.keys), tile)
+        score_TK = scores_TK(sizes, terms, query_TH, refs.key_BNKH[tile.keys], tile)
         higher_T = jnp.maximum(maximum_T, score_TK.max(1))
-        weights_TK = jnp.exp(score_TK - higher_T[:, None])
-        shrink_T = jnp.exp(maximum_T - higher_T)
+        weights_TK = exp(score_TK - higher_T[:, None])
+        shrink_T = exp(maximum_T - higher_T)
         value_KH = refs.value_BNKH[tile.keys]
-        dropped = drop_TK(sizes, vectors, tile, weights_TK).astype(value_KH.dtype)
-        read_TH = read_TH * shrink_T[:, None] + plgpu.dot(dropped, value_KH)
+        (dropped,) = drop_TK(sizes, terms, tile, weights_TK)
+        read_TH = read_TH * shrink_T[:, None] + plgpu.dot(dropped.astype(value_KH.dtype), value_KH)
         return read_TH, higher_T, sum_T * shrink_T + weights_TK.sum(1)
 
     nothing = jnp.zeros(query_TH.shape, jnp.float32), jnp.full(ROWS, -jnp.inf), jnp.zeros(ROWS, jnp.float32)
@@ -206,7 +246,7 @@ def backward(sizes: Sizes, operands: Operands, vectors: Vectors, saved: Saved, i
             in_specs=[blocks(operands), blocks(vectors), blocks(saved)],
             out_specs=blocks(shapes),
             out_shape=shapes,
-            compiler_params=compiler_params(sizes),
+            compiler_params=compiler_params(operands),
             interpret=interpret,
             name=name,
         )(operands, vectors, saved)
@@ -224,19 +264,21 @@ def backward(sizes: Sizes, operands: Operands, vectors: Vectors, saved: Saved, i
 def _of_rows(sizes: Sizes, refs: Operands, vectors: Vectors, saved: Saved, *outputs: Any) -> None:
     grads, row = OfRows(*outputs), pl.program_id(0) * ROWS
     rows = Tile(row, 0).rows
-    query_TH = refs.query_BNTH[rows]
+    query_TH, of_rows = refs.query_BNTH[rows], load_rows(refs, vectors, rows)
+    saved_of_rows = Saved(*(ref[rows] for ref in saved))
 
     def add_keys(number: Any, so_far: tuple[jnp.ndarray, ...]) -> tuple[jnp.ndarray, ...]:
         query_grad_TH, other_T = so_far
         tile = Tile(row, number * KEYS)
-        key_KH = refs.key_BNKH[tile.keys]
-        _, grad_TK = _probabilities_and_gradients(sizes, refs, vectors, saved, tile, query_TH, key_KH)
+        terms = add_distances(sizes, refs, of_rows, load_keys(vectors, tile.keys), tile)
+        key_KH, value_KH = refs.key_BNKH[tile.keys], refs.value_BNKH[tile.keys]
+        _, grad_TK = _probabilities_and_gradients(sizes, terms, saved_of_rows, tile, query_TH, key_KH, value_KH)
         query_grad_TH += plgpu.dot(grad_TK.astype(key_KH.dtype), key_KH)
         if grads.by_distance_BNTR is not None:
-            index = distance_index(sizes, vectors, tile)
+            index = distance_index(sizes, terms.rows, tile)
             grads.by_distance_BNTR[index] = grad_TK.astype(grads.by_distance_BNTR.dtype)
         if grads.other_BNT is not None:
-            other_T += jnp.where(is_other_TK(vectors, tile), grad_TK, 0.0).sum(1)
+            other_T += jnp.where(is_other_TK(terms), grad_TK, 0.0).sum(1)
         return query_grad_TH, other_T
 
     nothing = jnp.zeros(query_TH.shape, jnp.float32), jnp.zeros(ROWS, jnp.float32)
@@ -245,20 +287,25 @@ def _of_rows(sizes: Sizes, refs: Operands, vectors: Vectors, saved: Saved, *outp
     if grads.other_BNT is not None:
         grads.other_BNT[rows] = other_T
     if grads.by_distance_BNTR is not None:
-        _clear_other_distances(sizes, vectors, row, grads.by_distance_BNTR)
+        _clear_other_distances(sizes, of_rows[0], row, grads.by_distance_BNTR)
 
 
 def _of_keys(sizes: Sizes, refs: Operands, vectors: Vectors, saved: Saved, *outputs: Any) -> None:
     grads, key = OfKeys(*outputs), pl.program_id(0) * KEYS
     keys = Tile(0, key).keys
-    key_KH = refs.key_BNKH[keys]
+    key_KH, value_KH = refs.key_BNKH[keys], refs.value_BNKH[keys]
+    of_keys = load_keys(vectors, keys)
 
     def add_rows(number: Any, so_far: tuple[jnp.ndarray, ...]) -> tuple[jnp.ndarray, ...]:
         key_grad_KH, value_grad_KH = so_far
         tile = Tile(number * ROWS, key)
-        query_TH, out_TH = refs.query_BNTH[tile.rows], saved.grad_BNTH[tile.rows]
-        drop_TK, grad_TK = _probabilities_and_gradients(sizes, refs, vectors, saved, tile, query_TH, key_KH)
-        value_grad_KH += plgpu.dot(drop_TK.astype(out_TH.dtype), out_TH, trans_a=True)
+        terms = add_distances(sizes, refs, load_rows(refs, vectors, tile.rows), of_keys, tile)
+        query_TH, saved_of_rows = refs.query_BNTH[tile.rows], Saved(*(ref[tile.rows] for ref in saved))
+        dropped_TK, grad_TK = _probabilities_and_gradients(
+            sizes, terms, saved_of_rows, tile, query_TH, key_KH, value_KH
+        )
+        out_TH = saved_of_rows.grad_BNTH
+        value_grad_KH += plgpu.dot(dropped_TK.astype(out_TH.dtype), out_TH, trans_a=True)
         key_grad_KH += plgpu.dot(grad_TK.astype(query_TH.dtype), query_TH, trans_a=True)
         return key_grad_KH, value_grad_KH
 
@@ -270,27 +317,28 @@ def _of_keys(sizes: Sizes, refs: Operands, vectors: Vectors, saved: Saved, *outp
 
 def _probabilities_and_gradients(
     sizes: Sizes,
-    refs: Operands,
-    vectors: Vectors,
+    terms: Terms,
     saved: Saved,
     tile: Tile,
     query_TH: jnp.ndarray,
     key_KH: jnp.ndarray,
+    value_KH: jnp.ndarray,
 ) -> tuple[jnp.ndarray, jnp.ndarray]:
-    """Return the probabilities of a tile after dropout, and the gradients of its scores."""
-    rows = tile.rows
-    score_TK = scores_TK(sizes, refs, vectors, query_TH, key_KH, tile)
-    probability_TK = jnp.exp(score_TK - saved.maximum_BNT[rows][:, None]) / saved.sum_BNT[rows][:, None]
-    wanted_TK = plgpu.dot(saved.grad_BNTH[rows], refs.value_BNKH[tile.keys], trans_b=True)
-    dropped, wanted_TK = (drop_TK(sizes, vectors, tile, x_TK / sizes.keep) for x_TK in (probability_TK, wanted_TK))
-    return dropped, probability_TK * (wanted_TK - saved.mean_BNT[rows][:, None])
+    """Return the probabilities of a tile after dropout, and the gradients of its scores. saved: of the tile's rows."""
+    score_TK = scores_TK(sizes, terms, query_TH, key_KH, tile)
+    # p / keep, so that nothing else is divided by `keep`: it scales rows instead of elements.
+    scale_T1 = (1.0 / (saved.sum_BNT * sizes.keep))[:, None]
+    scaled_TK = exp(score_TK - saved.maximum_BNT[:, None]) * scale_T1
+    wanted_TK = plgpu.dot(saved.grad_BNTH, value_KH, trans_b=True)
+    dropped_TK, wanted_TK = drop_TK(sizes, terms, tile, scaled_TK, wanted_TK)
+    return dropped_TK, scaled_TK * (wanted_TK - (saved.mean_BNT * sizes.keep)[:, None])
 
 
-def _clear_other_distances(sizes: Sizes, vectors: Vectors, row: Any, by_distance_TR: Any) -> None:
+def _clear_other_distances(sizes: Sizes, rows: Vectors, row: Any, by_distance_TR: Any) -> None:
     """Write zeros at the distances before and after those of the keys."""
 
     def clear(number: Any, nothing: None) -> None:
-        row_TK, column_TK = other_distance_index(sizes, vectors, Tile(row, number * KEYS))
+        row_TK, column_TK = other_distance_index(sizes, rows, Tile(row, number * KEYS))
         by_distance_TR[row_TK, column_TK] = jnp.zeros(row_TK.shape, by_distance_TR.dtype)
 
     jax.lax.fori_loop(0, sizes.distance_tiles, clear, None)

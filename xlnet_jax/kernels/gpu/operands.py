@@ -78,9 +78,13 @@ class Sizes:
         return 1.0 - self.dropout_rate
 
 
-def compiler_params(sizes: Sizes) -> Any:
-    """Return the compiler's settings."""
-    return plgpu.CompilerParams(num_warps=8 if sizes.head_width > 64 else 4, num_stages=2)
+def compiler_params(operands: "Operands") -> Any:
+    """Return the compiler's settings. A third stage, which prefetches one more tile, needs shared memory that not all
+    cards have if tiles are larger."""
+    query = operands.query_BNTH
+    is_wide = query.shape[-1] > 64
+    is_small = not is_wide and query.dtype == jnp.bfloat16
+    return plgpu.CompilerParams(num_warps=8 if is_wide else 4, num_stages=3 if is_small else 2)
 
 
 class Operands(NamedTuple):
@@ -112,7 +116,6 @@ class Vectors(NamedTuple):
     key_segment_BK: Any = None
     row_position_BT: Any = None
     row_number_BT: Any = None  # `AttentionInputs.dropout_numbers`
-    key_number_BK: Any = None
     seed_BN: Any = None  # uint32
 
 
@@ -153,7 +156,7 @@ def vectors_of(sizes: Sizes, inputs: AttentionInputs) -> Vectors:
         # Positions are offsets for reading: one outside the window would read another array.
         vectors["row_position_BT"] = jnp.clip(_positions_BT(inputs), 0, sizes.num_places - 1)
     if inputs.dropout is not None:
-        vectors["row_number_BT"], vectors["key_number_BK"] = inputs.dropout_numbers()
+        vectors["row_number_BT"], _ = inputs.dropout_numbers()
     more = {"T": sizes.more_rows, "K": sizes.more_keys}
     padded = {name: pad(vector, 1, more[name[-1]]) for name, vector in vectors.items() if vector is not None}
     return Vectors(**padded, seed_BN=None if inputs.dropout is None else inputs.dropout.seed_BN)
