@@ -170,7 +170,7 @@ def _shapes(operands: Operands) -> Gradients:
 
 def _scratch(whole: Sizes, operands: Operands) -> list[Any]:
     sizes, has_positions = whole.of_block, whole.num_directions > 0
-    operand = sizes.product_type(operands.query_BTH.dtype)
+    operand = operands.query_BTH.dtype
     is_narrow, keys = operand != jnp.float32, (sizes.width, sizes.padded_keys)
     work = Work(
         pltpu.VMEM((ROWS, sizes.softmax_rows), jnp.float32),
@@ -224,7 +224,7 @@ class GridStep:
     @property
     def operand(self) -> jnp.dtype:
         """Type in which operands are multiplied."""
-        return self.whole.product_type(self.refs.query_BTH.dtype)
+        return self.refs.query_BTH.dtype
 
     def start(self) -> None:
         """Read what tiles share, and clear the sums that start here."""
@@ -236,7 +236,7 @@ class GridStep:
         @pl.when(place.tile == 0)
         def start_keys() -> None:
             read_keys(self.refs, self.scratch)
-            store(sums.transposed_HK, 0, self.refs.key_BKH[0].astype(self.operand).T)
+            store(sums.transposed_HK, 0, self.refs.key_BKH[0].T)
             clear(sums.key_HK)
             clear(sums.value_HK)
             if summed is not None:
@@ -384,7 +384,7 @@ class GradientStages(ScoreStages):
                 x_T[self.here] = jnp.broadcast_to(x_T1, (self.tile.rows, LANES))
 
         def multiply_chunk(chunk: Any) -> None:
-            value_KH = self.read_chunk_KH(self.refs.value_BKH, chunk)
+            value_KH = self.refs.value_BKH[0, chunk]
             work.wanted[i][self.here, chunk] = product(scaled_TH, value_KH, 1, 1)
 
         return [widen, *[functools.partial(multiply_chunk, chunk) for chunk in chunks(self.sizes.padded_keys)]]

@@ -6,7 +6,7 @@ the attention of kernels/plain.py (XLNet, sections 2.3 to 2.5; Transformer-XL, s
 """
 
 import functools
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from xlnet_jax.kernels.tpu.forward import forward
 from xlnet_jax.kernels.tpu.operands import Operands, operands_of, sizes_of, split_heads_BNTH, unpad_rows
 from xlnet_jax.kernels.tpu.tiles import GENERATIONS, Sizes
 
+T = TypeVar("T")
 NAME = "fused"
 """name of these kernels in messages"""
 
@@ -50,23 +51,35 @@ def _attend(sizes: Sizes, interpret: Any, operands: Operands) -> jnp.ndarray:
 
 
 def _forward(sizes: Sizes, interpret: Any, operands: Operands) -> tuple[jnp.ndarray, tuple]:
+    dtype = operands.query_BTH.dtype
     # Position keys are float32 outside, so that their gradients, sums over examples, are float32.
     if operands.position_2HR is not None:
-        operands = operands._replace(position_2HR=operands.position_2HR.astype(operands.query_BTH.dtype))
-    read_BTH, softmax_BST = forward(sizes, operands, interpret)
+        operands = operands._replace(position_2HR=operands.position_2HR.astype(dtype))
+    read_BTH, softmax_BST = forward(sizes, _readable(sizes, operands), interpret)
     # Name the arrays that the backward pass needs: with a remat policy that saves them, the forward kernel runs once.
-    read_BTH = checkpoint_name(read_BTH, "read_BNTH")
+    read_BTH = checkpoint_name(read_BTH.astype(dtype), "read_BNTH")
     softmax_BST = checkpoint_name(softmax_BST, "softmax_BST")
     return read_BTH, (operands, read_BTH, softmax_BST)
 
 
 def _backward(sizes: Sizes, interpret: Any, saved: tuple, grad_BTH: jnp.ndarray) -> tuple[Operands]:
     operands, read_BTH, softmax_BST = saved
-    gradients = backward(sizes, operands, Saved(read_BTH, softmax_BST, grad_BTH), interpret)
+    other = _readable(sizes, Saved(read_BTH, softmax_BST, grad_BTH))
+    gradients = backward(sizes, _readable(sizes, operands), other, interpret)
+    narrow = {name: getattr(gradients, name).astype(operands.query_BTH.dtype) for name in gradients._fields[:3]}
+    gradients = gradients._replace(**narrow)
     return (Operands(*gradients, rows_B8T=None, keys_B8K=None, is_reversed_B=None, seed_BN=None, busy_BS=None),)
 
 
 _attend.defvjp(_forward, _backward)
+
+
+def _readable(sizes: Sizes, arrays: T) -> T:
+    """Convert what the kernels read to float32 if the chip cannot multiply bfloat16. XLA does it once; a kernel would
+    for each tile, which takes it as long as all products."""
+    if sizes.generation.multiplies_bfloat16:
+        return arrays
+    return jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x, arrays)
 
 
 def _generation_name() -> str:

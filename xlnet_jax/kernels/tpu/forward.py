@@ -80,13 +80,12 @@ def forward(whole: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarr
     """Return the output [B, T, N x H], and float32 [B, softmax rows of each group, T] (`Sizes.softmax_rows`)."""
     batch, query_BTH, sizes = len(operands.query_BTH), operands.query_BTH, whole.of_block
     softmax_BST = jax.ShapeDtypeStruct((batch, sizes.num_groups * sizes.softmax_rows, whole.padded_rows), jnp.float32)
-    operand = sizes.product_type(query_BTH.dtype)
     weights = Weights(
-        head_scratch(sizes, sizes.padded_keys, operand, operand != jnp.float32),
+        head_scratch(sizes, sizes.padded_keys, query_BTH.dtype, query_BTH.dtype != jnp.float32),
         pltpu.VMEM((ROWS, sizes.softmax_rows), jnp.float32),
         pltpu.VMEM((sizes.softmax_rows, ROWS), jnp.float32),
         head_scratch(sizes, LANES, jnp.float32),
-        packed(sizes.width, sizes.padded_keys, operand),
+        packed(sizes.width, sizes.padded_keys, query_BTH.dtype),
     )
     joined = Joined(
         pltpu.VMEM((sizes.width, sizes.padded_rows), jnp.float32),
@@ -122,7 +121,7 @@ def _forward_kernel(
     @pl.when(place.tile == 0)
     def read() -> None:
         read_keys(refs, scratch)
-        store(weights.value_HK, 0, refs.value_BKH[0].astype(sizes.product_type(refs.value_BKH.dtype)).T)
+        store(weights.value_HK, 0, refs.value_BKH[0].T)
 
     if joined is not None:
         pl.when(place.is_first(whole))(lambda: _clear(place, joined))

@@ -26,7 +26,14 @@ from jax.experimental.pallas import tpu as pltpu
 from xlnet_jax.kernels.arguments import MASKED
 from xlnet_jax.kernels.dropout import hash_words, row_seed, threshold
 from xlnet_jax.kernels.tpu.operands import NEVER, Operands
-from xlnet_jax.kernels.tpu.shift import Shift, rotate_by_gather, rotate_by_steps, rotate_in_order, shift_TK
+from xlnet_jax.kernels.tpu.shift import (
+    Shift,
+    rotate_by_gather,
+    rotate_by_steps,
+    rotate_in_order,
+    rotate_in_order_by_steps,
+    shift_TK,
+)
 from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, SUBLANES, KeyField, RowField, Sizes, VectorRow
 
 Step: TypeAlias = Callable[[], None]
@@ -282,7 +289,7 @@ class ScoreStages:
     @property
     def operand(self) -> jnp.dtype:
         """Type in which operands are multiplied."""
-        return self.sizes.product_type(self.refs.query_BTH.dtype)
+        return self.refs.query_BTH.dtype
 
     @property
     def window_width(self) -> int:
@@ -310,10 +317,6 @@ class ScoreStages:
         """Return the operand of a product with zeros in the lanes of other heads."""
         return jnp.where(in_head_1H(self.sizes, head), x_TH, 0.0).astype(self.operand)
 
-    def read_chunk_KH(self, x_BKH: Any, chunk: Any) -> jnp.ndarray:
-        """Read keys or values in the type in which they are multiplied."""
-        return x_BKH[0, chunk].astype(self.operand)
-
     def load_head_HK(self, x_HK: Any, head: int, chunk: Any) -> jnp.ndarray:
         """Load the rows of a head from transposed keys or values."""
         return load(x_HK, head * self.sizes.head_width, self.sizes.head_width, chunk)
@@ -326,8 +329,7 @@ class ScoreStages:
 
     def read_window_HR(self, chunk: Any, lanes: Any = slice(None)) -> jnp.ndarray:
         """Read position keys in the direction of the example. lanes: of a head."""
-        window_HR = self.refs.position_2HR[direction_of(self.tile, self.refs), lanes, self.window_of(chunk)]
-        return window_HR.astype(self.operand)
+        return self.refs.position_2HR[direction_of(self.tile, self.refs), lanes, self.window_of(chunk)]
 
     # ---- products ----------------------------------------------------------------------------------------------------
 
@@ -337,8 +339,7 @@ class ScoreStages:
         with_r_w_TH, with_r_r_TH = self.select_TH(head, rows.with_r_w_TH), self.select_TH(head, rows.with_r_r_TH)
 
         def multiply_keys(chunk: Any) -> None:
-            key_KH = self.read_chunk_KH(self.refs.key_BKH, chunk)
-            scratch.content[i][self.here, chunk] = product(with_r_w_TH, key_KH, 1, 1)
+            scratch.content[i][self.here, chunk] = product(with_r_w_TH, self.refs.key_BKH[0, chunk], 1, 1)
 
         def multiply_distances(chunk: Any) -> None:
             scratch.by_distance[i][self.here, chunk] = product(with_r_r_TH, self.read_window_HR(chunk), 1, 0)
@@ -403,11 +404,10 @@ class ScoreStages:
             turn_T, skip_T = position_T & (LANES - 1), (self.sizes.padded_places - 1 - position_T) >> 7
             right, left = (functools.partial(rotate, amount_T=amount_T) for amount_T in (turn_T, LANES - turn_T))
             return Shift(turn_T, skip_T, right, left)
-        row_T1, last = jax.lax.broadcasted_iota(jnp.int32, (STRIP, 1), 0), STRIP - 1
-        turn_T1 = row_T1 + start
+        turn_T1 = jax.lax.broadcasted_iota(jnp.int32, (STRIP, 1), 0) + start
         if not generation.gathers_lanes:
-            right = functools.partial(rotate_by_steps, amount_T=row_T1, base=start, below=STRIP)
-            left = functools.partial(rotate_by_steps, amount_T=last - row_T1, base=LANES - last - start, below=STRIP)
+            right = functools.partial(rotate_in_order_by_steps, first=start, change=1)
+            left = functools.partial(rotate_in_order_by_steps, first=LANES - start, change=-1)
             return Shift(turn_T1, None, right, left)
         left = functools.partial(rotate_by_gather, amount_T=LANES - turn_T1)
         if generation.rotates_in_order:

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import tpu as pltpu
 
-from xlnet_jax.kernels.tpu.tiles import LANES
+from xlnet_jax.kernels.tpu.tiles import LANES, SUBLANES
 
 Rotate: TypeAlias = Callable[[list[jnp.ndarray]], list[jnp.ndarray]]
 """Function that rotates every row of some registers [T, 128] by its own number of lanes, modulo 128."""
@@ -77,15 +77,23 @@ def rotate_in_order(blocks: list[jnp.ndarray], *, first: Any) -> list[jnp.ndarra
     return [pltpu.roll(block, first, 1, stride=1, stride_axis=0) for block in blocks]
 
 
-def rotate_by_steps(
-    blocks: list[jnp.ndarray], *, amount_T: jnp.ndarray, base: Any = None, below: int = LANES
-) -> list[jnp.ndarray]:
+def rotate_in_order_by_steps(blocks: list[jnp.ndarray], *, first: Any, change: int) -> list[jnp.ndarray]:
+    """Rotate the first row by `first` lanes to the right, and each row by one lane more (`change` 1) or less (-1) than
+    the row before, for TPUs that permute all rows of a register alike."""
+    row_T1, by_register = jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, 1), 0), []
+    more_T1, less = (row_T1, 0) if change > 0 else (SUBLANES - 1 - row_T1, SUBLANES - 1)
+    for start in range(0, blocks[0].shape[0], SUBLANES):
+        registers = [block[start : start + SUBLANES] for block in blocks]
+        alike = [pltpu.roll(register, first + change * start - less, 1) for register in registers]
+        by_register.append(rotate_by_steps(alike, amount_T=more_T1, below=SUBLANES))
+    return [jnp.concatenate(parts, axis=0) for parts in zip(*by_register, strict=True)]
+
+
+def rotate_by_steps(blocks: list[jnp.ndarray], *, amount_T: jnp.ndarray, below: int = LANES) -> list[jnp.ndarray]:
     """Rotate to the right by successive powers of two, for TPUs that permute all rows of a register alike (`Rotate`).
 
-    base: lanes that all rows rotate besides `amount_T`; below: upper bound of `amount_T`, a power of two
+    below: upper bound of `amount_T`, a power of two
     """
-    if base is not None:
-        blocks = [pltpu.roll(block, base, 1) for block in blocks]
     for bit in range(below.bit_length() - 1):
         # All registers are rotated before any is selected: the compiler overlaps neighbors only.
         rotated = [pltpu.roll(block, 2**bit, 1) for block in blocks]

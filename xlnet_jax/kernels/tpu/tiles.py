@@ -11,8 +11,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
 from xlnet_jax.kernels.arguments import round_up
 
 LANES = 128
@@ -55,7 +53,7 @@ class Generation(NamedTuple):
     key_block: int
     """most keys in a block of longer windows"""
     multiplies_bfloat16: bool = True
-    """False = operands are converted to float32 on the chip; products still round them to bfloat16"""
+    """False = the kernel reads float32; products still round it to bfloat16"""
     gathers_lanes: bool = True
     """True = each row of a register can be permuted differently"""
     rotates_in_order: bool = True
@@ -248,7 +246,3 @@ class Sizes:
     def scale_2(self) -> float:
         """`scale` for scores in base 2."""
         return self.scale * math.log2(math.e)
-
-    def product_type(self, operand: jnp.dtype) -> jnp.dtype:
-        """Return the type in which operands are multiplied."""
-        return operand if self.generation.multiplies_bfloat16 else jnp.dtype(jnp.float32)
