@@ -30,21 +30,39 @@ class AttentionDropout(NamedTuple):
         return jnp.arange(num_rows) if self.row_T is None else self.row_T
 
 
-def lowbias32(x: jnp.ndarray) -> jnp.ndarray:
-    """Return lowbias32 of uint32 numbers: a bijection in which each input bit changes about half of the output bits."""
-    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
-    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+def lowbias32(x: jnp.ndarray, *, by_shifts: bool = False) -> jnp.ndarray:
+    """Return lowbias32 of uint32 numbers: a bijection in which each input bit changes about half of the output bits.
+
+    by_shifts: multiply by shifts and sums, for chips without a multiplier of integers
+    """
+    x = x ^ (x >> 16)
+    if by_shifts:
+        x_5 = x + (x << 2)
+        x = x_5 + (x_5 << 3) + (x_5 << 8) - (x_5 << 12) - (x << 15) - (x_5 << 18) + (x << 31)
+    else:
+        x = x * jnp.uint32(0x7FEB352D)
+    x = x ^ (x >> 15)
+    if by_shifts:
+        x_31 = (x << 5) - x
+        x = x - (x_31 << 1) + (x << 3) + (x_31 << 6) + (x_31 << 8) - (x_31 << 15) + (x_31 << 18) - (x_31 << 26)
+    else:
+        x = x * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
 
 
-def row_seed(seed: jnp.ndarray, row: jnp.ndarray) -> jnp.ndarray:
+def row_seed(seed: jnp.ndarray, row: jnp.ndarray, *, by_shifts: bool = False) -> jnp.ndarray:
     """Return the uint32 seed of a row; the lowest bit of `seed` is ignored. Shapes broadcast."""
-    return lowbias32((seed | jnp.uint32(1)) + row.astype(jnp.uint32) * jnp.uint32(ROW_STRIDE))
+    return lowbias32((seed | jnp.uint32(1)) + row.astype(jnp.uint32) * jnp.uint32(ROW_STRIDE), by_shifts=by_shifts)
+
+
+def column_seed(column: jnp.ndarray) -> jnp.ndarray:
+    """Return what a column adds to the seed of a row, uint32."""
+    return column.astype(jnp.uint32) * jnp.uint32(COLUMN_STRIDE)
 
 
 def hash_words(row_seed: jnp.ndarray, column: jnp.ndarray) -> jnp.ndarray:
     """Return a uint32 word of random bits for each element, from its row's seed and its column. Shapes broadcast."""
-    return lowbias32(row_seed + column.astype(jnp.uint32) * jnp.uint32(COLUMN_STRIDE))
+    return lowbias32(row_seed + column_seed(column))
 
 
 def threshold(rate: float) -> int:

@@ -60,6 +60,11 @@ def test_masks_are_those_of_the_hash_element_by_element():
             assert attention[b, n, t, k] == (word(pair, t, k) >> 16 * (n & 1) & 0xFFFF >= limit)
 
 
+def test_multiplying_by_shifts_gives_the_same_hash():
+    words = jnp.asarray(np.random.default_rng(0).integers(0, 2**32, 10_000, dtype=np.uint32))
+    np.testing.assert_array_equal(dropout.lowbias32(words, by_shifts=True), dropout.lowbias32(words))
+
+
 def test_the_bits_of_the_masks_are_those_of_version_1_of_checkpoints():
     """A run that resumes computes the same steps: other bits need another version of the checkpoint's format."""
     assert VERSIONS["checkpoint"] == 1

@@ -24,7 +24,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels.arguments import MASKED
-from xlnet_jax.kernels.dropout import hash_words, row_seed, threshold
+from xlnet_jax.kernels.dropout import column_seed, lowbias32, row_seed, threshold
 from xlnet_jax.kernels.tpu.operands import NEVER, Operands
 from xlnet_jax.kernels.tpu.shift import (
     Shift,
@@ -175,7 +175,8 @@ def read_keys(refs: Operands, scratch: Scratch) -> None:
         return jnp.broadcast_to(row_1K, key_8K.shape)
 
     for field, field_8K in scratch.keys.items():
-        field_8K[...] = repeat_8K(key_8K[field : field + 1])
+        field_1K = key_8K[field : field + 1]
+        field_8K[...] = repeat_8K(column_seed(field_1K).astype(jnp.int32) if field == KeyField.NUMBER else field_1K)
     # A row that sees no key has a uniform softmax over the real keys, not over padding.
     is_padding_1K = key_8K[KeyField.NUMBER : KeyField.NUMBER + 1] == NEVER
     scratch.hidden_8K[...] = repeat_8K(jnp.where(is_padding_1K, 2 * MASKED, MASKED))
@@ -361,11 +362,13 @@ class ScoreStages:
         if self.refs.seed_BN is None or (self.sizes.shares_words and head % 2):
             return []
         words_TK = self.scratch.words[head % len(self.scratch.words)]
+        by_shifts = not self.sizes.generation.multiplies_integers
 
         def draw(start: Any) -> None:
             here = pl.ds(start, STRIP)
             number_T1 = self.scratch.integers_T8[here][:, RowField.NUMBER : RowField.NUMBER + 1]
-            word_TK = hash_words(row_seed(self.seed(head), number_T1), self.key_TK(KeyField.NUMBER))
+            seed_T1 = row_seed(self.seed(head), number_T1, by_shifts=by_shifts)
+            word_TK = lowbias32(seed_T1 + self.key_TK(KeyField.NUMBER).astype(jnp.uint32), by_shifts=by_shifts)
             # With the highest bit of both halves inverted, signed numbers compare as unsigned ones.
             words_TK[here] = (word_TK ^ jnp.uint32(0x80008000)).astype(jnp.int32)
 

@@ -54,6 +54,8 @@ class Generation(NamedTuple):
     """most keys in a block of longer windows"""
     multiplies_bfloat16: bool = True
     """False = the kernel reads float32; products still round it to bfloat16"""
+    multiplies_integers: bool = True
+    """False = the compiler multiplies integers by shifts and sums"""
     gathers_lanes: bool = True
     """True = each row of a register can be permuted differently"""
     rotates_in_order: bool = True
@@ -70,6 +72,7 @@ _EARLY = Generation(
     768,
     768,
     multiplies_bfloat16=False,
+    multiplies_integers=False,
     gathers_lanes=False,
     rotates_in_order=False,
     unrolls=False,
