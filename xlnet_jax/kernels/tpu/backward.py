@@ -411,11 +411,11 @@ class GradientStages(ScoreStages):
         grad, by_distance = (arrays[self.buffer(head)] for arrays in (self.work.grad, self.work.by_distance))
 
         def unshift(start: Any) -> None:
-            grad_TK = load(grad, start, STRIP).astype(jnp.float32)
+            grad_TK = load(grad, start, self.shift_rows).astype(jnp.float32)
             by_distance_TR = unshift_TR(grad_TK, self.shift_of(start), self.window_width)
             store(by_distance, start, by_distance_TR.astype(self.operand))
 
-        return self.strip_steps(unshift)
+        return self.strip_steps(unshift, rows=self.shift_rows)
 
     def key_steps(self, factors: Factors, head: int) -> list[Step]:
         """Return the steps that add the gradients of keys, values and queries by key."""

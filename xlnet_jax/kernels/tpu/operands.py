@@ -59,6 +59,7 @@ def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:
         has_segments=inputs.segment_key_2NH is not None,
         dropout_rate=0.0 if inputs.dropout is None else inputs.dropout.rate,
         generation=generation,
+        rotates_pairs=inputs.query_BNTH.dtype == jnp.bfloat16 and not generation.gathers_lanes,
     )
     if sizes.fits:
         return sizes

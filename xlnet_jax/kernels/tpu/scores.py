@@ -28,6 +28,7 @@ from xlnet_jax.kernels.dropout import column_seed, lowbias32, row_seed, threshol
 from xlnet_jax.kernels.tpu.operands import NEVER, Operands
 from xlnet_jax.kernels.tpu.shift import (
     Shift,
+    in_pairs,
     rotate_by_gather,
     rotate_by_steps,
     rotate_in_order,
@@ -381,33 +382,45 @@ class ScoreStages:
 
     # ---- strips ------------------------------------------------------------------------------------------------------
 
-    def strip_steps(self, *bodies: Callable[[Any], None]) -> list[Step]:
+    def strip_steps(self, *bodies: Callable[[Any], None], rows: int = STRIP) -> list[Step]:
         """Return the steps that call functions with the first row of each strip of the tile. Each function depends on
-        the one before and is one strip behind it."""
-        count = self.tile.rows // STRIP
+        the one before and is one strip behind it. rows: of a strip"""
+        count = self.tile.rows // rows
         if self.sizes.generation.unrolls:
             return [
-                functools.partial(body, (time - lag) * STRIP)
+                functools.partial(body, (time - lag) * rows)
                 for time in range(count + len(bodies) - 1)
                 for lag, body in enumerate(bodies)
                 if 0 <= time - lag < count
             ]
 
         def run(body: Callable[[Any], None]) -> None:
-            pl.loop(0, count)(lambda number: body(pl.multiple_of(number * STRIP, STRIP)))
+            pl.loop(0, count)(lambda number: body(pl.multiple_of(number * rows, rows)))
 
         return [functools.partial(run, body) for body in bodies]
 
+    @property
+    def shift_rows(self) -> int:
+        """Number of rows that are shifted together: more where strips are not unrolled, to hide the waits."""
+        return STRIP if self.sizes.generation.unrolls or self.tile.rows % (2 * STRIP) else 2 * STRIP
+
     def shift_of(self, start: Any) -> Shift:
         """Return the shift of a strip, relative to the window of `window_of`."""
+        shift = self.shift_of_float32(start)
+        if not self.sizes.rotates_pairs:
+            return shift
+        return shift._replace(right=in_pairs(shift.right), left=in_pairs(shift.left))
+
+    def shift_of_float32(self, start: Any) -> Shift:
+        """Return the same shift, one register at a time."""
         generation = self.sizes.generation
         rotate = rotate_by_gather if generation.gathers_lanes else rotate_by_steps
         if self.tile.is_query:
-            position_T = self.scratch.rows[RowField.POSITION][pl.ds(start, STRIP)]
+            position_T = self.scratch.rows[RowField.POSITION][pl.ds(start, self.shift_rows)]
             turn_T, skip_T = position_T & (LANES - 1), (self.sizes.padded_places - 1 - position_T) >> 7
             right, left = (functools.partial(rotate, amount_T=amount_T) for amount_T in (turn_T, LANES - turn_T))
             return Shift(turn_T, skip_T, right, left)
-        turn_T1 = jax.lax.broadcasted_iota(jnp.int32, (STRIP, 1), 0) + start
+        turn_T1 = jax.lax.broadcasted_iota(jnp.int32, (self.shift_rows, 1), 0) + start
         if not generation.gathers_lanes:
             right = functools.partial(rotate_in_order_by_steps, first=start, change=1)
             left = functools.partial(rotate_in_order_by_steps, first=LANES - start, change=-1)
@@ -426,11 +439,11 @@ class ScoreStages:
         )
 
         def add(start: Any) -> None:
-            here = pl.ds(start, STRIP)
+            here = pl.ds(start, self.shift_rows)
             by_distance_TR = by_distance[here, : self.window_width]
             content[here] += shift_TK(by_distance_TR, self.shift_of(start), self.sizes.padded_keys)
 
-        return self.strip_steps(add)
+        return self.strip_steps(add, rows=self.shift_rows)
 
     def widen_TK(self, column: Any, here: Any) -> jnp.ndarray:
         """Read a column that is stored in all lanes of a register, as [T, K]."""

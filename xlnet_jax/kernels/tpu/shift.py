@@ -102,6 +102,19 @@ def rotate_by_steps(blocks: list[jnp.ndarray], *, amount_T: jnp.ndarray, below: 
     return blocks
 
 
+def in_pairs(rotate: Rotate) -> Rotate:
+    """Return a function that rotates two registers at a time, rounded to bfloat16 in the halves of one."""
+
+    def rotate_pairs(blocks: list[jnp.ndarray]) -> list[jnp.ndarray]:
+        bits, upper = [pltpu.bitcast(block, jnp.int32) + 2**15 for block in blocks], -(2**16)
+        pairs = zip(bits[::2], [*bits[1::2], bits[-1]], strict=False)
+        rotated = rotate([(first & upper) | jax.lax.shift_right_logical(second, 16) for first, second in pairs])
+        halves = [half for pair in rotated for half in (pair & upper, pair << 16)]
+        return [pltpu.bitcast(half, jnp.float32) for half in halves[: len(blocks)]]
+
+    return rotate_pairs
+
+
 def _blocks(x: jnp.ndarray) -> list[jnp.ndarray]:
     return [x[:, start : start + LANES] for start in range(0, x.shape[1], LANES)]
 

@@ -107,6 +107,8 @@ class Sizes:
     has_segments: bool
     dropout_rate: float
     generation: Generation
+    rotates_pairs: bool = False
+    """True = two registers are rotated at a time, as bfloat16"""
     row_block: int = LANES
     """content rows and places are padded to a multiple of this; of a long window, those of a block"""
     key_block: int = LANES
