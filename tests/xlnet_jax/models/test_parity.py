@@ -19,13 +19,7 @@ pytestmark = pytest.mark.contract
 
 REFERENCE = Path(__file__).parents[2] / "reference/model"
 CASES = sorted(path.stem for path in REFERENCE.glob("[a-e][0-9]_*.json"))
-FUSED = [
-    "a1_twostream_tm_mems_bi",
-    "a4_twostream_tm_clamp_reuse0",
-    "b2_twostream_notm_relu_tie",
-    "d1_uni_mems_same_clamp",
-    "d3_uni_same_shortmem_relu_tie",
-]
+FUSED = ["a4_twostream_tm_clamp_reuse0", "b2_twostream_notm_relu_tie", "d3_uni_same_shortmem_relu_tie"]
 """Cases for fused attention: with memory and without it, both directions, spans, clamped distances"""
 
 
