@@ -316,7 +316,7 @@ def test_a_causal_model_goes_on_as_the_ordinary_network_would(causal):
     (row,) = draw(make_sampler(causal), [text])
     length = len(text.ids_L)
     whole = np.concatenate([text.ids_L, row.ids_P])
-    logits, _ = causal.network.apply({"params": causal.params}, text_inputs(whole[None]))
+    logits, _ = jax.jit(causal.network.apply)({"params": causal.params}, text_inputs(whole[None]))
     log_probs = jax.nn.log_softmax(logits[0, length - 1 : -1])
     np.testing.assert_array_equal(log_probs.argmax(-1), row.ids_P)
     np.testing.assert_allclose(log_probs.max(-1), row.log_probs_P, atol=1e-5)
