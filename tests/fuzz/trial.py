@@ -105,6 +105,7 @@ def _become(box: Path, kind: Kind, words: list[str], space: int, report: Path, s
             resource.setrlimit(getattr(resource, f"RLIMIT_{limit}"), (most, most))
         os.environ["TMPDIR"] = str(box / "tmp")
         sys.path[:0] = [str(box)]  # the worst that a command could do
+        sys.dont_write_bytecode = True  # of what is imported here first
         sys.argv = [kind.module, *words]
         warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)  # the parent has imported it
         # A damaged command line may name another place to write to.

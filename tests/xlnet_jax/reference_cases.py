@@ -3,7 +3,6 @@
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.interop import tf1
@@ -68,7 +67,7 @@ class Case:
 
     def first(self, name):
         """[..., B] -> [B, ...], or None where the original got None."""
-        return jnp.asarray(np.moveaxis(self.arrays[name], -1, 0)) if name in self else None
+        return np.moveaxis(self.arrays[name], -1, 0) if name in self else None
 
     def hidden(self, name):
         """[L, B, X] -> [B, L, X]"""
@@ -78,7 +77,7 @@ class Case:
         """[Z, B, M, D] of the layers `name`_0, `name`_1, …; None where there are none."""
         if f"{name}_0" not in self:
             return None
-        return jnp.asarray(np.stack([self.hidden(f"{name}_{i}") for i in range(self.config.num_layers)]))
+        return np.stack([self.hidden(f"{name}_{i}") for i in range(self.config.num_layers)])
 
 
 def assert_close(ours, theirs, atol):

@@ -7,6 +7,7 @@ import pickle
 import warnings
 import zipfile
 
+import jax
 import numpy as np
 import pytest
 
@@ -79,20 +80,29 @@ def test_our_language_model_gives_the_same_logits_and_memory_there(tmp_path, cha
             mems=[as_torch(m.swapaxes(0, 1).copy()) for m in mems],
             use_mems=True,
         )
-    inputs = dense_inputs(
-        ids, segment_ids_BL=segments, perm_mask_BLL=perm_mask, target_mapping_BPL=mapping,
-        memory_BM=np.ones(mems.shape[1:3], bool),
-    )  # fmt: skip
-    logits, outputs = XLNetLM(ours.model).apply({"params": ours.params}, inputs, mems, reuse_len=ours.reuse_len)
+
+    @jax.jit
+    def run(params):
+        inputs = dense_inputs(
+            ids, segment_ids_BL=segments, perm_mask_BLL=perm_mask, target_mapping_BPL=mapping,
+            memory_BM=np.ones(mems.shape[1:3], bool),
+        )  # fmt: skip
+        return XLNetLM(ours.model).apply({"params": params}, inputs, mems, reuse_len=ours.reuse_len)
+
+    logits, outputs = jax.device_get(run(ours.params))
     np.testing.assert_allclose(logits, expected.logits, rtol=0, atol=LOGITS)
     for layer, their_mems in enumerate(expected.mems):
         np.testing.assert_allclose(outputs.new_mems_ZBMD[layer], their_mems.swapaxes(0, 1), rtol=0, atol=LOGITS)
 
 
 def our_scores(model, ids, segments):
-    inputs = text_inputs(ids, segment_ids_BL=segments)
     extra = () if model.head.task == "token_classification" else (np.ones_like(ids),)
-    return model.network.apply({"params": model.params}, inputs, *extra)
+
+    @jax.jit
+    def run(params):
+        return model.network.apply({"params": params}, text_inputs(ids, segment_ids_BL=segments), *extra)
+
+    return np.asarray(run(model.params))
 
 
 def their_scores(model, name, ids, segments):
@@ -118,7 +128,7 @@ def test_heads_give_the_same_scores_both_ways(tmp_path, name):
     theirs.save_pretrained(tmp_path / "theirs")
     back = xlnet_jax.load(tmp_path / "theirs")
     assert back.head.task == ours.head.task
-    np.testing.assert_array_equal(our_scores(back, ids, segments), our_scores(ours, ids, segments))
+    np.testing.assert_array_equal(our_scores(back, ids, segments), scores)
 
 
 def test_question_answering_gives_the_same_start_beam_there(tmp_path):
@@ -129,9 +139,13 @@ def test_question_answering_gives_the_same_start_beam_there(tmp_path):
     cls_index, excluded = np.array([7, 7], np.int32), np.zeros((2, 8), np.float32)
     with torch.no_grad():
         expected = theirs(as_torch(ids), token_type_ids=as_torch(segments), cls_index=as_torch(cls_index))
-    beam = ours.network.apply(
-        {"params": ours.params}, text_inputs(ids, segment_ids_BL=segments), cls_index, excluded, 5, 5, method="beam"
-    )
+
+    @jax.jit
+    def run(params):
+        inputs = text_inputs(ids, segment_ids_BL=segments)
+        return ours.network.apply({"params": params}, inputs, cls_index, excluded, 5, 5, method="beam")
+
+    beam = jax.device_get(run(ours.params))
     np.testing.assert_array_equal(beam.start_index_BI, expected.start_top_index)
     np.testing.assert_allclose(np.exp(beam.start_log_probs_BI), expected.start_top_log_probs, rtol=0, atol=LOGITS)
     np.testing.assert_allclose(beam.unanswerable_B, expected.cls_logits, rtol=0, atol=LOGITS)

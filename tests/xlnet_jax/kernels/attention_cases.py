@@ -3,12 +3,13 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations, numbers_of
 from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN
 from xlnet_jax.models.masks import HIGHEST, LOWEST
+
+_seed_BN = jax.jit(attention_seed_BN, static_argnums=2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +35,11 @@ def inputs_of(case: Case, seed: int = 0) -> AttentionInputs:
     rng = np.random.default_rng(seed)
     batch, keys, rows = case.batch, case.memory + case.length, case.length + case.targets
 
-    def normal(*shape: int, dtype: str = "float32") -> jnp.ndarray:
-        return jnp.asarray(rng.normal(size=shape), dtype)
+    def normal(*shape: int, dtype: str = "float32") -> np.ndarray:
+        return rng.normal(size=shape).astype(dtype)
 
-    def integers(*shape: int, below: int) -> jnp.ndarray:
-        return jnp.asarray(rng.integers(below, size=shape), jnp.int32)
+    def integers(*shape: int, below: int) -> np.ndarray:
+        return rng.integers(below, size=shape).astype(np.int32)
 
     order_BL = np.stack([rng.permutation(case.length) for _ in range(batch)])
     target_BP = np.stack([rng.permutation(case.length)[: case.targets] for _ in range(batch)])
@@ -48,27 +49,29 @@ def inputs_of(case: Case, seed: int = 0) -> AttentionInputs:
     key_rank_BK = np.concatenate([np.where(unused_BM, HIGHEST, LOWEST), 2 * order_BL], axis=1)
     row_position_BT = np.concatenate([np.tile(np.arange(case.length), (batch, 1)), target_BP], axis=1)
     key_position_BK = np.tile(np.arange(-case.memory, case.length), (batch, 1))
-    relations = Relations(key_position_BK=jnp.asarray(key_position_BK, jnp.int32))
+    relations = Relations(key_position_BK=key_position_BK.astype(np.int32))
     if case.ranks:
-        row_rank_BT, key_rank_BK = (jnp.asarray(x, jnp.int32) for x in (row_rank_BT, key_rank_BK))
+        row_rank_BT, key_rank_BK = (x.astype(np.int32) for x in (row_rank_BT, key_rank_BK))
         relations = relations._replace(row_rank_BT=row_rank_BT, key_rank_BK=key_rank_BK)
-    at_BT = jnp.asarray(row_position_BT, jnp.int32)
+    at_BT = row_position_BT.astype(np.int32)
     if case.reach is not None:
-        relations = relations.within(at_BT - case.reach, at_BT.at[0, 0].set(-case.memory - 1))
+        last_BT = at_BT.copy()
+        last_BT[0, 0] = -case.memory - 1
+        relations = relations.within(at_BT - case.reach, last_BT)
     biases_3NH = normal(3, case.heads, case.width) if case.biases else None
     position_key_2NRH = segment_key_2NH = dropout = None
     if case.positions:
         position_key_2NRH = normal(2, case.heads, keys + case.length, case.width)
         relations = relations._replace(
             query_position_BP=at_BT[:, case.length :] if case.targets else None,
-            is_reversed_B=jnp.arange(batch) % 2 == 0 if case.backwards else None,
+            is_reversed_B=np.arange(batch) % 2 == 0 if case.backwards else None,
         )
     if case.segments:
         segment_key_2NH = normal(2, case.heads, case.width, dtype=case.dtype)
         of_rows, of_keys = integers(batch, rows, below=3), integers(batch, keys, below=3)
         relations = relations._replace(row_segment_BT=of_rows, key_segment_BK=of_keys)
     if case.rate:
-        dropout = AttentionDropout(case.rate, attention_seed_BN(jax.random.key(1), jnp.arange(batch), case.heads))
+        dropout = AttentionDropout(case.rate, _seed_BN(jax.random.key(1), np.arange(batch), case.heads))
     query, key, value = (normal(batch, case.heads, size, case.width, dtype=case.dtype) for size in (rows, keys, keys))
     return AttentionInputs(query, key, value, relations, biases_3NH, position_key_2NRH, segment_key_2NH, dropout)
 

@@ -149,7 +149,8 @@ def test_a_full_context_is_a_memory_of_all_but_one_of_its_positions(name):
         memory_BM=jnp.zeros((2, CONTEXT - 1), bool),
         attention_mask_BL=jnp.asarray(known),
     )
-    mems = XLNetLM(config).apply({"params": params}, inputs, mems, reuse_len=length)[1].new_mems_ZBMD
+    read = jax.jit(functools.partial(XLNetLM(config).apply, reuse_len=length))
+    mems = read({"params": params}, inputs, mems)[1].new_mems_ZBMD
     for t, position in enumerate(order[0, :-1]):
         pair = ids[:, [position % LENGTH, (position + 1) % LENGTH]]
         logits, outputs = window(params, pair, mems, position)

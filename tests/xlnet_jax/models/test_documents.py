@@ -48,7 +48,9 @@ def windows(model, starts_BL=STARTS, seed=0):
 
 
 def inputs_of(window):
-    return compact_inputs(**{name: None if a is None else jnp.asarray(a) for name, a in window.items()})
+    # In one program: one for each operation takes longer to compile.
+    arrays = {name: None if a is None else jnp.asarray(a) for name, a in window.items()}
+    return jax.jit(compact_inputs)(**arrays)
 
 
 def places_BT(window):
@@ -90,7 +92,8 @@ def test_no_row_depends_on_a_token_or_on_memory_of_another_document(model, atten
 def test_a_packed_document_has_the_hidden_states_that_it_has_alone():
     """The window before packs documents too; alone, memory holds the document's own tokens."""
     model = dataclasses.replace(BOTH_STREAMS, mem_len=LENGTH)
-    params, empty = strong_params(model)["backbone"], jnp.zeros((model.num_layers, len(STARTS), LENGTH, model.d_model))
+    params = strong_params(model)["backbone"]
+    empty = np.zeros((model.num_layers, len(STARTS), LENGTH, model.d_model), np.float32)
     starts_before = np.array([[0] * 11 + [11] * 3, [0] * 5 + [5] * 9, [0] * 5 + [5] * 9])
     before = windows(model, starts_before, seed=5) | {"memory_BM": np.zeros((3, LENGTH), bool)}
     window = windows(model) | {"memory_BM": np.ones((3, LENGTH), bool)}
@@ -123,7 +126,7 @@ def test_places_that_are_added_to_embeddings_begin_anew_with_each_document(posit
 
 def outputs_of(model, params, window, mems):
     """Outputs of the network, whose next memory is the whole window."""
-    return jax.jit(build_encoder(model).apply)({"params": params}, inputs_of(window), mems)
+    return jax.device_get(jax.jit(build_encoder(model).apply)({"params": params}, inputs_of(window), mems))
 
 
 def part(window, row, places):

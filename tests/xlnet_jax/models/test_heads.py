@@ -29,7 +29,7 @@ def race_head(run):
 def original_inputs(case, options=1):
     """Batch-first features; the original's mask has 1 on padding, and its padding rows see themselves."""
     ids, padding, segments = (case.arrays[f"inputs/{k}"] for k in ("input_ids", "input_mask", "segment_ids"))
-    ids, padding, segments = (jnp.asarray(x.reshape(len(x) * options, -1)) for x in (ids, padding, segments))
+    ids, padding, segments = (x.reshape(len(x) * options, -1) for x in (ids, padding, segments))
     return dense_inputs(ids, segment_ids_BL=segments, attention_mask_BL=1 - padding), 1 - padding
 
 
@@ -43,11 +43,11 @@ SEQUENCE_CASES = [
 def test_heads_on_a_summary_give_the_originals_numbers(reference, name):
     race = name.startswith("h")
     case = Case(reference / "model", name, head=race_head if race else sequence_head)
-    inputs, mask = original_inputs(case, options=4 if race else 1)
-    labels = jnp.asarray(case.arrays["inputs/label_ids"])
+    labels = case.arrays["inputs/label_ids"]
     per_example = LOSSES_B["regression" if case.head.task == "regression" else "classification"]
 
     def loss(params):
+        inputs, mask = original_inputs(case, options=4 if race else 1)
         scores, sown = XLNetForSequence(case.config, case.head).apply(
             {"params": params}, inputs, mask, capture_intermediates=lambda m, _: m.name in ("backbone", "summary"),
             mutable="intermediates",
@@ -55,7 +55,7 @@ def test_heads_on_a_summary_give_the_originals_numbers(reference, name):
         nats = per_example(scores, labels)
         return nats.mean(), (scores, nats, sown["intermediates"])
 
-    (total, (scores, nats, sown)), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(case.params)
+    (total, (scores, nats, sown)), grads = jax.device_get(jax.jit(jax.value_and_grad(loss, has_aux=True))(case.params))
     assert_close(sown["backbone"]["__call__"][0].content_BLD, case.hidden("outputs/final"), HIDDEN)
     assert_close(sown["summary"]["__call__"][0], case.arrays["outputs/summary"], HIDDEN)
     assert_close(scores, case.arrays["outputs/logits"], HIDDEN)
@@ -66,21 +66,19 @@ def test_heads_on_a_summary_give_the_originals_numbers(reference, name):
 
 def question_answering(case):
     inputs, _ = original_inputs(case)
-    return inputs, *(jnp.asarray(case.arrays[f"inputs/{k}"]) for k in ("cls_index", "p_mask"))
+    return inputs, *(case.arrays[f"inputs/{k}"] for k in ("cls_index", "p_mask"))
 
 
 @pytest.mark.parametrize("name", ["g1_squad_train", "g4_squad_train_tie"])
 def test_question_answering_trains_as_the_original(reference, name):
     case = Case(reference / "model", name, head=lambda _: HeadConfig("question_answering"))
-    start, end, impossible = (
-        jnp.asarray(case.arrays[f"inputs/{k}"]) for k in ("start_positions", "end_positions", "is_impossible")
-    )
+    start, end, impossible = (case.arrays[f"inputs/{k}"] for k in ("start_positions", "end_positions", "is_impossible"))
 
     def loss(params):
         outputs = XLNetForQuestionAnswering(case.config).apply({"params": params}, *question_answering(case), start)
         return span_loss_B(outputs, start, end, impossible).mean(), outputs
 
-    (total, outputs), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(case.params)
+    (total, outputs), grads = jax.device_get(jax.jit(jax.value_and_grad(loss, has_aux=True))(case.params))
     allowed = case.arrays["inputs/p_mask"] == 0
     assert_close(outputs.start_BL[allowed], case.arrays["outputs/start_log_probs"][allowed], HIDDEN)
     assert_close(outputs.end_BL[allowed], case.arrays["outputs/end_log_probs"][allowed], HIDDEN)
@@ -94,11 +92,13 @@ def test_question_answering_trains_as_the_original(reference, name):
 def test_question_answering_predicts_as_the_original(reference, name):
     case = Case(reference / "model", name, head=lambda _: HeadConfig("question_answering"))
     starts, ends = case.run["start_n_top"], case.run["end_n_top"]
-    beam = jax.jit(
-        lambda params: XLNetForQuestionAnswering(case.config).apply(
-            {"params": params}, *question_answering(case), starts, ends, method="beam"
-        )
-    )(case.params)
+    beam = jax.device_get(
+        jax.jit(
+            lambda params: XLNetForQuestionAnswering(case.config).apply(
+                {"params": params}, *question_answering(case), starts, ends, method="beam"
+            )
+        )(case.params)
+    )
     batch = len(beam.unanswerable_B)
     np.testing.assert_array_equal(beam.start_index_BI, case.arrays["outputs/start_top_index"])
     np.testing.assert_array_equal(beam.end_index_BIJ.reshape(batch, -1), case.arrays["outputs/end_top_index"])

@@ -1,6 +1,7 @@
 """Who sees whom, proved by gradients through the whole network on real windows of the compact form."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -53,8 +54,11 @@ ZEROS = jnp.zeros_like(MEMS)
 
 @pytest.fixture(scope="module")
 def params():
-    inputs = inputs_of(window_batch(), CONFIG)[0]
-    return sharding.unboxed(XLNetLM(MODEL).init(jax.random.key(0), inputs, MEMS, reuse_len=8)["params"])
+    def draw(key):
+        inputs = inputs_of(window_batch(), CONFIG)[0]
+        return sharding.unboxed(XLNetLM(MODEL).init(key, inputs, MEMS, reuse_len=8)["params"])
+
+    return jax.jit(draw)(jax.random.key(0))
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +164,7 @@ def test_inputs_without_a_query_stream_give_the_content_stream_alone(params):
     full = inputs_of(window_batch(mem_filled=0), CONFIG)[0]
     relations = full.relations.of_rows(lambda x_BT: x_BT[:, : DATA.seq_len])
     alone = full._replace(target_positions_BP=None, relations=relations)
-    both, content = (Backbone(MODEL).apply({"params": params["backbone"]}, i, MEMS, reuse_len=8) for i in (full, alone))
+    read = jax.jit(functools.partial(Backbone(MODEL).apply, reuse_len=8))
+    both, content = (read({"params": params["backbone"]}, inputs, MEMS) for inputs in (full, alone))
     assert content.query_BPD is None
     np.testing.assert_allclose(both.content_BLD, content.content_BLD, rtol=0, atol=1e-5)

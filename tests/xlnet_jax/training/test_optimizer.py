@@ -48,7 +48,12 @@ def params():
 def updates_of(params, gradients=None, **config):
     """Return the first updates; gradients: the parameters, where none are given."""
     tx = make_optimizer(dataclasses.replace(CONFIG, warmup_steps=0, **config), steps=10)
-    return tx.update(params if gradients is None else gradients, tx.init(params), params)[0]
+    first = jax.jit(lambda gradients, params: tx.update(gradients, tx.init(params), params)[0])
+    return jax.device_get(first(params if gradients is None else gradients, params))
+
+
+def drawn(model):
+    return jax.jit(lambda key: unboxed(init_params(model, None, key)))(jax.random.key(0))
 
 
 def test_weight_decay_leaves_biases_alone():
@@ -121,7 +126,7 @@ def test_matrix_rate_scales_adams_updates_of_matrices_in_layers_alone(weight_dec
 @pytest.mark.parametrize("positions", ["relative", "learned"])
 def test_muon_makes_the_updates_of_matrices_orthogonal_and_leaves_all_others_to_adam(positions):
     model = dataclasses.replace(NO_DROPOUT.model, positions=positions, d_model=16, num_heads=3, d_head=8, d_ff=64)
-    params = unboxed(init_params(model, None, jax.random.key(0)))
+    params = drawn(model)
     adam, muon = (flatten(updates_of(params, method=method, weight_decay=0.0)) for method in ("adamw", "muon"))
     wider = {"q": 1.5, "k": 1.5, "v": 1.5, "r": 1.5, "o": 1, "inner": 4, "outer": 1}
     for path, update in muon.items():
@@ -137,7 +142,7 @@ def test_muon_makes_the_updates_of_matrices_orthogonal_and_leaves_all_others_to_
 
 
 def test_muons_update_does_not_depend_on_the_size_of_the_gradients():
-    params = unboxed(init_params(NO_DROPOUT.model, None, jax.random.key(0)))
+    params = drawn(NO_DROPOUT.model)
     large, small = (
         flatten(updates_of(params, jax.tree.map(lambda p, size=size: size * p, params), method="muon", clip_norm=0.0))
         for size in (1.0, 1e-5)
