@@ -94,7 +94,9 @@ def test_values_and_gradients_are_those_of_plain(device, case):
 
 
 @pytest.mark.parametrize(
-    ("device", "case"), [("v5e", TWO_STREAMS), ("gpu", TWO_STREAMS), ("small", Case(length=300, memory=10, rate=0.3))]
+    ("device", "case"),
+    [(device, TWO_STREAMS) for device in ("v3", "v5e", "gpu")]
+    + [(device, Case(length=300, memory=10, rate=0.3)) for device in ("small", "small v3")],
 )
 def test_bfloat16_differs_by_rounding_alone(device, case):
     compare(device, dataclasses.replace(case, batch=1, heads=1, dtype="bfloat16"), 0.015, 0.03)

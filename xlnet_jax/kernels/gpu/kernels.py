@@ -76,8 +76,8 @@ def _load(vectors: Vectors, side: str, part: Any) -> Vectors:
     return Vectors(**{name: ref[part] for name, ref in named if ref is not None and name.startswith(side)})
 
 
-def add_distances(sizes: Sizes, refs: Operands, of_rows: tuple[Vectors, Any], keys: Vectors, tile: Tile) -> Terms:
-    """Load the position scores of a tile, and return all of its terms."""
+def load_terms(sizes: Sizes, refs: Operands, of_rows: tuple[Vectors, Any], keys: Vectors, tile: Tile) -> Terms:
+    """Load the position scores of a tile, and return them with what is loaded of its rows and keys."""
     by_distance_BNTR = refs.by_distance_BNTR
     loaded_TK = None if by_distance_BNTR is None else by_distance_BNTR[distance_index(sizes, of_rows[0], tile)]
     return Terms(*of_rows, keys, loaded_TK)
@@ -191,7 +191,7 @@ def _forward(sizes: Sizes, refs: Operands, vectors: Vectors, *outputs: Any) -> N
     def add_keys(number: Any, so_far: tuple[jnp.ndarray, ...]) -> tuple[jnp.ndarray, ...]:
         read_TH, maximum_T, sum_T = so_far
         tile = Tile(row, number * KEYS)
-        terms = add_distances(sizes, refs, of_rows, load_keys(vectors, tile.keys), tile)
+        terms = load_terms(sizes, refs, of_rows, load_keys(vectors, tile.keys), tile)
         score_TK = scores_TK(sizes, terms, query_TH, refs.key_BNKH[tile.keys], tile)
         higher_T = jnp.maximum(maximum_T, score_TK.max(1))
         weights_TK = exp(score_TK - higher_T[:, None])
@@ -270,7 +270,7 @@ def _of_rows(sizes: Sizes, refs: Operands, vectors: Vectors, saved: Saved, *outp
     def add_keys(number: Any, so_far: tuple[jnp.ndarray, ...]) -> tuple[jnp.ndarray, ...]:
         query_grad_TH, other_T = so_far
         tile = Tile(row, number * KEYS)
-        terms = add_distances(sizes, refs, of_rows, load_keys(vectors, tile.keys), tile)
+        terms = load_terms(sizes, refs, of_rows, load_keys(vectors, tile.keys), tile)
         key_KH, value_KH = refs.key_BNKH[tile.keys], refs.value_BNKH[tile.keys]
         _, grad_TK = _probabilities_and_gradients(sizes, terms, saved_of_rows, tile, query_TH, key_KH, value_KH)
         query_grad_TH += plgpu.dot(grad_TK.astype(key_KH.dtype), key_KH)
@@ -299,7 +299,7 @@ def _of_keys(sizes: Sizes, refs: Operands, vectors: Vectors, saved: Saved, *outp
     def add_rows(number: Any, so_far: tuple[jnp.ndarray, ...]) -> tuple[jnp.ndarray, ...]:
         key_grad_KH, value_grad_KH = so_far
         tile = Tile(number * ROWS, key)
-        terms = add_distances(sizes, refs, load_rows(refs, vectors, tile.rows), of_keys, tile)
+        terms = load_terms(sizes, refs, load_rows(refs, vectors, tile.rows), of_keys, tile)
         query_TH, saved_of_rows = refs.query_BNTH[tile.rows], Saved(*(ref[tile.rows] for ref in saved))
         dropped_TK, grad_TK = _probabilities_and_gradients(
             sizes, terms, saved_of_rows, tile, query_TH, key_KH, value_KH

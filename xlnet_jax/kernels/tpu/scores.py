@@ -384,7 +384,7 @@ class ScoreStages:
 
     def strip_steps(self, *bodies: Callable[[Any], None], rows: int = STRIP) -> list[Step]:
         """Return the steps that call functions with the first row of each strip of the tile. Each function depends on
-        the one before and is one strip behind it. rows: of a strip"""
+        the one before and is one strip behind it. rows: height of a strip"""
         count = self.tile.rows // rows
         if self.sizes.generation.unrolls:
             return [
