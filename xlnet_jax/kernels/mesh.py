@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec
 from xlnet_jax.kernels.arguments import AttentionInputs, Implementation, Relations
 from xlnet_jax.kernels.dropout import AttentionDropout
 
-CPU, GPU = "cpu", "gpu"
+CPU, GPU, TPU = "cpu", "gpu", "tpu"
 
 
 class Interpretation(NamedTuple):

@@ -25,13 +25,15 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations, einsum_float32
 from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN
 from xlnet_jax.kernels.implementations import attention_BNTH
 from xlnet_jax.kernels.mesh import join_parts, split_parts
-from xlnet_jax.models.layers import ATTENTION_WEIGHTS, Dropout, Norm, partitioned_param, projection_DNH
+from xlnet_jax.kernels.products import from_heads_BTD, from_joined_BTD, join_heads_BTE, outer_sum_DE, to_heads_BNTH
+from xlnet_jax.models.layers import ATTENTION, ATTENTION_WEIGHTS, Dropout, Norm, partitioned_param, projection_DNH
 from xlnet_jax.settings.config import ModelConfig
 
 
@@ -88,15 +90,15 @@ class Attention(nn.Module):
         )
         self.sow("keys_values", "key_BNKH", key_BNKH)
         self.sow("keys_values", "value_BNKH", value_BNKH)
-        query_BNTH = jnp.einsum("BTD,DNH->BNTH", asking_BTD, q_DNH)
+        query_BNTH = to_heads_BNTH(asking_BTD, q_DNH)
         inputs = AttentionInputs(
             query_BNTH, key_BNKH, value_BNKH, relations, biases_3NH, position_key_2NRH, segment_key_2NH
         )
         rate = c.attention_dropout if self.train else 0.0
         read_BNTH = attend_with_dropout_BNTH(self, rate, inputs, example_B, c.attention)
-        out_BTD = jnp.einsum("BNTH,DNH->BTD", read_BNTH, o_DNH)
+        out_BTD = from_heads_BTD(read_BNTH, o_DNH)
         rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, example_B, row_T)
-        return rows_BTD if is_pre else norm(rows_BTD)
+        return rows_BTD if is_pre else norm(checkpoint_name(rows_BTD, ATTENTION))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -121,7 +123,7 @@ def _context_BKD(mems_BMD: jnp.ndarray, rows_BTD: jnp.ndarray, content: int, par
 def _project_context(
     mems_BMD: jnp.ndarray, rows_BTD: jnp.ndarray, w_DNH: jnp.ndarray, content: int, parts: int
 ) -> tuple[jnp.ndarray, tuple[jnp.ndarray, ...]]:
-    projected_BNKH = jnp.einsum("BTD,DNH->BNTH", _context_BKD(mems_BMD, rows_BTD, content, parts), w_DNH)
+    projected_BNKH = to_heads_BNTH(_context_BKD(mems_BMD, rows_BTD, content, parts), w_DNH)
     return projected_BNKH, (mems_BMD, rows_BTD, w_DNH)
 
 
@@ -129,11 +131,13 @@ def _project_context_backward(
     content: int, parts: int, saved: tuple[jnp.ndarray, ...], grad_BNKH: jnp.ndarray
 ) -> tuple[jnp.ndarray, ...]:
     mems_BMD, rows_BTD, w_DNH = saved
-    grad_w_DNH = jnp.einsum("BTD,BNTH->DNH", _context_BKD(mems_BMD, rows_BTD, content, parts), grad_BNKH)
-    grad_mems_BMD, grad_content_BLD = (
-        jnp.einsum("BNTH,DNH->BTD", grad, w_DNH) for grad in split_parts(grad_BNKH, mems_BMD.shape[1], parts, axis=2)
-    )
+    content_BLD, _ = split_parts(rows_BTD, content, parts)
+    # Split joined heads: XLA would not join heads after a split.
+    grads_BTE = split_parts(join_heads_BTE(grad_BNKH), mems_BMD.shape[1], parts)
+    of_memory_DE, of_content_DE = map(outer_sum_DE, (mems_BMD, content_BLD), grads_BTE)
+    grad_mems_BMD, grad_content_BLD = (from_joined_BTD(grad_BTE, w_DNH) for grad_BTE in grads_BTE)
     no_query_BPD = jnp.zeros_like(rows_BTD[:, content:])
+    grad_w_DNH = (of_memory_DE + of_content_DE).reshape(w_DNH.shape).astype(w_DNH.dtype)
     return grad_mems_BMD, join_parts(grad_content_BLD, no_query_BPD, parts), grad_w_DNH
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations
+from xlnet_jax.kernels.products import join_heads_BTE, to_heads_BNTH
 from xlnet_jax.models.attention import attend_with_dropout_BNTH
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.layers import (
@@ -44,7 +45,7 @@ class HeadProjection(nn.Module):
     @nn.compact
     def __call__(self, rows_BLD: jnp.ndarray) -> jnp.ndarray:
         c = self.config
-        projected_BNLH = jnp.einsum("BLD,DNH->BNLH", rows_BLD, projection_DNH(self, "kernel", c))
+        projected_BNLH = to_heads_BNTH(rows_BLD, projection_DNH(self, "kernel", c))
         bias_NH = partitioned_zeros(self, "bias", (c.num_heads, c.d_head), ("heads", "head_dim"))
         return add_to_rows(projected_BNLH, bias_NH[None, :, None])
 
@@ -62,8 +63,7 @@ class BertAttention(nn.Module):
         rate = c.attention_dropout if self.train else 0.0
         inputs = AttentionInputs(query_BNLH, key_BNLH, value_BNLH, relations)
         read_BNLH = attend_with_dropout_BNTH(self, rate, inputs, example_B, c.attention)
-        joined = jnp.swapaxes(read_BNLH, 1, 2).reshape(*rows_BLD.shape[:2], c.num_heads * c.d_head)
-        out_BLD = Dense(c, c.d_model, ("heads", "embed"), name="o")(joined)
+        out_BLD = Dense(c, c.d_model, ("heads", "embed"), name="o")(join_heads_BTE(read_BNLH))
         return Norm(c, name="norm")(rows_BLD + Dropout(c.dropout, self.train)(out_BLD, example_B))
 
 

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from data_pipelines.tokenizer import MASK, PAD
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations, einsum_float32
+from xlnet_jax.kernels.products import from_heads_BTD, to_heads_BNTH
 from xlnet_jax.models.attention import distances_R, position_keys_2NRH, signals_2RY
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import compact_inputs, text_inputs
@@ -216,26 +217,20 @@ def _advance_layer(
 
     asking_BTD = norm(rows_BTD) if is_pre else rows_BTD
     key_GKH, value_GKH = (
-        _put(cached_GKH, _project_BNTH(asking_BTD[:, : slot_BC.shape[1]], attention[name]), slot_BC)
+        _put(cached_GKH, to_heads_BNTH(asking_BTD[:, : slot_BC.shape[1]], attention[name]), slot_BC)
         for cached_GKH, name in ((inputs.key_BNKH, "k"), (inputs.value_BNKH, "v"))
     )
     in_heads = (len(rows_BTD), config.num_heads, -1, config.d_head)
     inputs = inputs._replace(
-        query_BNTH=_project_BNTH(asking_BTD, attention["q"]),
+        query_BNTH=to_heads_BNTH(asking_BTD, attention["q"]),
         key_BNKH=key_GKH.reshape(in_heads),
         value_BNKH=value_GKH.reshape(in_heads),
     )
     read_BNTH = plain.attention_BNTH(inputs, _gather_scores_BNTK)
-    joined = jnp.swapaxes(read_BNTH, 1, 2).reshape(*rows_BTD.shape[:2], -1)
-    rows_BTD = rows_BTD + joined @ attention["o"].reshape(config.d_model, -1).T
+    rows_BTD = rows_BTD + from_heads_BTD(read_BNTH, attention["o"])
     rows_BTD = rows_BTD if is_pre else norm(rows_BTD)
     feed_forward = cast(Any, FeedForward(config, config.dropout, train=False).apply)
     return feed_forward({"params": weights["feed_forward"]}, rows_BTD, jnp.arange(len(rows_BTD))), key_GKH, value_GKH
-
-
-def _project_BNTH(rows_BTD: jnp.ndarray, kernel_DNH: jnp.ndarray) -> jnp.ndarray:
-    # Transpose the rows, which are smaller: XLA would transpose the weights.
-    return jnp.swapaxes(jnp.einsum("BTD,DNH->BTNH", rows_BTD, kernel_DNH), 1, 2)
 
 
 def _put(cached_GKH: jnp.ndarray, new_BNCH: jnp.ndarray, slot_BC: jnp.ndarray) -> jnp.ndarray:

@@ -13,15 +13,16 @@ from jax.ad_checkpoint import checkpoint_name
 
 from xlnet_jax.kernels.arguments import einsum_float32
 from xlnet_jax.kernels.dropout import hidden_mask_BTD
+from xlnet_jax.kernels.mesh import TPU, platform
 from xlnet_jax.kernels.products import dense
 from xlnet_jax.settings.config import ModelConfig
 
 ATTENTION_WEIGHTS = "attention_weights"
 """Name of the collection that holds the attention weights of every layer."""
 
-NORM_STATISTICS, FEED_FORWARD, INNER = "norm_statistics", "feed_forward_sum", "feed_forward_inner"
-"""Names of arrays that remat policies save: mean and 1 / deviation of each row, the input of the last norm, and the
-input of the feed-forward activation."""
+NORM_STATISTICS, ATTENTION, FEED_FORWARD, INNER = "norm_statistics", "attention_sum", "feed_forward_sum", "inner"
+"""Names of arrays that remat policies save: mean and 1 / deviation of each row, the inputs of both norms, and the input
+of the feed-forward activation."""
 
 
 class Outputs(NamedTuple):
@@ -47,7 +48,25 @@ def partitioned_zeros(module: nn.Module, name: str, shape: tuple[int, ...], axes
 def projection_DNH(module: nn.Module, name: str, config: ModelConfig) -> jnp.ndarray:
     """Create the projection of rows to heads, or back, in the compute type."""
     shape = (config.d_model, config.num_heads, config.d_head)
-    return partitioned_param(module, name, shape, ("embed", "heads", "head_dim"), config.init_std).astype(config.dtype)
+    return in_compute_type(
+        partitioned_param(module, name, shape, ("embed", "heads", "head_dim"), config.init_std), config
+    )
+
+
+def is_unrolled(config: ModelConfig) -> bool:
+    """Return True if every layer is compiled, and not a loop over layers.
+
+    A loop copies all that the backward pass needs into arrays of all layers, and out of them again. On TPUs that takes
+    longer than computing it again. On GPUs a loop is faster, and jaxlib 0.10.2 computes wrong gradients without one on
+    CPUs.
+    """
+    return config.remat == "dots" and platform() == TPU
+
+
+def in_compute_type(weights: Any, config: ModelConfig) -> jnp.ndarray:
+    """Return weights in the compute type. Without a loop over layers they are stored in it: XLA would convert them in
+    each product."""
+    return stored(weights.astype(config.dtype)) if is_unrolled(config) else weights.astype(config.dtype)
 
 
 # The gradient of a parameter that many tokens use is a sum over them. A bfloat16 sum stops growing after a few hundred
@@ -62,6 +81,15 @@ def look_up(table_VD: Any, ids: jnp.ndarray, config: ModelConfig) -> jnp.ndarray
 def add_to_rows(rows: jnp.ndarray, parameter: Any) -> jnp.ndarray:
     """Return rows plus a float32 parameter shared by all of them, in the type of the rows."""
     return (rows.astype(jnp.float32) + parameter).astype(rows.dtype)
+
+
+@jax.custom_vjp
+def stored(x: jnp.ndarray) -> jnp.ndarray:
+    """Return x, computed once. XLA would compute it again for each product of which it is an operand."""
+    return jax.lax.optimization_barrier(x)
+
+
+stored.defvjp(lambda x: (stored(x), None), lambda _, grad: (grad,))
 
 
 @jax.custom_vjp
@@ -85,7 +113,7 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: jnp.ndarray) -> jnp.ndarray:
         c, shape = self.config, (x.shape[-1], self.features)
-        kernel = partitioned_param(self, "kernel", shape, self.axes, c.init_std).astype(c.dtype)
+        kernel = in_compute_type(partitioned_param(self, "kernel", shape, self.axes, c.init_std), c)
         product = store_gradient(dense(x.astype(c.dtype), kernel))
         if not self.use_bias:
             return product
@@ -220,7 +248,9 @@ _SAVED = ("read_BNTH", "softmax_BST", FEED_FORWARD, NORM_STATISTICS)
 _SAVE_ATTENTION = jax.checkpoint_policies.save_only_these_names(*_SAVED)
 _REMAT_POLICIES = {
     "full": None,
-    "dots": jax.checkpoint_policies.save_from_both_policies(jax.checkpoint_policies.checkpoint_dots, _SAVE_ATTENTION),
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.checkpoint_dots, jax.checkpoint_policies.save_only_these_names(*_SAVED, ATTENTION)
+    ),
     "feed_forward": jax.checkpoint_policies.save_only_these_names(*_SAVED, INNER),
     "attention": _SAVE_ATTENTION,
 }
@@ -245,5 +275,6 @@ def scan_layers(layer: Any, config: ModelConfig, in_axes: Any) -> Any:
         split_rngs={"params": not config.share_layers, "dropout": True},
         in_axes=in_axes,
         length=config.num_layers,
+        unroll=config.num_layers if is_unrolled(config) else 1,
         metadata_params={nn.PARTITION_NAME: "layers"},
     )

@@ -77,8 +77,9 @@ class ModelConfig:
     """number format of the computation; parameters, softmax, normalization and loss are always float32"""
     remat: Literal["none", "full", "dots", "feed_forward", "attention"] = operational("none", "common")
     """activations that the backward pass recomputes to save memory: none, all of each layer (full), all except the
-    outputs of matrix products (dots), all except the outputs of attention and of the feed-forward block (attention), or
-    all except these and the input of the feed-forward activation (feed_forward)"""
+    outputs of attention and of the feed-forward block (attention), all except these and the input of the feed-forward
+    activation (feed_forward), or all except the outputs of matrix products (dots: the fastest on TPUs, but there it
+    compiles each layer instead of a loop over them, which takes minutes)"""
     attention: Literal["auto", "plain", "fused"] = operational("auto")
     """implementation of attention: plain = XLA; fused = TPU and GPU kernels that keep the scores on the chip
     (docs/kernels.md); auto = fused if a kernel supports the device and the network, else plain"""

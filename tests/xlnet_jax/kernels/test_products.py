@@ -51,3 +51,22 @@ def test_products_of_rows_and_keys_have_the_gradients_of_the_einsum():
         return jnp.einsum("BNTH,BNKH->BNTK", query, key)
 
     assert_same_gradients(products.product_BNTK, einsum, draw(0, B, N, L, H), draw(1, B, N, K, H), rtol=1e-5)
+
+
+def test_projections_to_and_from_heads_have_the_gradients_of_the_einsum():
+    def to_heads(rows, weights):
+        return jnp.einsum("BTD,DNH->BNTH", rows, weights)
+
+    def from_heads(x, weights):
+        return jnp.einsum("BNTH,DNH->BTD", x, weights)
+
+    weights = draw(1, K, N, H)
+    assert_same_gradients(products.to_heads_BNTH, to_heads, draw(0, B, L, K), weights, rtol=1e-5)
+    assert_same_gradients(products.from_heads_BTD, from_heads, draw(2, B, N, L, H), weights, rtol=1e-5)
+
+
+def test_the_sum_of_outer_products_is_the_gradient_of_a_right_operand():
+    rows, grad = draw(0, B, L, K), draw(1, B, L, H)
+    np.testing.assert_allclose(
+        products.outer_sum_DE(rows, grad), jnp.einsum("BTD,BTE->DE", rows, grad), rtol=1e-5, atol=1e-5
+    )

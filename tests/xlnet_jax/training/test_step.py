@@ -9,6 +9,7 @@ import pytest
 from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT, batch_at, changed, program_of, steps_of
 from xlnet_jax.costs import CHIPS
 from xlnet_jax.interop.weights import flatten
+from xlnet_jax.models import layers
 from xlnet_jax.training import step
 from xlnet_jax.training.step import make_eval_step
 
@@ -18,6 +19,11 @@ def train(config, devices=8, steps=6):
     batches = (batch_at(t, config.data) for t in range(steps))
     *_, (state, _) = found = list(steps_of(program_of(config, devices), batches))
     return [metrics["loss"] for _, metrics in found], jax.device_get(state.params)
+
+
+def count_loops(config):
+    program = program_of(config, devices=1)
+    return program.train_step.lower(program.init_state({}), program.put(batch_at(0))).as_text().count("stablehlo.while")
 
 
 trained = functools.cache(train)
@@ -35,6 +41,13 @@ def test_computing_again_in_the_backward_pass_changes_nothing(remat):
     np.testing.assert_allclose(
         trained(CONFIG)[0], train(changed(CONFIG, {"remat": remat}), devices=1)[0], rtol=0, atol=1e-5
     )
+
+
+def test_layers_without_a_loop_compute_the_same(monkeypatch):
+    monkeypatch.setattr(layers, "platform", lambda: "tpu")
+    unrolled = changed(CONFIG, {"remat": "dots"})
+    assert count_loops(unrolled) == count_loops(CONFIG) - 2  # forward and backward
+    np.testing.assert_allclose(trained(CONFIG)[0], train(unrolled, devices=1)[0], rtol=0, atol=1e-6)
 
 
 def test_an_evaluation_in_micro_batches_has_the_sums_and_the_memory_of_the_whole():
