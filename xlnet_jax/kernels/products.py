@@ -45,12 +45,11 @@ def join_heads_BTE(x_BNTH: jnp.ndarray) -> jnp.ndarray:
 
 
 def outer_sum_DE(rows_BTD: jnp.ndarray, grad_BTE: jnp.ndarray) -> jnp.ndarray:
-    """Return the sum over all rows of their outer products with the gradient, float32: the gradient of a right
-    operand."""
+    """Return the gradient of a right operand: the sum of the outer products of rows and their gradients, float32."""
     if platform() != CPU:
         return einsum_float32("BTD,BTE->DE", rows_BTD, grad_BTE)
-    columns_DBT = jax.lax.optimization_barrier(jnp.moveaxis(rows_BTD, -1, 0))
-    return einsum_float32("DBT,BTE->DE", columns_DBT, grad_BTE)
+    columns = jax.lax.optimization_barrier(jnp.moveaxis(rows_BTD, -1, 0))
+    return jnp.tensordot(columns, grad_BTE, grad_BTE.ndim - 1, preferred_element_type=jnp.float32)
 
 
 def product_BNTK(query_BNTH: jnp.ndarray, key_BNKH: jnp.ndarray) -> jnp.ndarray:
@@ -78,8 +77,7 @@ def _dense(rows: jnp.ndarray, kernel_DF: jnp.ndarray) -> jnp.ndarray:
 
 def _dense_backward(saved: tuple[Any, Any], grad: jnp.ndarray) -> tuple[jnp.ndarray, jnp.ndarray]:
     rows, kernel_DF = saved
-    columns = jax.lax.optimization_barrier(jnp.moveaxis(rows, -1, 0))
-    return jnp.dot(grad, kernel_DF.T), jnp.tensordot(columns, grad, grad.ndim - 1)
+    return jnp.dot(grad, kernel_DF.T), outer_sum_DE(rows, grad).astype(kernel_DF.dtype)
 
 
 _dense.defvjp(lambda rows, kernel_DF: (jnp.dot(rows, kernel_DF), (rows, kernel_DF)), _dense_backward)

@@ -267,6 +267,7 @@ def scan_layers(layer: Any, config: ModelConfig, in_axes: Any) -> Any:
     if not config.share_layers:
         by_layer["params"] = 0
     if config.remat != "none":
+        # Without a loop, preventing XLA from merging both computations saves no memory, and steps take longer.
         layer = nn.remat(layer, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
     return nn.scan(
         layer,
