@@ -22,20 +22,20 @@ def dense(rows: jnp.ndarray, kernel_DF: jnp.ndarray) -> jnp.ndarray:
     return _dense(rows, kernel_DF) if platform() == CPU else jnp.dot(rows, kernel_DF)
 
 
-def to_heads_BNTH(rows_BTD: jnp.ndarray, w_DNH: jnp.ndarray) -> jnp.ndarray:
-    """Return the projection of rows to heads."""
-    joined_BTE = dense(rows_BTD, _joined_DE(w_DNH))
+def to_heads_BNTH(rows_BTD: jnp.ndarray, w_DNH: jnp.ndarray, multiply: Any = dense) -> jnp.ndarray:
+    """Return the projection of rows to heads. multiply: `jnp.dot` in functions that define their own gradient."""
+    joined_BTE = multiply(rows_BTD, joined_DE(w_DNH))
     return joined_BTE.reshape(*joined_BTE.shape[:2], *w_DNH.shape[1:]).swapaxes(1, 2)
 
 
 def from_heads_BTD(x_BNTH: jnp.ndarray, w_DNH: jnp.ndarray) -> jnp.ndarray:
     """Return the projection of heads to rows."""
-    return from_joined_BTD(join_heads_BTE(x_BNTH), w_DNH)
+    return dense(join_heads_BTE(x_BNTH), joined_DE(w_DNH).T)
 
 
-def from_joined_BTD(x_BTE: jnp.ndarray, w_DNH: jnp.ndarray) -> jnp.ndarray:
-    """Return the projection of joined heads to rows."""
-    return dense(x_BTE, _joined_DE(w_DNH).T)
+def joined_DE(w_DNH: jnp.ndarray) -> jnp.ndarray:
+    """Return the weights of all heads side by side, E = N x H."""
+    return w_DNH.reshape(len(w_DNH), -1)
 
 
 def join_heads_BTE(x_BNTH: jnp.ndarray) -> jnp.ndarray:
@@ -64,10 +64,6 @@ def sum_rows_BNKH(weights_BNTK: jnp.ndarray, rows_BNTH: jnp.ndarray) -> jnp.ndar
         return einsum_float32("BNTK,BNTH->BNKH", weights_BNTK, rows_BNTH)
     store = jax.lax.optimization_barrier  # the transposed rows, which are smaller than the weights, and the result
     return store(einsum_float32("BNHT,BNTK->BNHK", store(rows_BNTH.swapaxes(2, 3)), weights_BNTK)).swapaxes(2, 3)
-
-
-def _joined_DE(w_DNH: jnp.ndarray) -> jnp.ndarray:
-    return w_DNH.reshape(len(w_DNH), -1)
 
 
 @jax.custom_vjp

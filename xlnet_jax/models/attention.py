@@ -32,7 +32,7 @@ from xlnet_jax.kernels.arguments import AttentionInputs, Relations, einsum_float
 from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN
 from xlnet_jax.kernels.implementations import attention_BNTH
 from xlnet_jax.kernels.mesh import join_parts, split_parts
-from xlnet_jax.kernels.products import from_heads_BTD, from_joined_BTD, join_heads_BTE, outer_sum_DE, to_heads_BNTH
+from xlnet_jax.kernels.products import from_heads_BTD, join_heads_BTE, joined_DE, outer_sum_DE, to_heads_BNTH
 from xlnet_jax.models.layers import ATTENTION, ATTENTION_WEIGHTS, Dropout, Norm, partitioned_param, projection_DNH
 from xlnet_jax.settings.config import ModelConfig
 
@@ -123,7 +123,7 @@ def _context_BKD(mems_BMD: jnp.ndarray, rows_BTD: jnp.ndarray, content: int, par
 def _project_context(
     mems_BMD: jnp.ndarray, rows_BTD: jnp.ndarray, w_DNH: jnp.ndarray, content: int, parts: int
 ) -> tuple[jnp.ndarray, tuple[jnp.ndarray, ...]]:
-    projected_BNKH = to_heads_BNTH(_context_BKD(mems_BMD, rows_BTD, content, parts), w_DNH)
+    projected_BNKH = to_heads_BNTH(_context_BKD(mems_BMD, rows_BTD, content, parts), w_DNH, jnp.dot)
     return projected_BNKH, (mems_BMD, rows_BTD, w_DNH)
 
 
@@ -135,7 +135,7 @@ def _project_context_backward(
     # Split joined heads: XLA would not join heads after a split.
     grads_BTE = split_parts(join_heads_BTE(grad_BNKH), mems_BMD.shape[1], parts)
     of_memory_DE, of_content_DE = map(outer_sum_DE, (mems_BMD, content_BLD), grads_BTE)
-    grad_mems_BMD, grad_content_BLD = (from_joined_BTD(grad_BTE, w_DNH) for grad_BTE in grads_BTE)
+    grad_mems_BMD, grad_content_BLD = (grad_BTE @ joined_DE(w_DNH).T for grad_BTE in grads_BTE)
     no_query_BPD = jnp.zeros_like(rows_BTD[:, content:])
     grad_w_DNH = (of_memory_DE + of_content_DE).reshape(w_DNH.shape).astype(w_DNH.dtype)
     return grad_mems_BMD, join_parts(grad_content_BLD, no_query_BPD, parts), grad_w_DNH
