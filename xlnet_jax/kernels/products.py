@@ -8,6 +8,7 @@ gradient. Other code computes it at about half the speed, unless the left operan
 would undo the transposition, but it does not look through an optimization barrier.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,7 +23,9 @@ def dense(rows: jnp.ndarray, kernel_DF: jnp.ndarray) -> jnp.ndarray:
     return _dense(rows, kernel_DF) if platform() == CPU else jnp.dot(rows, kernel_DF)
 
 
-def to_heads_BNTH(rows_BTD: jnp.ndarray, w_DNH: jnp.ndarray, multiply: Any = dense) -> jnp.ndarray:
+def to_heads_BNTH(
+    rows_BTD: jnp.ndarray, w_DNH: jnp.ndarray, multiply: Callable[..., jnp.ndarray] = dense
+) -> jnp.ndarray:
     """Return the projection of rows to heads. multiply: `jnp.dot` in functions that define their own gradient."""
     joined_BTE = multiply(rows_BTD, joined_DE(w_DNH))
     return joined_BTE.reshape(*joined_BTE.shape[:2], *w_DNH.shape[1:]).swapaxes(1, 2)

@@ -132,7 +132,7 @@ def _project_context_backward(
 ) -> tuple[jnp.ndarray, ...]:
     mems_BMD, rows_BTD, w_DNH = saved
     content_BLD, _ = split_parts(rows_BTD, content, parts)
-    # Split joined heads: XLA would not join heads after a split.
+    # Join heads before the split: XLA:TPU would copy them after it.
     grads_BTE = split_parts(join_heads_BTE(grad_BNKH), mems_BMD.shape[1], parts)
     of_memory_DE, of_content_DE = map(outer_sum_DE, (mems_BMD, content_BLD), grads_BTE)
     grad_mems_BMD, grad_content_BLD = (grad_BTE @ joined_DE(w_DNH).T for grad_BTE in grads_BTE)

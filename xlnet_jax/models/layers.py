@@ -20,7 +20,8 @@ from xlnet_jax.settings.config import ModelConfig
 ATTENTION_WEIGHTS = "attention_weights"
 """Name of the collection that holds the attention weights of every layer."""
 
-NORM_STATISTICS, ATTENTION, FEED_FORWARD, INNER = "norm_statistics", "attention_sum", "feed_forward_sum", "inner"
+NORM_STATISTICS, ATTENTION = "norm_statistics", "attention_sum"
+FEED_FORWARD, INNER = "feed_forward_sum", "feed_forward_inner"
 """Names of arrays that remat policies save: mean and 1 / deviation of each row, the inputs of both norms, and the input
 of the feed-forward activation."""
 
@@ -57,8 +58,8 @@ def is_unrolled(config: ModelConfig) -> bool:
     """Return True if every layer is compiled, and not a loop over layers.
 
     A loop copies all that the backward pass needs into arrays of all layers, and out of them again. On TPUs that takes
-    longer than computing it again. On GPUs a loop is faster, and jaxlib 0.10.2 computes wrong gradients without one on
-    CPUs.
+    longer than computing it again. On GPUs a loop is faster, and on CPUs jaxlib 0.10.2 computes some Jacobians wrongly
+    without one.
     """
     return config.remat == "dots" and platform() == TPU
 
@@ -267,7 +268,7 @@ def scan_layers(layer: Any, config: ModelConfig, in_axes: Any) -> Any:
     if not config.share_layers:
         by_layer["params"] = 0
     if config.remat != "none":
-        # Without a loop, preventing XLA from merging both computations saves no memory, and steps take longer.
+        # Without a loop, XLA may merge what is computed twice. Preventing it takes longer and saves no memory.
         layer = nn.remat(layer, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
     return nn.scan(
         layer,
