@@ -42,9 +42,9 @@ def joined_DE(w_DNH: jnp.ndarray) -> jnp.ndarray:
 
 
 def join_heads_BTE(x_BNTH: jnp.ndarray) -> jnp.ndarray:
-    """Return the heads side by side, E = N x H."""
-    x_BTNH = x_BNTH.swapaxes(1, 2)
-    return x_BTNH.reshape(*x_BTNH.shape[:2], -1)
+    """Return the heads side by side, [..., T, E = N x H]."""
+    x_BTNH = x_BNTH.swapaxes(-3, -2)
+    return x_BTNH.reshape(*x_BTNH.shape[:-2], x_BTNH.shape[-2] * x_BTNH.shape[-1])
 
 
 def outer_sum_DE(rows_BTD: jnp.ndarray, grad_BTE: jnp.ndarray) -> jnp.ndarray:

@@ -17,6 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels.arguments import AttentionInputs, pad, round_up
+from xlnet_jax.kernels.products import join_heads_BTE
 from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, SUBLANES, Generation, KeyField, RowField, Sizes, VectorRow
 
 NEVER = jnp.iinfo(jnp.int32).max
@@ -101,9 +102,8 @@ def operands_of(inputs: AttentionInputs, sizes: Sizes) -> Operands:
 
 def join_heads(x_BNTH: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
     """Join heads side by side, [..., T, N x H]; the last group is padded with zeros."""
-    x_BTNH = jnp.swapaxes(x_BNTH, -3, -2)
-    joined = x_BTNH.reshape(*x_BTNH.shape[:-2], sizes.num_heads * sizes.head_width)
-    return pad(joined, -1, sizes.num_groups * sizes.width - joined.shape[-1])
+    joined_BTE = join_heads_BTE(x_BNTH)
+    return pad(joined_BTE, -1, sizes.num_groups * sizes.width - joined_BTE.shape[-1])
 
 
 def split_heads_BNTH(joined_BTH: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
