@@ -55,7 +55,7 @@ LONG = [
 
 @pytest.fixture(autouse=True)
 def small_chips(monkeypatch):
-    blocks = {"reach": 256, "row_block": 128, "key_block": 128}
+    blocks = {"row_block": 128, "key_block": 128}
     monkeypatch.setitem(GENERATIONS, "small", GENERATIONS["v5e"]._replace(**blocks))
     monkeypatch.setitem(GENERATIONS, "small v3", GENERATIONS["v3"]._replace(**blocks))
 

@@ -113,7 +113,7 @@ def test_texts_of_finetuning_and_devices_that_share_a_window_are_compared_too(de
 
 
 def test_a_window_that_does_not_fit_the_chip_is_compared_in_its_blocks(monkeypatch):
-    blocks = {"reach": 256, "row_block": 128, "key_block": 128}
+    blocks = {"row_block": 128, "key_block": 128}
     monkeypatch.setitem(GENERATIONS, "small", GENERATIONS["v5e"]._replace(**blocks))
     monkeypatch.setattr(attention, "SCORES", 10_000)  # too few for all rows of plain attention at once
     with interpret_kernels("small"):

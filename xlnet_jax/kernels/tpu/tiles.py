@@ -46,12 +46,10 @@ class Generation(NamedTuple):
 
     vmem_bytes: int
     """bytes of on-chip memory that the kernel may use"""
-    reach: int
-    """largest sum of padded keys and padded distances that compiles: all of them are on the chip"""
     row_block: int
-    """most content rows in a block of longer windows; the block has `row_block` + `key_block` position keys"""
+    """most content rows in a block: a block with `key_block` keys and `row_block` + `key_block` position keys fits"""
     key_block: int
-    """most keys in a block of longer windows"""
+    """most keys in a block"""
     multiplies_bfloat16: bool = True
     """False = the kernel reads float32; products still round it to bfloat16"""
     multiplies_integers: bool = True
@@ -68,7 +66,6 @@ class Generation(NamedTuple):
 
 _EARLY = Generation(
     16 * 2**20,
-    2304,
     768,
     768,
     multiplies_bfloat16=False,
@@ -81,11 +78,11 @@ _EARLY = Generation(
 GENERATIONS = {
     "v2": _EARLY,
     "v3": _EARLY,
-    "v4": Generation(16 * 2**20, 2304, 768, 768, rotates_in_order=False),
-    "v5e": Generation(64 * 2**20, 8192, 4096, 2048),
-    "v5p": Generation(48 * 2**20, 8192, 4096, 2048),
-    "v6e": Generation(64 * 2**20, 8192, 4096, 2048),
-    "v7": Generation(48 * 2**20, 8192, 4096, 2048),
+    "v4": Generation(16 * 2**20, 768, 768, rotates_in_order=False),
+    "v5e": Generation(64 * 2**20, 4096, 2048),
+    "v5p": Generation(48 * 2**20, 4096, 2048),
+    "v6e": Generation(64 * 2**20, 4096, 2048),
+    "v7": Generation(48 * 2**20, 4096, 2048),
 }
 
 
@@ -120,8 +117,9 @@ class Sizes:
 
     @property
     def fits(self) -> bool:
-        """True if keys and position keys fit on the chip together."""
-        return self.padded_keys + self.padded_distances <= self.generation.reach
+        """True if keys and position keys are no more than those of a block, so they fit on the chip together."""
+        in_block = self.generation.row_block + 2 * self.generation.key_block
+        return self.padded_keys + self.padded_distances <= in_block
 
     @property
     def row_blocks(self) -> int:
