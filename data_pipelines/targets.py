@@ -23,8 +23,8 @@ def goals(data: DataConfig) -> tuple[int | None, int | None]:
     """Return the number of targets of the reused part and of the new part; None = no goal."""
     if data.num_predict is None:
         return None, None
-    if data.reuse_len == 0:
-        return 0, data.num_predict
+    if data.reuse_len in (0, data.seq_len):  # the window has one part
+        return (data.num_predict, 0) if data.reuse_len else (0, data.num_predict)
     return data.num_predict - data.num_predict // 2, data.num_predict // 2
 
 

@@ -87,6 +87,15 @@ def test_pieces_fill_the_goal_with_candidates_each_as_likely_as_any_other(reuse_
             assert same_distribution(counts, np.full(len(counts), counts.mean())) > FALSE_ALARM
 
 
+@pytest.mark.parametrize("targets", ["spans", "pieces"])
+def test_a_window_that_is_reused_whole_fills_the_goal(targets):
+    _, candidates, is_target = drawn(targets, 64, False)
+    assert (is_target.sum(1) == 10).all()
+    assert not (is_target & ~candidates).any()
+    assert is_target[:, :32].any(1).mean() > 0.9
+    assert is_target[:, 32:].any(1).mean() > 0.9
+
+
 def test_a_window_that_is_reused_whole_has_targets_too():
     starts, candidates, is_target = drawn("words", 64, False, None)
     assert (is_target[:, 1:] == is_target[:, :-1])[~starts[:, 1:] & candidates[:, 1:] & candidates[:, :-1]].all()

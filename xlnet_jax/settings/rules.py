@@ -127,11 +127,9 @@ def _num_predict(num_predict: int, data: DataConfig) -> Iterator[str]:
     if new < least_new(data):
         return
     half, limit = -(-num_predict // 2), min(data.reuse_len, new)
-    if data.reuse_len == 0:
-        if num_predict > (text := new - WINDOW_SPECIALS[data.window]):
+    if not limit:
+        if num_predict > (text := data.seq_len - WINDOW_SPECIALS[data.window]):
             yield f"data.num-predict {num_predict} is more than the {text} tokens of text in a window"
-    elif not limit:
-        yield f"data.num-predict {num_predict}: the whole window is reused, and has no second part; give None"
     elif half > limit:
         yield (
             f"data.num-predict {num_predict} is too many: each part of the window gets {half} targets, and the "

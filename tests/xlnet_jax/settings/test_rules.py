@@ -14,7 +14,10 @@ CONTRADICTIONS = [
     ({"data.seq_len": 64}, r"data.seq-len 64 is too short for data.reuse-len 64: .* data.seq-len must be at least"),
     ({"data.reuse_len": 0}, "model.mem-len 64 needs data.reuse-len above 0: only reused parts become memory"),
     ({"data.num_predict": 130}, "data.num-predict 130 is too many: each part of .* gets 65 targets, .* at most 128"),
-    ({"data.window": "text", "data.seq_len": 64}, "data.num-predict 22: the whole window is reused, .* give None"),
+    (
+        {"data.window": "text", "data.reuse_len": 128, "data.num_predict": 129},
+        "data.num-predict 129 is more than the 128 tokens of text in a window",
+    ),
     ({"data.group_sizes": ()}, "data.group-sizes has no size: give at least one, such as 1"),
     ({"data.group_sizes": (4, 0)}, "data.group-sizes 0 must be at least 1"),
     ({"data.group_sizes": (1, 23)}, "group-sizes 23 is more than the targets of a window: .* --data.num-predict 22"),
