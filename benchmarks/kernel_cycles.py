@@ -29,7 +29,7 @@ TOPOLOGIES = {"v3": "v3:1x1", "v5e": "v5e:1x1", "v5p": "v5p:1x1x1", "v6e": "v6e:
 KERNELS = ("fused_attention_forward", "fused_attention_backward")
 SOURCES = (
     "dropout.py",
-    *(f"tpu/{name}.py" for name in ("backward", "forward", "operands", "scores", "shift", "tiles")),
+    *(f"tpu/{name}.py" for name in ("backward", "forward", "grid", "operands", "scores", "shift", "tiles")),
 )
 LIBTPU_ARGUMENTS = (
     "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=packed-bundles-post-ra"

@@ -21,12 +21,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels.arguments import MASKED
+from xlnet_jax.kernels.tpu.grid import Place, Tile, call_at, compiler_params, grid_of
 from xlnet_jax.kernels.tpu.operands import (
     Operands,
-    compiler_params,
     estimate_cost,
     first_distance,
-    grid_of,
     key_blocks,
     operand_blocks,
     position_blocks,
@@ -36,14 +35,11 @@ from xlnet_jax.kernels.tpu.operands import (
 )
 from xlnet_jax.kernels.tpu.scores import (
     STRIP,
-    Place,
     ScoreStages,
     Scratch,
     Step,
-    Tile,
     add_to,
     by_lane_TH,
-    call_at,
     chunks,
     direction_of,
     head_scratch,

@@ -21,24 +21,20 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels.arguments import MASKED
+from xlnet_jax.kernels.tpu.grid import Place, Tile, call_at, compiler_params, grid_of
 from xlnet_jax.kernels.tpu.operands import (
     Operands,
-    compiler_params,
     estimate_cost,
-    grid_of,
     operand_blocks,
     row_blocks,
     softmax_blocks,
 )
 from xlnet_jax.kernels.tpu.scores import (
     STRIP,
-    Place,
     ScoreStages,
     Scratch,
     Step,
-    Tile,
     add_to,
-    call_at,
     chunks,
     head_scratch,
     is_here_1T,

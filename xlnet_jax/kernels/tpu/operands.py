@@ -194,7 +194,7 @@ def _stack_B8T(rows: dict[int, jnp.ndarray | None], batch: int, length: int) -> 
 def busy_BS(sizes: Sizes, rows_B8T: jnp.ndarray, keys_B8K: jnp.ndarray) -> jnp.ndarray:
     """Return int32 [B, steps]: 0 = a tile need not be computed with a block of keys, 1 = it must.
 
-    `Place.is_busy` (scores.py) reads it. A row that sees no key has a uniform softmax over all keys, so its tile needs
+    `Place.is_busy` (grid.py) reads it. A row that sees no key has a uniform softmax over all keys, so its tile needs
     all blocks.
     """
     batch, number_T = len(rows_B8T), jnp.arange(sizes.padded_rows)
@@ -315,19 +315,6 @@ def operand_blocks(sizes: Sizes, operands: Operands) -> Operands:
         is_reversed_B=None if operands.is_reversed_B is None else scalars,
         seed_BN=None if operands.seed_BN is None else scalars,
         busy_BS=None if operands.busy_BS is None else scalars,
-    )
-
-
-def grid_of(sizes: Sizes, batch: int) -> tuple[int, ...]:
-    """Return the grid of a call."""
-    return sizes.num_groups, batch, sizes.row_blocks, sizes.key_blocks, sizes.of_block.tiles
-
-
-def compiler_params(sizes: Sizes) -> Any:
-    """Return the compiler's settings. Cores may divide the groups; the sums over a batch need a single core."""
-    return pltpu.CompilerParams(
-        dimension_semantics=("parallel", "arbitrary", "arbitrary", "arbitrary", "arbitrary"),
-        vmem_limit_bytes=sizes.generation.vmem_bytes,
     )
 
 
