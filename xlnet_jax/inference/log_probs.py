@@ -53,18 +53,21 @@ def batches_by_length(
     """
     by_length: dict[tuple[bool, int], list[int]] = {}
     for i in np.argsort(np.asarray(lengths), kind="stable").tolist():
-        by_length.setdefault((lengths[i] > longest, min(padded_length(lengths[i]), longest)), []).append(i)
+        padded_length = min(max(SHORTEST, few_sizes(lengths[i], 2)), longest)
+        by_length.setdefault((lengths[i] > longest, padded_length), []).append(i)
     for (_, length), rows in by_length.items():
-        # Round the number of rows up to a power of two, also to have few shapes.
-        fitting = max(power_of_two(len(rows)), FEW_TOKENS // length)
-        size = max(1, min(batch_tokens // length, fitting))
+        most = max(1, batch_tokens // length)
+        evenly = -(-len(rows) // -(-len(rows) // most))
+        size = min(most, max(few_sizes(evenly, 4), FEW_TOKENS // length))
         for begin in range(0, len(rows), size):
             yield rows[begin : begin + size], size, length
 
 
-def padded_length(length: int) -> int:
-    """Return the length that a row is padded to: the next power of two, at least SHORTEST."""
-    return max(SHORTEST, power_of_two(length))
+def few_sizes(n: int, steps: int) -> int:
+    """Round up to one of few sizes, because each is compiled: `steps` of them, evenly spaced, from each power of two to
+    the next."""
+    step = max(1, power_of_two(n) // (2 * steps))
+    return -(-n // step) * step
 
 
 def power_of_two(n: int) -> int:

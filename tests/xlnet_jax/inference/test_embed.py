@@ -25,8 +25,20 @@ TEXTS = [LONG, "The list of names is new", "new", "The names are old."]
 SAME = 1e-5
 
 
+@pytest.mark.parametrize(("longest", "count", "padding"), [(300, 1000, 1.3), (40, 400, 1.35), (300, 30, 1.35)])
+def test_batches_have_few_shapes_and_little_padding(longest, count, padding):
+    lengths = np.random.default_rng(0).integers(8, longest, count).tolist()
+    batches = [*log_probs.batches_by_length(lengths, 4096)]
+    assert sorted(i for rows, *_ in batches for i in rows) == list(range(count))
+    for rows, size, length in batches:
+        assert len(rows) <= size <= 4096 // length
+        assert max(lengths[i] for i in rows) <= length
+    assert sum(size * length for _, size, length in batches) < padding * sum(lengths)
+    assert len({(size, length) for _, size, length in batches}) <= 10
+
+
 def test_vectors_are_pooled_from_the_real_tokens_whatever_the_padding_and_the_neighbors(model):
-    """`embed_texts` pads on the right to powers of two, `hidden_states` on the left to the longest text."""
+    """`embed_texts` pads on the right to one of few lengths, `hidden_states` on the left to the longest text."""
     ids_BL, mask_BL, segments_BL = model.tokenize(TEXTS)
     hidden_BLD = np.asarray(model.hidden_states(ids_BL, mask_BL, segments_BL))
     expected = {
