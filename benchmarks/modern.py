@@ -1,62 +1,80 @@
 """Compare the recipe of the `modern` presets with AdamW: FLOPs to reach a held-out loss, and what each part is worth.
 
-    python -m benchmarks.modern CORPUS [--only 'compare*'] [--jobs 2] [--workdir runs/modern]
+    python -m benchmarks.modern CORPUS DATA [--only 'compare*'] [--jobs 2] [--workdir runs/modern]
     python -m benchmarks.modern --report
 
-CORPUS is that of benchmarks/scaling.py. Networks and learning rates of "adamw" are those of its law: muP, and the best
-of five rates. A run of "modern" spends two thirds of the FLOPs of the run of "adamw" beside it, those of Muon's
-products included. All losses are measured by `evaluate` on the same held-out windows, with 22 targets in 128 pieces,
-whatever a recipe trains with.
+CORPUS is that of benchmarks/scaling.py, DATA that of benchmarks/eight_tasks.py. Networks and learning rates of "adamw"
+are those of the scaling law: muP, and the best of five rates. A run of "modern" spends half of the FLOPs of the run of
+"adamw" beside it, those of Muon's products included. All losses are measured by `evaluate` on the same held-out
+windows, which share no text and have 22 targets in 128 pieces, whatever a recipe trains with.
 
 The runs, in order:
 
 - tune: the smallest network at several learning rates, with equal FLOPs;
 - compare: three widths; five seeds of the smallest;
-- variant: the modern recipe at its best rate without one of its parts, or with something else, with equal FLOPs.
+- variant: the smallest network with the modern recipe without one of its parts, or with something else, with equal
+  FLOPs;
+- transfer: the largest networks finetuned on three tasks.
 """
 
 import argparse
 import fnmatch
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks import studies
+from benchmarks import eight_tasks, studies
+from benchmarks.eight_tasks import Task
 from benchmarks.studies import Job, Record, Study, run_module
 from xlnet_jax.comparison.contenders import step_operations
 from xlnet_jax.objectives.presets import parse_config
 
 NAME = "modern"
 Settings = dict[str, str | int | float]
+Command = Callable[[Path], list[str]]
 
 NETWORK: Settings = {"preset": "demo", "model.num-layers": 2, "model.d-head": 32, "eval.max-windows": 4096}
 TARGETS: Settings = {"data.num-predict": 22, "data.mask-alpha": 6}
-"""targets of the held-out windows"""
+MORE_TARGETS: Settings = {"data.num-predict": 64, "data.mask-alpha": 2}
+PAIRS: Settings = {
+    "data.window": "pairs", "data.reuse-len": 64, "data.perm-size": 64, "data.windows-per-block": 16,
+    "model.mem-len": 64,
+}  # fmt: skip
+READ_ONCE: Settings = {
+    "data.window": "sentences", "data.reuse-len": 0, "data.perm-size": 128, "data.windows-per-block": 9,
+}  # fmt: skip
+HELD_OUT = {**READ_ONCE, **TARGETS}
 RECIPES: dict[str, Settings] = {
-    "adamw": {"optimizer.method": "adamw", "optimizer.matrix-rate": 1, **TARGETS},
+    "adamw": {"optimizer.method": "adamw", "optimizer.matrix-rate": 1, **PAIRS, **TARGETS},
     "modern": {
-        "optimizer.method": "muon", "optimizer.matrix-rate": 2.5, "data.num-predict": 43, "data.mask-alpha": 3,
+        "optimizer.method": "muon", "optimizer.matrix-rate": 2.5, **READ_ONCE, "model.mem-len": 0, **MORE_TARGETS,
     },
 }  # fmt: skip
 PARTS: dict[str, Settings] = {
     "Muon": {"optimizer.method": "adamw", "optimizer.matrix-rate": 1, "optimizer.learning-rate": 4e-3},
     "more targets": TARGETS,
+    "windows that read each token once": PAIRS,
 }
 """what undoes each part of the modern recipe"""
 ALTERNATIVES: dict[str, Settings] = {
+    "a third of the tokens as targets": {"data.num-predict": 43, "data.mask-alpha": 3},
     "pre-norm": {"model.norm": "pre"},
     "schedule wsd": {"optimizer.schedule": "wsd"},
-    "one reading direction": {"data.no-bidirectional": ""},
 }
 """what the recipe could have and has not"""
 RATES = {"adamw": (4e-3,), "modern": (8e-3, 1.6e-2, 3.2e-2)}
 TUNING_FLOPS = 5.76e12
 BUDGETS = {64: 8e12, 96: 1.2e13, 160: 2.4e13}
 """FLOPs of "adamw" by width"""
+SHARE = 1 / 2
+"""FLOPs of "modern" as a share of them"""
 SEEDS = range(5)
+TASKS = ("sst-2", "squad", "cola")
+RATE, FINETUNING_SEEDS = 1e-3, range(3)
+"""learning rate and seeds of finetuning"""
 
 
 @dataclass(frozen=True)
@@ -94,7 +112,7 @@ class Run:
     def record(self, corpus: str, steps: int, workdir: Path) -> Record:
         """Return the results of the run."""
         out = workdir / "held-out.json"
-        run_module("xlnet_jax.evaluate", workdir, "--max-windows", 4096, *flags(TARGETS), "--out", out, "--overwrite")
+        run_module("xlnet_jax.evaluate", workdir, "--max-windows", 4096, *flags(HELD_OUT), "--out", out, "--overwrite")
         command = self.command(corpus, steps, workdir)
         return {
             "command": studies.shown(command, workdir, CORPUS=corpus),
@@ -128,21 +146,22 @@ def best_rate(recipe: str, measured: dict[str, Record]) -> float | None:
 
 
 def variants(rate: float) -> list[Run]:
-    """Return the modern recipe without each of its parts, and with each alternative."""
+    """Return the runs of the smallest network without each part of the modern recipe, and with each alternative."""
     modern = {**RECIPES["modern"], "optimizer.learning-rate": rate}
     changes = [(f"without {name}", change) for name, change in PARTS.items()]
     changes += [(f"with {name}", change) for name, change in ALTERNATIVES.items()]
     return [
-        Run(f"variant-{name.replace(' ', '-')}", 64, TUNING_FLOPS, {**modern, **change}) for name, change in changes
+        Run(f"variant-{name.replace(' ', '-')}", 64, SHARE * BUDGETS[64], {**modern, **change})
+        for name, change in changes
     ]
 
 
 def comparison(rates: dict[str, float]) -> list[Run]:
-    """Return both recipes at every width, modern with two thirds of the FLOPs; five seeds of the smallest."""
+    """Return the runs of both recipes at every width; five seeds of the smallest."""
     runs = []
     for seed in SEEDS:
         for width, budget in BUDGETS.items() if seed == 0 else [min(BUDGETS.items())]:
-            for recipe, share in (("adamw", 1.0), ("modern", 2 / 3)):
+            for recipe, share in (("adamw", 1.0), ("modern", SHARE)):
                 settings = {**RECIPES[recipe], "optimizer.learning-rate": rates[recipe]}
                 if recipe == "adamw":
                     settings["optimizer.matrix-rate"] = round(min(BUDGETS) / width, 4)  # muP
@@ -155,12 +174,32 @@ def comparison(rates: dict[str, float]) -> list[Run]:
     return runs
 
 
+def transfers(data: Path, workdirs: Path) -> Iterator[Job]:
+    """Yield the finetuning runs of the largest networks of both recipes."""
+    for task in (task for task in eight_tasks.TASKS if task.name in TASKS):
+        for recipe in RECIPES:
+            init = str(workdirs / f"compare-{max(BUDGETS)}-{recipe}-seed-0")
+            files = data / task.train, data / task.dev
+            command = partial(task.command, "pretrained", RATE, FINETUNING_SEEDS, files, init)
+
+            def record(workdir: Path, command: Command = command, init: str = init, task: Task = task) -> Record:
+                of_seeds = json.loads((workdir / "results.json").read_text())["seeds"].values()
+                return {
+                    "command": studies.shown(command(workdir), workdir, DATA=str(data), PRETRAINED=init),
+                    "scores": [task.scale * result["metrics"][task.metric] for result in of_seeds],
+                    **studies.time_of(workdir),
+                }
+
+            yield Job(f"transfer-{task.name}-{recipe}", command, record)
+
+
 # ---- running them ----------------------------------------------------------------------------------------------------
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", nargs="?", help="folder of data_pipelines.prepare")
+    parser.add_argument("data", nargs="?", type=Path, help="folder of the tasks")
     parser.add_argument("--report", action="store_true", help="print the tables of recorded runs, and exit")
     studies.add_arguments(parser, NAME)
     given = parser.parse_args()
@@ -181,6 +220,7 @@ def main() -> None:
         if (adamw := rates["adamw"]) and (modern := rates["modern"]):
             run(comparison({"adamw": adamw, "modern": modern}))
             run(variants(modern))
+            study.run(job for job in transfers(given.data, given.workdir) if fnmatch.fnmatch(job.name, given.only))
     report(studies.read(studies.MEASURED / NAME))
 
 
@@ -201,12 +241,18 @@ def report(measured: dict[str, Record]) -> None:
             cells = [f"{runs[0]['flops']:.2g}: {_spread([r['loss'] for r in runs])}" for runs in found.values()]
             rows.append([str(width), *cells])
     studies.print_table(["width", *(f"{recipe}: FLOPs and held-out loss" for recipe in RECIPES)], rows)
+    rows = []
+    for task in (task for task in eight_tasks.TASKS if task.name in TASKS):
+        runs = [measured.get(f"transfer-{task.name}-{recipe}") for recipe in RECIPES]
+        if all(runs):
+            rows.append([f"{task.name}, {task.metric}", *(_spread(run["scores"], 1) for run in runs if run)])
+    studies.print_table(["finetuned", *RECIPES], rows)
     print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours")
 
 
-def _spread(losses: Sequence[float]) -> str:
-    deviation = f" ± {statistics.stdev(losses):.3f} ({len(losses)} seeds)" if len(losses) > 1 else ""
-    return f"{statistics.mean(losses):.3f}{deviation}"
+def _spread(numbers: Sequence[float], digits: int = 3) -> str:
+    deviation = f" ± {statistics.stdev(numbers):.{digits}f} ({len(numbers)} seeds)" if len(numbers) > 1 else ""
+    return f"{statistics.mean(numbers):.{digits}f}{deviation}"
 
 
 if __name__ == "__main__":

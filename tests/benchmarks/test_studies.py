@@ -85,7 +85,7 @@ def test_settings_of_contenders_in_any_order(tmp_path):
         assert (config.objectives, config.seeds, config.equal) == ((contender,), (2,), "operations")
 
 
-def test_runs_of_the_modern_recipe_are_commands_of_train_and_modern_spends_two_thirds_of_adamw(tmp_path):
+def test_runs_of_the_modern_recipe_are_commands_of_train_and_modern_spends_half_of_adamw(tmp_path):
     compared = {run.name: run for run in modern.comparison({"adamw": 4e-3, "modern": 1.6e-2})}
     for run in [*modern.tuning("adamw"), *modern.tuning("modern"), *modern.variants(1.6e-2), *compared.values()]:
         module, *words = run.command("corpus", run.steps(8_000), tmp_path)
@@ -96,7 +96,20 @@ def test_runs_of_the_modern_recipe_are_commands_of_train_and_modern_spends_two_t
         assert config.optimizer.method == "muon" or config.optimizer.matrix_rate <= 1
     for width in modern.BUDGETS:
         adamw, less = (compared[f"compare-{width}-{recipe}-seed-0"] for recipe in modern.RECIPES)
-        assert less.flops == adamw.flops * 2 / 3
+        assert less.flops == adamw.flops / 2
+
+
+def test_records_of_the_modern_recipe_have_the_commands_of_their_runs(tmp_path):
+    compared = modern.comparison({"adamw": 4e-3, "modern": 1.6e-2})
+    runs = [*modern.tuning("adamw"), *modern.tuning("modern"), *modern.variants(1.6e-2), *compared]
+    commands = {run.name: (run.command, ("CORPUS", run.steps(8_000))) for run in runs}
+    commands |= {job.name: (job.command, ()) for job in modern.transfers(Path("DATA"), Path("runs"))}
+    for name, record in studies.read(studies.MEASURED / modern.NAME).items():
+        command, arguments = commands.pop(name)
+        assert record["command"] == studies.shown(
+            command(*arguments, tmp_path), tmp_path, PRETRAINED=f"runs/compare-160-{name.rpartition('-')[2]}-seed-0"
+        )
+    assert not commands
 
 
 def test_records_of_contenders_in_any_order_have_the_commands_of_their_runs(tmp_path):

@@ -157,16 +157,19 @@ def modern_large() -> Config:
 
 
 def _modern(start: Config) -> Config:
-    """Return the settings of the modern-* presets: Muon for the matrices in layers, and a third of the tokens as
-    targets instead of a sixth (benchmarks/modern.py). The rates follow from networks of 64 and 128: the step of a
-    matrix does not depend on its width, and that of embeddings is in proportion to their initial size. They were not
-    tuned on larger networks.
+    """Return the settings of the modern-* presets: Muon for the matrices in layers, half of the tokens as targets
+    instead of a sixth, and windows that read each token once, without memory and without pairs of segments
+    (benchmarks/modern.py). The rates follow from networks of 64 and 128: the step of a matrix does not depend on its
+    width, and that of embeddings is in proportion to their initial size. They were not tuned on larger networks.
     """
-    rate, a_third = round(0.07 * start.model.init_std, 4), round(start.data.seq_len / 3)
+    rate, length = round(0.07 * start.model.init_std, 4), start.data.seq_len
     return replace(
         start,
         preset=f"modern-{start.preset}",
-        data=replace(start.data, num_predict=a_third - a_third % 2, mask_alpha=3),
+        model=replace(start.model, mem_len=0),
+        data=replace(
+            start.data, window="sentences", reuse_len=0, perm_size=length, num_predict=length // 2, mask_alpha=2
+        ),
         optimizer=replace(start.optimizer, method="muon", learning_rate=rate, matrix_rate=round(0.02 / rate, 1)),
     )
 
