@@ -21,7 +21,7 @@ import argparse
 import fnmatch
 import json
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,6 @@ from xlnet_jax.objectives.presets import parse_config
 
 NAME = "modern"
 Settings = dict[str, str | int | float]
-Command = Callable[[Path], list[str]]
 
 NETWORK: Settings = {"preset": "demo", "model.num-layers": 2, "model.d-head": 32, "eval.max-windows": 4096}
 TARGETS: Settings = {"data.num-predict": 22, "data.mask-alpha": 6}
@@ -72,7 +71,7 @@ BUDGETS = {64: 8e12, 96: 1.2e13, 160: 2.4e13}
 SHARE = 1 / 2
 """FLOPs of "modern" as a share of them"""
 SEEDS = range(5)
-TASKS = ("sst-2", "squad", "cola")
+TASKS = [task for task in eight_tasks.TASKS if task.name in ("sst-2", "squad", "cola")]
 RATE, FINETUNING_SEEDS = 1e-3, range(3)
 """learning rate and seeds of finetuning"""
 
@@ -174,23 +173,25 @@ def comparison(rates: dict[str, float]) -> list[Run]:
     return runs
 
 
-def transfers(data: Path, workdirs: Path) -> Iterator[Job]:
-    """Yield the finetuning runs of the largest networks of both recipes."""
-    for task in (task for task in eight_tasks.TASKS if task.name in TASKS):
-        for recipe in RECIPES:
-            init = str(workdirs / f"compare-{max(BUDGETS)}-{recipe}-seed-0")
-            files = data / task.train, data / task.dev
-            command = partial(task.command, "pretrained", RATE, FINETUNING_SEEDS, files, init)
+def transfer(task: Task, recipe: str, data: Path, workdirs: Path) -> Job:
+    """Return the job that finetunes the largest network of a recipe."""
+    init, files = str(workdirs / f"compare-{max(BUDGETS)}-{recipe}-seed-0"), (data / task.train, data / task.dev)
+    command = partial(task.command, "pretrained", RATE, FINETUNING_SEEDS, files, init)
 
-            def record(workdir: Path, command: Command = command, init: str = init, task: Task = task) -> Record:
-                of_seeds = json.loads((workdir / "results.json").read_text())["seeds"].values()
-                return {
-                    "command": studies.shown(command(workdir), workdir, DATA=str(data), PRETRAINED=init),
-                    "scores": [task.scale * result["metrics"][task.metric] for result in of_seeds],
-                    **studies.time_of(workdir),
-                }
+    def record(workdir: Path) -> Record:
+        of_seeds = json.loads((workdir / "results.json").read_text())["seeds"].values()
+        return {
+            "command": studies.shown(command(workdir), workdir, DATA=str(data), PRETRAINED=init),
+            "scores": [task.scale * result["metrics"][task.metric] for result in of_seeds],
+            **studies.time_of(workdir),
+        }
 
-            yield Job(f"transfer-{task.name}-{recipe}", command, record)
+    return Job(f"transfer-{task.name}-{recipe}", command, record)
+
+
+def transfers(data: Path, workdirs: Path) -> list[Job]:
+    """Return the finetuning jobs of both recipes."""
+    return [transfer(task, recipe, data, workdirs) for task in TASKS for recipe in RECIPES]
 
 
 # ---- running them ----------------------------------------------------------------------------------------------------
@@ -203,6 +204,8 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="print the tables of recorded runs, and exit")
     studies.add_arguments(parser, NAME)
     given = parser.parse_args()
+    if not given.report and given.data is None:
+        parser.error("give CORPUS and DATA, or --report")
     if not given.report:
         vocab_size = json.loads((Path(given.corpus) / "manifest.json").read_text())["vocab_size"]
         study = Study(NAME, given.workdir, given.jobs)
@@ -242,7 +245,7 @@ def report(measured: dict[str, Record]) -> None:
             rows.append([str(width), *cells])
     studies.print_table(["width", *(f"{recipe}: FLOPs and held-out loss" for recipe in RECIPES)], rows)
     rows = []
-    for task in (task for task in eight_tasks.TASKS if task.name in TASKS):
+    for task in TASKS:
         runs = [measured.get(f"transfer-{task.name}-{recipe}") for recipe in RECIPES]
         if all(runs):
             rows.append([f"{task.name}, {task.metric}", *(_spread(run["scores"], 1) for run in runs if run)])

@@ -14,6 +14,7 @@ states in memory depend on tokens before the window.
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -26,6 +27,7 @@ import numpy as np
 from data_pipelines.tokenizer import MASK, PAD
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
+from xlnet_jax.kernels.arguments import round_up
 from xlnet_jax.models.heads import build_encoder, build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs
 from xlnet_jax.models.masks import HIGHEST, memory_in_use_BM
@@ -53,21 +55,20 @@ def batches_by_length(
     """
     by_length: dict[tuple[bool, int], list[int]] = {}
     for i in np.argsort(np.asarray(lengths), kind="stable").tolist():
-        padded_length = min(max(SHORTEST, few_sizes(lengths[i], 2)), longest)
+        padded_length = min(max(SHORTEST, round_up_size(lengths[i], 2)), longest)
         by_length.setdefault((lengths[i] > longest, padded_length), []).append(i)
     for (_, length), rows in by_length.items():
         most = max(1, batch_tokens // length)
-        evenly = -(-len(rows) // -(-len(rows) // most))
-        size = min(most, max(few_sizes(evenly, 4), FEW_TOKENS // length))
+        evenly = math.ceil(len(rows) / math.ceil(len(rows) / most))
+        size = min(most, max(round_up_size(evenly, 4), FEW_TOKENS // length))
         for begin in range(0, len(rows), size):
             yield rows[begin : begin + size], size, length
 
 
-def few_sizes(n: int, steps: int) -> int:
-    """Round up to one of few sizes, because each is compiled: `steps` of them, evenly spaced, from each power of two to
-    the next."""
-    step = max(1, power_of_two(n) // (2 * steps))
-    return -(-n // step) * step
+def round_up_size(n: int, steps: int) -> int:
+    """Return the next of few sizes, because each is compiled: from each power of two to the next there are `steps`,
+    evenly spaced."""
+    return round_up(n, max(1, power_of_two(n) // (2 * steps)))
 
 
 def power_of_two(n: int) -> int:
