@@ -95,6 +95,7 @@ PIECES = ("transform", "vocabulary")
 
 def network_multiply_adds(config: Config, query_rows: int) -> dict[str, MultiplyAdds]:
     """Return the multiply-adds by part of the network, over all layers; without the parts that it does not have.
+    Both streams count in all layers, though a step can skip the content stream of the last (models/last_layer.py).
 
     query_rows: rows of the query stream in a window. Relative position keys are projected once (sine and cosine half
     apart), from signals that do not learn; memory is given, and gets no gradient; a relative segment score is one

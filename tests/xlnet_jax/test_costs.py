@@ -1,4 +1,6 @@
-"""Operations counted by hand, held to the matrix products that jax traces; and chips by the names of their devices."""
+"""Operations counted by hand, held to the matrix products that jax traces; and chips by the names of their devices.
+
+The content stream of the last layer counts, though a step need not compute it (models/last_layer.py)."""
 
 import math
 from dataclasses import replace
@@ -11,6 +13,7 @@ import pytest
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.comparison.contenders import CONTENDERS, step_operations
 from xlnet_jax.costs import CHIPS, chip_of, peak_flops
+from xlnet_jax.objectives import language_model
 from xlnet_jax.objectives.language_model import BatchDropout, objective_of
 from xlnet_jax.objectives.presets import large
 from xlnet_jax.objectives.registry import multiply_adds, recomputed_flops, step_flops
@@ -35,6 +38,13 @@ def traced(jaxpr):
     return total
 
 
+@pytest.fixture
+def in_full(monkeypatch):
+    """Every layer computes both streams."""
+    apply = language_model.apply
+    monkeypatch.setattr(language_model, "apply", lambda *a, needs_content=True, **others: apply(*a, **others))
+
+
 def traced_in(config, transformation):
     """Return the multiply-adds traced in the loss of a batch, or in a transformation of that loss."""
     objective, key = objective_of(config), jax.random.key(0)
@@ -56,6 +66,15 @@ NARROW = {
 CONFIGS = {name: contender(CONFIG) for name, contender in CONTENDERS.items()} | NARROW
 
 
+def test_a_last_layer_without_content_saves_its_rows_in_all_but_keys_and_values():
+    model, data = CONFIG.model, CONFIG.data
+    keys, heads = model.mem_len + data.seq_len, model.num_heads * model.d_head
+    of_row = heads * (2 * model.d_model + 3 * keys + data.seq_len + 1) + 2 * model.d_model * model.d_ff
+    forward = sum(part.forward for part in multiply_adds(CONFIG).values())
+    assert forward - traced_in(CONFIG, lambda loss: loss) == data.batch_size * data.seq_len * of_row
+
+
+@pytest.mark.usefixtures("in_full")
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_both_passes_of_every_contender_count_what_jax_traces(config):
     """But for a gradient of the memory, which jax takes along with that of the window's own keys and drops."""
@@ -66,6 +85,7 @@ def test_both_passes_of_every_contender_count_what_jax_traces(config):
     assert traced_in(config, jax.grad) == step_flops(config) // 2 + dropped
 
 
+@pytest.mark.usefixtures("in_full")
 @pytest.mark.parametrize("remat", ["full", "dots", "feed_forward", "attention"])
 def test_a_step_counts_what_jax_traces_with_what_remat_computes_again(remat):
     config = replace(CONFIG, model=replace(CONFIG.model, remat=remat))

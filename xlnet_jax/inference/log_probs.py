@@ -227,7 +227,7 @@ def _program(
         mems_ZBMD, at_BP = batch.mems_ZBMD, batch.positions_BP
     else:
         inputs, mems_ZBMD = query_inputs(config, batch)
-    logits_BPV, _ = network.apply({"params": params}, inputs, mems_ZBMD, at_BP=at_BP)
+    logits_BPV, _ = network.apply({"params": params}, inputs, mems_ZBMD, at_BP=at_BP, needs_content=False)
     return score(logits_BPV, batch.target_ids_BP)
 
 
@@ -357,5 +357,5 @@ def _segment(
     memory_BM = memory_in_use_BM(jnp.full(len(ids_BL), filled), config.mem_len)
     inputs = compact_inputs(ids_BL, perm_rank_BL=rank_BL, memory_BM=memory_BM)
     network = cast(Any, build_model(config, None))
-    logits_BPV, outputs = network.apply({"params": params}, inputs, mems_ZBMD, at_BP=at_BP)
+    logits_BPV, outputs = network.apply({"params": params}, inputs, mems_ZBMD, at_BP=at_BP, needs_content=False)
     return _beside_likeliest_BP2(logits_BPV, next_BP), outputs.new_mems_ZBMD

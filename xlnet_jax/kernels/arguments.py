@@ -40,6 +40,12 @@ class Relations(NamedTuple):
         """Number of query rows, P."""
         return 0 if self.query_position_BP is None else self.query_position_BP.shape[1]
 
+    @property
+    def num_rows(self) -> int:
+        """Number of rows, T."""
+        by_row = (self.row_rank_BT, self.row_first_BT, self.mask_BTK)
+        return next(x.shape[1] for x in by_row if x is not None)
+
     def visible_BTK(self) -> jnp.ndarray:
         """Return bool [B, T, K]: True where a row may attend to a key."""
         conditions = []

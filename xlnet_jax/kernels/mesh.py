@@ -20,7 +20,6 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from xlnet_jax.kernels.arguments import AttentionInputs, Implementation, Relations
-from xlnet_jax.kernels.dropout import AttentionDropout
 
 CPU, GPU, TPU = "cpu", "gpu", "tpu"
 
@@ -134,7 +133,7 @@ def divide_attention_BNTH(inputs: AttentionInputs, implementation: Implementatio
 
     def on_device_BNTH(inputs: AttentionInputs, seed_BN: jnp.ndarray | None) -> jnp.ndarray:
         if dropout is not None and seed_BN is not None:
-            inputs = inputs._replace(dropout=AttentionDropout(dropout.rate, seed_BN))
+            inputs = inputs._replace(dropout=dropout._replace(seed_BN=seed_BN))
         return _own_rows_BNTH(inputs, implementation, length) if length else implementation(inputs)
 
     # The transpose of shard_map sums the gradients of biases, position keys and segment keys over the devices that

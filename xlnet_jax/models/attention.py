@@ -60,10 +60,11 @@ class Attention(nn.Module):
     ) -> jnp.ndarray:
         """Return the rows [B, T, D] after attention.
 
-        rows: content, then query rows; mems: memory, which comes before the content in the context; example: int32,
-        index of each example in the global batch; signals: of relative distances (`signals_2RY`), None = no relative
-        positions; tied_biases: r_w, r_r and r_s shared by all layers, None = the layer has its own; row: int32, row
-        numbers for dropout, None = in order.
+        rows: content, then query rows; mems: memory, which comes before the content in the context; relations: of all
+        rows, or of only the query rows, which are then the only ones to attend; example: int32, index of each example
+        in the global batch; signals: of relative distances (`signals_2RY`), None = no relative positions; tied_biases:
+        r_w, r_r and r_s shared by all layers, None = the layer has its own; row: int32, numbers of the rows that attend
+        for dropout, None = in order.
         """
         c = self.config
         norm, is_pre = Norm(c, name="norm"), c.norm == "pre"
@@ -90,12 +91,14 @@ class Attention(nn.Module):
         )
         self.sow("keys_values", "key_BNKH", key_BNKH)
         self.sow("keys_values", "value_BNKH", value_BNKH)
+        rows_BTD, asking_BTD = (x_BTD[:, -relations.num_rows :] for x_BTD in (rows_BTD, asking_BTD))
         query_BNTH = to_heads_BNTH(asking_BTD, q_DNH)
         inputs = AttentionInputs(
             query_BNTH, key_BNKH, value_BNKH, relations, biases_3NH, position_key_2NRH, segment_key_2NH
         )
         rate = c.attention_dropout if self.train else 0.0
-        read_BNTH = attend_with_dropout_BNTH(self, rate, inputs, example_B, c.attention)
+        numbers_T = row_T if self.parts == 1 else None  # the parts of a sequence number their own rows
+        read_BNTH = attend_with_dropout_BNTH(self, rate, inputs, example_B, c.attention, numbers_T)
         out_BTD = from_heads_BTD(read_BNTH, o_DNH)
         rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, example_B, row_T)
         return rows_BTD if is_pre else norm(checkpoint_name(rows_BTD, ATTENTION))
@@ -145,18 +148,23 @@ project_context_BNKH.defvjp(_project_context, _project_context_backward)
 
 
 def attend_with_dropout_BNTH(
-    module: nn.Module, rate: float, inputs: AttentionInputs, example_B: jnp.ndarray, implementation: str
+    module: nn.Module,
+    rate: float,
+    inputs: AttentionInputs,
+    example_B: jnp.ndarray,
+    implementation: str,
+    row_T: jnp.ndarray | None = None,
 ) -> jnp.ndarray:
     """Return the attention output with dropout at this rate on its probabilities, from the module's rng "dropout".
 
-    example_B: int32, index of each example in the global batch. Sows the attention weights of the plain implementation
-    into the collection "attention_weights", if that is mutable.
+    example_B: int32, index of each example in the global batch; row_T: int32, row numbers, None = in order. Sows the
+    attention weights of the plain implementation into the collection "attention_weights", if that is mutable.
     """
     if module.is_mutable_collection(ATTENTION_WEIGHTS) and not module.is_initializing():
         module.sow(ATTENTION_WEIGHTS, "weights_BNTK", plain.weights_BNTK(inputs))
     if rate:
         seed_BN = attention_seed_BN(module.make_rng("dropout"), example_B, inputs.query_BNTH.shape[1])
-        inputs = inputs._replace(dropout=AttentionDropout(rate, seed_BN))
+        inputs = inputs._replace(dropout=AttentionDropout(rate, seed_BN, row_T))
     return attention_BNTH(inputs, implementation)
 
 

@@ -168,9 +168,11 @@ class BertLM(nn.Module):
         *,
         at_BP: jnp.ndarray | None = None,
         reuse_len: int | None = None,
+        needs_content: bool = True,
         train: bool = False,
     ) -> tuple[jnp.ndarray, Outputs]:
-        """Return (float32 logits [B, P, V], outputs). at: positions to predict, int32; None = all."""
+        """Return (float32 logits [B, P, V], outputs). at: positions to predict, int32; None = all; needs_content has no
+        effect."""
         outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)
         hidden = outputs.content_BLD
         if at_BP is not None:

@@ -20,6 +20,9 @@ from xlnet_jax.settings.config import ModelConfig
 ATTENTION_WEIGHTS = "attention_weights"
 """Name of the collection that holds the attention weights of every layer."""
 
+SOWN = ("intermediates", "keys_values", ATTENTION_WEIGHTS)
+"""Names of the collections that layers sow."""
+
 NORM_STATISTICS, ATTENTION = "norm_statistics", "attention_sum"
 FEED_FORWARD, INNER = "feed_forward_sum", "feed_forward_inner"
 """Names of arrays that remat policies save: mean and 1 / deviation of each row, the inputs of both norms, and the input
@@ -29,7 +32,7 @@ of the feed-forward activation."""
 class Outputs(NamedTuple):
     """Hidden states of both streams, and the memory of the next window."""
 
-    content_BLD: jnp.ndarray
+    content_BLD: Any  # jnp.ndarray; None = not computed
     query_BPD: jnp.ndarray | None
     new_mems_ZBMD: jnp.ndarray
 
@@ -257,21 +260,25 @@ _REMAT_POLICIES = {
 }
 
 
+def rematerialized(layer: Any, config: ModelConfig) -> Any:
+    """Return the class of a layer whose backward pass computes again what config.remat does not save."""
+    if config.remat == "none":
+        return layer
+    # Without a loop, XLA may merge what is computed twice. Preventing it takes longer and saves no memory.
+    return nn.remat(layer, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
+
+
 def scan_layers(layer: Any, config: ModelConfig, in_axes: Any) -> Any:
     """Return the class of config.num_layers layers under one scan, rematerialized according to config.remat. With
     config.share_layers all of them use one set of parameters, without a layer axis.
 
-    in_axes: axes of a layer's arguments besides its rows. The collections "intermediates", "keys_values" and
-    "attention_weights" get a leading layer axis.
+    in_axes: axes of a layer's arguments besides its rows. The collections `SOWN` get a leading layer axis.
     """
-    by_layer: dict[Any, Any] = {"intermediates": 0, "keys_values": 0, ATTENTION_WEIGHTS: 0}
+    by_layer: dict[Any, Any] = dict.fromkeys(SOWN, 0)
     if not config.share_layers:
         by_layer["params"] = 0
-    if config.remat != "none":
-        # Without a loop, XLA may merge what is computed twice. Preventing it takes longer and saves no memory.
-        layer = nn.remat(layer, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
     return nn.scan(
-        layer,
+        rematerialized(layer, config),
         variable_axes=by_layer,
         variable_broadcast="params" if config.share_layers else False,
         split_rngs={"params": not config.share_layers, "dropout": True},

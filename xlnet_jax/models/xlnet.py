@@ -14,7 +14,9 @@ from xlnet_jax.kernels.arguments import Relations
 from xlnet_jax.kernels.mesh import count_parts, join_parts, split_parts
 from xlnet_jax.models.attention import Attention, distances_R, signals_2RY, signals_BLD
 from xlnet_jax.models.inputs import Inputs
+from xlnet_jax.models.last_layer import split_off_last
 from xlnet_jax.models.layers import (
+    SOWN,
     Dropout,
     FeedForward,
     Norm,
@@ -31,7 +33,7 @@ from xlnet_jax.settings.config import ModelConfig
 
 
 class Layer(nn.Module):
-    """One scanned layer of both streams: (rows, memory of this layer) -> (rows, what is new in its next memory).
+    """One layer of both streams: (rows, memory of this layer) -> (rows that attend, what is new in its next memory).
 
     Sows its rows as `rows_BTD` into the collection "intermediates", if that is mutable: the hidden states after every
     layer, [Z, B, T, D].
@@ -53,7 +55,8 @@ class Layer(nn.Module):
         tied_biases_3NH: jnp.ndarray | None,
         row_T: jnp.ndarray | None,
     ) -> tuple[jnp.ndarray, jnp.ndarray]:
-        """mems: hidden states of memory; the others: as in `Attention`."""
+        """mems: hidden states of memory; the others: as in `Attention`, with relations that decide which rows
+        attend."""
         c = self.config
         length = rows_BTD.shape[1] - relations.num_targets
         content_BLD, _ = split_parts(rows_BTD, length, self.parts)
@@ -82,14 +85,21 @@ class Backbone(nn.Module):
 
     @nn.compact
     def __call__(
-        self, inputs: Inputs, mems_ZBMD: jnp.ndarray | None = None, *, reuse_len: int | None = None, train: bool = False
+        self,
+        inputs: Inputs,
+        mems_ZBMD: jnp.ndarray | None = None,
+        *,
+        reuse_len: int | None = None,
+        needs_content: bool = True,
+        train: bool = False,
     ) -> Outputs:
         """Return the hidden states of both streams and the new memory: the newest config.mem_len of the old and the
         reused positions, or all if there are fewer.
 
         mems_ZBMD: hidden states of earlier windows, newest last (None = none); reuse_len: how many of this window's
-        first positions become memory (None = all); train: apply dropout (needs the rng "dropout"). Raises InputError on
-        a query stream without relative positions.
+        first positions become memory (None = all); needs_content: False = the last layer may leave out the content
+        stream if there is a query stream; train: apply dropout (needs the rng "dropout"). Raises InputError on a query
+        stream without relative positions.
         """
         c, (batch, length), parts = self.config, inputs.input_ids_BL.shape, count_parts()
         if mems_ZBMD is None:
@@ -106,15 +116,24 @@ class Backbone(nn.Module):
             # One mask for all examples; sines and cosines count as two examples.
             signals = drop(signals, jnp.arange(2))
         reused = min(length, length if reuse_len is None else reuse_len)
-        layers = scan_layers(Layer, c, in_axes=(0, *[nn.broadcast] * 5))(c, reused, train, parts, name="layers")
-        rows_BTD, newest_ZBMD = layers(
-            rows_BTD, mems_ZBMD, relations, inputs.example_B, signals, self.tied_biases, row_T
-        )
+        settings, others = (c, reused, train, parts), (relations, inputs.example_B, signals, self.tied_biases, row_T)
+        skips_content = inputs.target_positions_BP is not None and not needs_content and parts == 1
+        skips_content = skips_content and not any(map(self.is_mutable_collection, ("params", *SOWN)))
+        if skips_content:
+            row_T = jnp.arange(length, rows_BTD.shape[1])
+            of_last = (relations.of_rows(lambda x_BT: x_BT[:, length:]), *others[1:-1], row_T)
+            layers = split_off_last(Layer, c)(*settings, name="layers")
+            rows_BTD, newest_ZBMD = layers(rows_BTD, mems_ZBMD, others, of_last)
+        else:
+            layers = scan_layers(Layer, c, in_axes=(0, *[nn.broadcast] * 5))(*settings, name="layers")
+            rows_BTD, newest_ZBMD = layers(rows_BTD, mems_ZBMD, *others)
         new_mems_ZBMD = jnp.concatenate([jax.lax.stop_gradient(mems_ZBMD), newest_ZBMD], axis=2)
         new_mems_ZBMD = new_mems_ZBMD[:, :, max(new_mems_ZBMD.shape[2] - c.mem_len, 0) :]
         if c.norm == "pre":
             rows_BTD = Norm(c, name="norm")(rows_BTD)
         rows_BTD = drop(rows_BTD, inputs.example_B, row_T)
+        if skips_content:
+            return Outputs(None, rows_BTD, new_mems_ZBMD)
         content_BLD, query_BPD = split_parts(rows_BTD, length, parts)
         return Outputs(content_BLD, None if inputs.target_positions_BP is None else query_BPD, new_mems_ZBMD)
 
@@ -158,13 +177,16 @@ class XLNetLM(nn.Module):
         *,
         at_BP: jnp.ndarray | None = None,
         reuse_len: int | None = None,
+        needs_content: bool = True,
         train: bool = False,
     ) -> tuple[jnp.ndarray, Outputs]:
         """Return (float32 logits, outputs): logits [B, P, V] of the query stream, or, without one, [B, L, V] of the
-        content stream.
+        content stream. Memory, reuse_len and train are those of `Backbone`.
 
-        at: positions that the content stream predicts, int32; None = all."""
-        outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)
+        at: positions that the content stream predicts, int32; None = all; needs_content: False = the content stream of
+        the last layer may be missing from the outputs.
+        """
+        outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, needs_content=needs_content, train=train)
         hidden = outputs.content_BLD if outputs.query_BPD is None else outputs.query_BPD
         if at_BP is not None:
             hidden = take_rows_BPD(hidden, at_BP)

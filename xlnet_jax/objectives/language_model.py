@@ -134,7 +134,14 @@ class LanguageModel:
         inputs, at_BP = inputs_of(batch, c)
         network = {name: tree for name, tree in params.items() if name != "pair_head"}
         logits_BPV, outputs = apply(
-            build_model(c.model, None), network, dropout, inputs, mems_ZBMD, at_BP=at_BP, reuse_len=c.data.reuse_len
+            build_model(c.model, None),
+            network,
+            dropout,
+            inputs,
+            mems_ZBMD,
+            at_BP=at_BP,
+            reuse_len=c.data.reuse_len,
+            needs_content=c.data.pair_loss != "none",
         )
         loss_BP = cross_entropy_BP(logits_BPV, batch["target_ids"])
         weights_BP, row_losses, row_measures = batch["target_weights"], {}, {}

@@ -62,12 +62,21 @@ ALL_ROWS = LENGTH + TARGETS
 DISTANCES = MEMORY + 2 * LENGTH
 SITES = {
     # Embeddings, positions (sines and cosines), the last hidden states; in each layer the outputs of attention, of the
-    # activation and of the feed-forward layer (modeling.py: transformer_xl, rel_multihead_attn, positionwise_ffn).
-    "xlnet": [(2, DISTANCES, WIDTH // 2), *[(ROWS, ALL_ROWS, WIDTH)] * 4, (ROWS, ALL_ROWS, INNER)],
+    # activation and of the feed-forward layer (modeling.py: transformer_xl, rel_multihead_attn, positionwise_ffn). The
+    # last layer and what follows have only query rows.
+    "xlnet": [
+        (2, DISTANCES, WIDTH // 2),
+        (ROWS, ALL_ROWS, WIDTH),
+        *[(ROWS, rows, WIDTH) for rows in (ALL_ROWS, ALL_ROWS, TARGETS, TARGETS, TARGETS)],
+        *[(ROWS, rows, INNER) for rows in (ALL_ROWS, TARGETS)],
+    ],
     # Embeddings; in each layer the outputs of attention and of the feed-forward layer (Devlin et al. 2019, their code).
     "bert": [(ROWS, LENGTH, WIDTH)] * 3,
 }
-WEIGHTS = {"xlnet": (ROWS, HEADS, ALL_ROWS, MEMORY + LENGTH), "bert": (ROWS, HEADS, LENGTH, LENGTH)}
+WEIGHTS = {
+    "xlnet": [(ROWS, HEADS, rows, MEMORY + LENGTH) for rows in (ALL_ROWS, TARGETS)],
+    "bert": [(ROWS, HEADS, LENGTH, LENGTH)],
+}
 
 
 def masks_of(jaxpr, rate):
@@ -81,7 +90,7 @@ def masks_of(jaxpr, rate):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_network_drops_where_the_original_does(name):
-    """The layers are one scan, so each of their sites occurs once."""
+    """The layers are one scan and the last layer, so each of their sites occurs once or twice."""
     config = CONFIGS[name]
     rates = {"dropout": 0.25, "attention_dropout": 0.125}
     objective = LanguageModel(dataclasses.replace(config, model=dataclasses.replace(config.model, **rates)))
@@ -90,7 +99,7 @@ def test_a_network_drops_where_the_original_does(name):
     mems = jnp.zeros(objective.mems.shape)
     program = jax.make_jaxpr(lambda params: objective.score(params, batch_of(config, 0), mems, dropout))(params)
     assert sorted(masks_of(program.jaxpr, 0.25)) == sorted(SITES[name])
-    assert list(masks_of(program.jaxpr, 0.125)) == [WEIGHTS[name]]
+    assert list(masks_of(program.jaxpr, 0.125)) == WEIGHTS[name]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +123,7 @@ def test_a_head_drops_where_the_original_does(head, hidden, attention):
     apply = functools.partial(build_model(model, head).apply, train=True, rngs={"dropout": jax.random.key(0)})
     program = jax.make_jaxpr(apply)({"params": params}, *arguments)
     assert sorted(masks_of(program.jaxpr, 0.25)) == sorted([*SITES["bert"], *hidden])
-    assert sorted(masks_of(program.jaxpr, 0.125)) == sorted([WEIGHTS["bert"], *attention])
+    assert sorted(masks_of(program.jaxpr, 0.125)) == sorted([*WEIGHTS["bert"], *attention])
 
 
 # ---- golden run ------------------------------------------------------------------------------------------------------
