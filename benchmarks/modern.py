@@ -13,7 +13,7 @@ The runs, in order:
 - tune: the smallest network at several learning rates, with equal FLOPs;
 - compare: three widths; five seeds of the smallest;
 - variant: the smallest network with the modern recipe without one of its parts, or with something else, with equal
-  FLOPs;
+  FLOPs; and AdamW with zero init, with all of its FLOPs;
 - transfer: the largest networks finetuned on three tasks.
 """
 
@@ -33,7 +33,7 @@ from xlnet_jax.comparison.contenders import step_operations
 from xlnet_jax.objectives.presets import parse_config
 
 NAME = "modern"
-Settings = dict[str, str | int | float]
+Settings = dict[str, str | int | float | bool]
 
 NETWORK: Settings = {"preset": "demo", "model.num-layers": 2, "model.d-head": 32, "eval.max-windows": 4096}
 TARGETS: Settings = {"data.num-predict": 22, "data.mask-alpha": 6}
@@ -50,16 +50,20 @@ RECIPES: dict[str, Settings] = {
     "adamw": {"optimizer.method": "adamw", "optimizer.matrix-rate": 1, **PAIRS, **TARGETS},
     "modern": {
         "optimizer.method": "muon", "optimizer.matrix-rate": 2.5, **READ_ONCE, "model.mem-len": 0, **MORE_TARGETS,
+        "model.zero-init": True,
     },
 }  # fmt: skip
 PARTS: dict[str, Settings] = {
     "Muon": {"optimizer.method": "adamw", "optimizer.matrix-rate": 1, "optimizer.learning-rate": 4e-3},
     "more targets": TARGETS,
     "windows that read each token once": PAIRS,
+    "zero init": {"model.zero-init": False},
 }
 """what undoes each part of the modern recipe"""
 ALTERNATIVES: dict[str, Settings] = {
     "a third of the tokens as targets": {"data.num-predict": 43, "data.mask-alpha": 3},
+    "pairs": {"data.window": "pairs"},
+    "dropout": {"model.dropout": 0.1, "model.attention-dropout": 0.1},
     "pre-norm": {"model.norm": "pre"},
     "schedule wsd": {"optimizer.schedule": "wsd"},
 }
@@ -124,7 +128,14 @@ class Run:
 
 def flags(settings: Settings) -> list[str]:
     """Return the words of a command line."""
-    return [word for name, value in settings.items() for word in (f"--{name}", str(value)) if word]
+    words = []
+    for name, value in settings.items():
+        if isinstance(value, bool):
+            section, _, name_there = name.rpartition(".")
+            words.append(f"--{section}.{'' if value else 'no-'}{name_there}")
+        else:
+            words += [f"--{name}", str(value)]
+    return words
 
 
 # ---- the runs --------------------------------------------------------------------------------------------------------
@@ -145,13 +156,18 @@ def best_rate(recipe: str, measured: dict[str, Record]) -> float | None:
 
 
 def variants(rate: float) -> list[Run]:
-    """Return the runs of the smallest network without each part of the modern recipe, and with each alternative."""
+    """Return the runs of the smallest network without each part of the modern recipe, with each alternative, and of
+    AdamW with zero init."""
     modern = {**RECIPES["modern"], "optimizer.learning-rate": rate}
     changes = [(f"without {name}", change) for name, change in PARTS.items()]
     changes += [(f"with {name}", change) for name, change in ALTERNATIVES.items()]
+    from_zero: Settings = {**RECIPES["adamw"], "optimizer.learning-rate": RATES["adamw"][0], "model.zero-init": True}
     return [
-        Run(f"variant-{name.replace(' ', '-')}", 64, SHARE * BUDGETS[64], {**modern, **change})
-        for name, change in changes
+        *[
+            Run(f"variant-{name.replace(' ', '-')}", 64, SHARE * BUDGETS[64], {**modern, **change})
+            for name, change in changes
+        ],
+        Run("variant-AdamW-with-zero-init", 64, BUDGETS[64], from_zero),
     ]
 
 

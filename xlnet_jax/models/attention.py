@@ -75,7 +75,7 @@ class Attention(nn.Module):
             # Gather sharded weights. XLA would shard the sum over D and all-reduce the keys.
             r_DNH = nn.with_logical_constraint(projection_DNH(self, "r", c), ("width", "heads", "head_dim"))
             position_key_2NRH = position_keys_2NRH(signals_2RY, r_DNH)
-        o_DNH = projection_DNH(self, "o", c)
+        o_DNH = projection_DNH(self, "o", c, c.output_std)
         heads_shape, heads_axes = (c.num_heads, c.d_head), (None, "heads", "head_dim")
         if relations.row_segment_BT is not None:
             segment_key_2NH = partitioned_param(self, "segment_embedding", (2, *heads_shape), heads_axes, c.init_std)

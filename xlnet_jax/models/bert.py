@@ -63,7 +63,7 @@ class BertAttention(nn.Module):
         rate = c.attention_dropout if self.train else 0.0
         inputs = AttentionInputs(query_BNLH, key_BNLH, value_BNLH, relations)
         read_BNLH = attend_with_dropout_BNTH(self, rate, inputs, example_B, c.attention)
-        out_BLD = Dense(c, c.d_model, ("heads", "embed"), name="o")(join_heads_BTE(read_BNLH))
+        out_BLD = Dense(c, c.d_model, ("heads", "embed"), std=c.output_std, name="o")(join_heads_BTE(read_BNLH))
         return Norm(c, name="norm")(rows_BLD + Dropout(c.dropout, self.train)(out_BLD, example_B))
 
 

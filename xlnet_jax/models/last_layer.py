@@ -26,17 +26,18 @@ def split_off_last(layer: Any, config: ModelConfig) -> Any:
 
 
 def _split_off_last(layer: Any, config: ModelConfig) -> Any:
-    """Return a function of a scope. layer: the same for one layer (flax.core.lift)."""
+    """Return a function of the scope of all layers. layer: a function of the scope of one, which `make_scope` makes
+    from its parameters and random keys (flax.core.lift)."""
 
     def run(
-        make_scope: Any, _: Any, params: Any, rngs: Any, rows: Any, by_layer_Z: Any, others: tuple, of_last: tuple
+        make_scope: Any, repack: Any, params: Any, rngs: Any, rows: Any, by_layer_Z: Any, others: tuple, of_last: tuple
     ) -> Any:
         keys_Z = lift.tree_map_rngs(lambda key: jax.random.split(key, config.num_layers), rngs)
         arrays_Z = (keys_Z, by_layer_Z) if config.share_layers else (keys_Z, by_layer_Z, params)
 
         def compute(rows: Any, arrays: Any, others: tuple, is_first_trace: bool = False) -> Any:
             key, by_layer, *own = arrays
-            scope = make_scope(*own or [params], key)
+            scope = make_scope(own[0] if own else params, key)
             if not is_first_trace:
                 for inner in jax.tree.leaves(scope):
                     inner.rng_counters = _copy(inner.rng_counters)

@@ -49,12 +49,11 @@ def partitioned_zeros(module: nn.Module, name: str, shape: tuple[int, ...], axes
     return module.param(name, nn.with_logical_partitioning(nn.initializers.zeros, axes), shape, jnp.float32)
 
 
-def projection_DNH(module: nn.Module, name: str, config: ModelConfig) -> jnp.ndarray:
-    """Create the projection of rows to heads, or back, in the compute type."""
-    shape = (config.d_model, config.num_heads, config.d_head)
-    return in_compute_type(
-        partitioned_param(module, name, shape, ("embed", "heads", "head_dim"), config.init_std), config
-    )
+def projection_DNH(module: nn.Module, name: str, config: ModelConfig, std: float | None = None) -> jnp.ndarray:
+    """Create the projection of rows to heads, or back, in the compute type. std: of the initializer, None =
+    config.init_std."""
+    shape, std = (config.d_model, config.num_heads, config.d_head), config.init_std if std is None else std
+    return in_compute_type(partitioned_param(module, name, shape, ("embed", "heads", "head_dim"), std), config)
 
 
 def is_unrolled(config: ModelConfig) -> bool:
@@ -107,17 +106,19 @@ store_gradient.defvjp(lambda x: (x, None), lambda _, grad: (jax.lax.optimization
 
 
 class Dense(nn.Module):
-    """W x + b, with a kernel of these logical axes."""
+    """W x + b, with a kernel of these logical axes. std: of the kernel's initializer, None = config.init_std."""
 
     config: ModelConfig
     features: int
     axes: tuple[str | None, str | None]
     use_bias: bool = True
+    std: float | None = None
 
     @nn.compact
     def __call__(self, x: jnp.ndarray) -> jnp.ndarray:
         c, shape = self.config, (x.shape[-1], self.features)
-        kernel = in_compute_type(partitioned_param(self, "kernel", shape, self.axes, c.init_std), c)
+        std = c.init_std if self.std is None else self.std
+        kernel = in_compute_type(partitioned_param(self, "kernel", shape, self.axes, std), c)
         product = store_gradient(dense(x.astype(c.dtype), kernel))
         if not self.use_bias:
             return product
@@ -241,7 +242,7 @@ class FeedForward(nn.Module):
         inner_BTF = checkpoint_name(inner(norm(rows_BTD) if is_pre else rows_BTD), INNER)
         inner_BTF = ACTIVATIONS[c.activation](inner_BTF)
         inner_BTF = Dropout(self.inner_dropout, self.train)(inner_BTF, example_B, row_T)
-        out_BTD = Dense(c, c.d_model, ("mlp", "embed"), name="outer")(inner_BTF)
+        out_BTD = Dense(c, c.d_model, ("mlp", "embed"), std=c.output_std, name="outer")(inner_BTF)
         rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, example_B, row_T)
         return rows_BTD if is_pre else norm(checkpoint_name(rows_BTD, FEED_FORWARD))
 

@@ -158,15 +158,16 @@ def modern_large() -> Config:
 
 def _modern(start: Config) -> Config:
     """Return the settings of the modern-* presets: Muon for the matrices in layers, half of the tokens as targets
-    instead of a sixth, and windows that read each token once, without memory and without pairs of segments
-    (benchmarks/modern.py). The rates follow from networks of 64 and 128: the step of a matrix does not depend on its
-    width, and that of embeddings is in proportion to their initial size. They were not tuned on larger networks.
+    instead of a sixth, windows that read each token once, without memory and without pairs of segments, layers that
+    add nothing at first, and no dropout (benchmarks/modern.py). The rates follow from networks of 64 and 128: the step
+    of a matrix does not depend on its width, and that of embeddings is in proportion to their initial size. They were
+    not tuned on larger networks.
     """
     rate, length = round(0.07 * start.model.init_std, 4), start.data.seq_len
     return replace(
         start,
         preset=f"modern-{start.preset}",
-        model=replace(start.model, mem_len=0),
+        model=replace(start.model, mem_len=0, zero_init=True, dropout=0.0, attention_dropout=0.0),
         data=replace(
             start.data, window="sentences", reuse_len=0, perm_size=length, num_predict=length // 2, mask_alpha=2
         ),

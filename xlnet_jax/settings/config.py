@@ -71,6 +71,9 @@ class ModelConfig:
     """uni only: every token attends to exactly as many earlier positions as the memory holds"""
     init_std: float = setting(0.02, above(0))
     """standard deviation of the normal initializer"""
+    zero_init: bool = setting(False, "preset")
+    """start the output matrices of attention and of the feed-forward block at zero, so that at first every layer adds
+    nothing to the residual stream"""
     layer_norm_eps: float = setting(1e-12, at_least(0), "weights", "preset")
     """epsilon of layer normalization"""
     dtype: Literal["float32", "bfloat16"] = setting("float32", "common")
@@ -91,6 +94,11 @@ class ModelConfig:
     def network(self) -> Literal["xlnet", "bert"]:
         """Architecture: bert (models/bert.py) with learned positions, xlnet (models/xlnet.py) with others."""
         return "bert" if self.positions == "learned" else "xlnet"
+
+    @property
+    def output_std(self) -> float:
+        """Standard deviation of the initializer of matrices whose products are added to the residual stream."""
+        return 0.0 if self.zero_init else self.init_std
 
     @property
     def num_places(self) -> int:

@@ -15,18 +15,15 @@ BATCH, LENGTH, TARGETS, DROPOUT = 2, 7, 3, {"dropout": 0.2, "attention_dropout":
 NETWORKS = {
     "dropout": DROPOUT,
     "one layer": {"num_layers": 1, **DROPOUT},
-    "two layers": {"num_layers": 2, **DROPOUT},
     "shared": {"share_layers": True, **DROPOUT},
-    "tied biases": {"untie_r": False},
-    "no memory, no segments": {"mem_len": 0, "num_segments": 0},
+    "no memory, no segments": {"mem_len": 0, "num_segments": 0, "untie_r": False},
     "pre": {"norm": "pre", **DROPOUT},
     "causal": {"attn_type": "uni"},
     "remat": {"remat": "dots", **DROPOUT},
-    "remat all": {"remat": "full"},
 }
 
 
-def run(name, differentiate=False, **settings):
+def run(name, **settings):
     """Return ((logits, outputs), gradients of the parameters and of the memory)."""
     config, draw = dataclasses.replace(SMALL, **NETWORKS[name]), np.random.default_rng(0)
     ids = jnp.asarray(draw.integers(0, config.vocab_size, (BATCH, LENGTH)))

@@ -86,6 +86,14 @@ def test_every_parameter_learns():
     assert [path for path in before if (np.asarray(before[path]) == after[path]).all()] == []
 
 
+def test_outputs_of_layers_that_start_at_zero_learn():
+    config = changed(NO_DROPOUT, {"zero_init": True})
+    before, after = flatten(program_of(config).init_state({}).params), flatten(trained(config)[1])
+    zero = {path for path, x in before.items() if not np.any(x) and not path.endswith("bias")}
+    assert zero == {"backbone/layers/attention/o", "backbone/layers/feed_forward/outer/kernel"}
+    assert [path for path in before if (np.asarray(before[path]) == after[path]).all()] == []
+
+
 class Run:
     """Compiled step with its current state."""
 
