@@ -32,7 +32,7 @@ of the feed-forward activation."""
 class Outputs(NamedTuple):
     """Hidden states of both streams, and the memory of the next window."""
 
-    content_BLD: Any  # jnp.ndarray; None = not computed
+    content_BLD: Any  # jnp.ndarray; None = not computed (`needs_content`)
     query_BPD: jnp.ndarray | None
     new_mems_ZBMD: jnp.ndarray
 

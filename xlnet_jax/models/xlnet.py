@@ -117,11 +117,13 @@ class Backbone(nn.Module):
             signals = drop(signals, jnp.arange(2))
         reused = min(length, length if reuse_len is None else reuse_len)
         settings, others = (c, reused, train, parts), (relations, inputs.example_B, signals, self.tied_biases, row_T)
+        # In a sequence that a mesh divides, each part has rows of both streams.
         skips_content = inputs.target_positions_BP is not None and not needs_content and parts == 1
         skips_content = skips_content and not any(map(self.is_mutable_collection, ("params", *SOWN)))
         if skips_content:
             row_T = jnp.arange(length, rows_BTD.shape[1])
-            of_last = (relations.of_rows(lambda x_BT: x_BT[:, length:]), *others[1:-1], row_T)
+            of_query = relations.of_rows(lambda x_BT: x_BT[:, length:])
+            of_last = (of_query, inputs.example_B, signals, self.tied_biases, row_T)
             layers = split_off_last(Layer, c)(*settings, name="layers")
             rows_BTD, newest_ZBMD = layers(rows_BTD, mems_ZBMD, others, of_last)
         else:
