@@ -262,11 +262,12 @@ _REMAT_POLICIES = {
 
 
 def rematerialized(layer: Any, config: ModelConfig) -> Any:
-    """Return the class of a layer whose backward pass computes again what config.remat does not save."""
+    """Return a layer, a class or a function, whose backward pass computes again what config.remat does not save."""
     if config.remat == "none":
         return layer
     # Without a loop, XLA may merge what is computed twice. Preventing it takes longer and saves no memory.
-    return nn.remat(layer, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
+    remat = nn.remat if isinstance(layer, type) else jax.checkpoint
+    return remat(layer, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
 
 
 def scan_layers(layer: Any, config: ModelConfig, in_axes: Any) -> Any:
