@@ -1,17 +1,20 @@
-"""Fit the law of Hoffmann et al. 2022 to the runs of benchmarks/scaling.py, and compare it with the largest run.
+"""Fit the law of Hoffmann et al. 2022 to the runs of benchmarks/scaling.py, which train as the paper, and to those of
+the modern recipe (benchmarks/modern.py).
 
     python -m benchmarks.fit_scaling
 
-Reads benchmarks/measured/scaling; writes scaling_law.json, which xlnet_jax/planning/scaling_law.py reads, and
-docs/results_scaling.png; prints tables of the runs, the law and its prediction.
+Reads benchmarks/measured; writes scaling_law.json, which xlnet_jax/planning/scaling_law.py reads, and
+docs/results_scaling.png; prints tables of the runs, both laws, their predictions of the largest runs, and the FLOPs
+that the modern recipe needs for the losses of AdamW.
 
 The fit follows appendix D.2 of the paper: it minimizes the Huber loss (delta 0.001) of the logarithm of the loss from a
 grid of starting points. Two differences save time: it uses only the best starting points, and a trust region instead of
 L-BFGS, which reaches the same minimum. Intervals come from refits to runs drawn with replacement. The deeper networks
-and the largest run are not fitted.
+and the largest runs are not fitted.
 """
 
 import dataclasses
+import fnmatch
 import itertools
 import json
 from collections.abc import Sequence
@@ -21,12 +24,18 @@ import numpy as np
 from scipy.optimize import least_squares
 from scipy.special import huber, logsumexp, softmax
 
-from benchmarks import studies
+from benchmarks import modern, studies
 from benchmarks.scaling import SCALES, best_rate, kept_rule
 from benchmarks.studies import MEASURED, Record
 from xlnet_jax.planning.scaling_law import FILE, INTERVAL, Fit, Law
 
 SCALE = SCALES["small"]
+STUDIES = {
+    "adamw": (SCALE.name, ["isoflop*"], ["largest", "deeper*"], "as in the paper"),
+    "muon": (modern.NAME, ["law*", "compare-*-modern-seed-0"], ["largest"], "with the modern presets"),
+}
+"""optimizer -> study, patterns of the runs that are fitted and that are not, and how they were trained"""
+Found = tuple[Fit, list[Record], list[Record]]
 DELTA = 1e-3
 REFITS = 200
 VOCAB_SIZE = 8_000
@@ -41,20 +50,38 @@ GRID = tuple(itertools.product(LOGARITHMS, LOGARITHMS, (-1.0, -0.5, 0.0, 0.5, 1.
 
 
 def main() -> None:
+    found = {method: of_study(*where) for method, where in STUDIES.items()}
+    FILE.write_text(json.dumps({method: dataclasses.asdict(fit) for method, (fit, _, _) in found.items()}) + "\n")
     measured = studies.read(MEASURED / SCALE.name)
-    runs = [run for name, run in measured.items() if name.startswith("isoflop")]
+    _print_rates(measured)
+    print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours over all {len(measured)} runs")
+    for fit, runs, largest in found.values():
+        _print_runs([*runs, *largest], fit.law)
+        _print_law(fit)
+        for run in largest[:1]:
+            _print_largest(run, fit)
+    _print_needed(found["muon"][0], studies.read(MEASURED / modern.NAME))
+    _draw(found)
+
+
+def of_study(study: str, fitted: Sequence[str], others: Sequence[str], recipe: str) -> Found:
+    """Return the law of a study, the runs that it is fitted to, and those that it is not, the largest first.
+
+    fitted, others: patterns of the names of the runs.
+    """
+    measured = studies.read(MEASURED / study)
+    runs, rest = (
+        [run for pattern in patterns for name, run in measured.items() if fnmatch.fnmatch(name, pattern)]
+        for patterns in (fitted, others)
+    )
     sizes, tokens, losses = (np.array([run[key] for run in runs], float) for key in ("parameters", "tokens", "loss"))
     best = fit(sizes, tokens, losses)
-    law = law_of(best)
-    refits = refitted(sizes, tokens, losses, best)
-    whole = Fit("plm", VOCAB_SIZE, law, refits, (sizes.min(), sizes.max()), (tokens.min(), tokens.max()))
-    FILE.write_text(json.dumps(dataclasses.asdict(whole)) + "\n")
-    _print_rates(measured)
-    _print_runs(measured, law)
-    _print_law(law, refits)
-    if "largest" in measured:
-        _print_largest(measured["largest"], law, refits)
-    _draw(runs, measured.get("largest"), law)
+    bounds = (sizes.min(), sizes.max()), (tokens.min(), tokens.max())
+    return (
+        Fit("plm", recipe, VOCAB_SIZE, law_of(best), refitted(sizes, tokens, losses, best), *bounds),
+        runs,
+        rest,
+    )
 
 
 # ---- the fit ---------------------------------------------------------------------------------------------------------
@@ -133,14 +160,13 @@ def _print_rates(measured: dict[str, Record]) -> None:
     print(f"\nbest rate {best_rate(SCALE, measured):g}, kept: {kept_rule(SCALE, measured)}")
 
 
-def _print_runs(measured: dict[str, Record], law: Law) -> None:
-    runs = [run for name, run in measured.items() if name.startswith(("isoflop", "deeper", "largest"))]
+def _print_runs(runs: Sequence[Record], law: Law) -> None:
     studies.print_table(
-        ("run", "network", "parameters", "tokens", "steps", "held-out loss", "by the law", "CPU minutes", "goodput"),
+        ("width", "FLOPs", "parameters", "tokens", "steps", "held-out loss", "by the law", "CPU minutes", "goodput"),
         (
             (
-                run["name"],
-                f"{run['layers']} x {run['width']}",
+                _width(run),
+                f"{run['flops']:.1e}",
                 f"{run['parameters']:,}",
                 f"{run['tokens']:,}",
                 f"{run['steps']:,}",
@@ -152,55 +178,84 @@ def _print_runs(measured: dict[str, Record], law: Law) -> None:
             for run in sorted(runs, key=lambda run: (run["flops"] // 1e11, run["parameters"]))
         ),
     )
-    print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours over all {len(measured)} runs")
 
 
-def _print_law(law: Law, refits: Sequence[Law]) -> None:
+def _width(run: Record) -> str:
+    """Return layers x width."""
+    words = run["command"].split()
+    return " x ".join(words[words.index(f"--model.{name}") + 1] for name in ("num-layers", "d-model"))
+
+
+def _print_law(fit: Fit) -> None:
     rows = []
     for name in (field.name for field in dataclasses.fields(Law)):
-        low, high = np.quantile([getattr(other, name) for other in refits], [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
-        rows.append((name, f"{getattr(law, name):.4g}", f"{low:.4g} to {high:.4g}"))
-    studies.print_table(("", "fitted", f"{INTERVAL:.0%} of {len(refits)} refits"), rows)
+        low, high = interval([getattr(other, name) for other in fit.refits])
+        rows.append((name, f"{getattr(fit.law, name):.4g}", f"{low:.4g} to {high:.4g}"))
+    studies.print_table((f"trained {fit.recipe}", "fitted", f"{INTERVAL:.0%} of {len(fit.refits)} refits"), rows)
 
 
-def _print_largest(run: Record, law: Law, refits: Sequence[Law]) -> None:
-    predicted = law.loss(run["parameters"], run["tokens"])
-    spread = [other.loss(run["parameters"], run["tokens"]) for other in refits]
-    low, high = np.quantile(spread, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
+def _print_largest(run: Record, fit: Fit) -> None:
+    where = run["parameters"], run["tokens"]
+    predicted, (low, high) = fit.law.loss(*where), interval([other.loss(*where) for other in fit.refits])
     print(
         f"\nlargest run: {run['loss']:.4f}, predicted {predicted:.4f} ({low:.4f} to {high:.4f}), "
         f"{100 * (run['loss'] / predicted - 1):+.2f} %"
     )
 
 
-def _draw(runs: list[Record], largest: Record | None, law: Law) -> None:
-    """Draw the loss of each group over network size, with the law's curves."""
+def _print_needed(fit: Fit, measured: dict[str, Record]) -> None:
+    """Print the FLOPs that the modern recipe needs for the losses of AdamW."""
+    rows = []
+    for width in modern.BUDGETS:
+        adamw, ours = (measured[f"compare-{width}-{recipe}-seed-0"] for recipe in ("adamw", "modern"))
+        a_token = ours["flops"] / ours["tokens"]
+        needed = a_token * tokens_for(adamw["loss"], ours["parameters"], fit.law)
+        low, high = interval([a_token * tokens_for(adamw["loss"], ours["parameters"], law) for law in fit.refits])
+        rows.append(
+            (str(width), f"{adamw['loss']:.3f}", f"{adamw['flops']:.2g}", f"{needed:.2g} ({low:.2g} to {high:.2g})",
+             f"{needed / adamw['flops']:.2f}")
+        )  # fmt: skip
+    studies.print_table(("width", "AdamW's loss", "its FLOPs", "modern needs, by the law", "share"), rows)
+
+
+def tokens_for(loss: float, parameters: float, law: Law) -> float:
+    """Return the tokens after which a network has this loss."""
+    return float((law.B / (loss - law.loss(parameters, np.inf))) ** (1 / law.beta))
+
+
+def interval(numbers: Sequence[float]) -> tuple[float, float]:
+    """Return the bounds of the middle INTERVAL of them."""
+    low, high = np.quantile(numbers, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
+    return low, high
+
+
+def _draw(found: dict[str, Found]) -> None:
+    """Draw the losses of runs with equal FLOPs over network size, with the curves of their law."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.5, 4.5), dpi=120, layout="constrained")
+    figure = Figure(figsize=(9.5, 5.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    budgets = sorted({float(run["name"].split("-")[1]) for run in runs})
-    for number, budget in enumerate(budgets):
-        group = sorted((r for r in runs if float(r["name"].split("-")[1]) == budget), key=lambda r: r["parameters"])
-        color = f"C{number}"
-        sizes = np.array([run["parameters"] for run in group], float)
-        tokens = np.array([run["tokens"] for run in group], float)
-        axes.plot(sizes, [run["loss"] for run in group], "o", color=color, label=f"{budget:.1e} FLOPs")
-        between = np.geomspace(sizes[0], sizes[-1])
-        # Tokens that the budget pays for, at sizes between those of the runs.
-        paid = np.exp(np.interp(np.log(between), np.log(sizes), np.log(tokens)))
-        axes.plot(between, law.loss(between, paid), color=color, lw=1)
-    if largest:
-        axes.plot(largest["parameters"], largest["loss"], "k*", ms=12, label="largest run, not fitted")
-        axes.plot(
-            largest["parameters"],
-            law.loss(largest["parameters"], largest["tokens"]),
-            "k_",
-            ms=16,
-            label="its prediction",
-        )
+    budgets = sorted({f"{run['flops']:.1e}" for _, runs, _ in found.values() for run in runs}, key=float)
+    for (fit, runs, largest), marker, line in zip(found.values(), "os", "-:", strict=True):
+        for number, budget in enumerate(budgets):
+            group = sorted((r for r in runs if f"{r['flops']:.1e}" == budget), key=lambda r: r["parameters"])
+            if not group:
+                continue
+            color = f"C{number}"
+            sizes = np.array([run["parameters"] for run in group], float)
+            tokens = np.array([run["tokens"] for run in group], float)
+            label = f"{budget} FLOPs, {fit.recipe}"
+            axes.plot(sizes, [run["loss"] for run in group], marker, color=color, label=label)
+            between = np.geomspace(sizes[0], sizes[-1])
+            # Tokens that the budget pays for, at sizes between those of the runs.
+            paid = np.exp(np.interp(np.log(between), np.log(sizes), np.log(tokens)))
+            axes.plot(between, fit.law.loss(between, paid), line, color=color, lw=1)
+        for run in largest[:1]:
+            where = run["parameters"], run["tokens"]
+            axes.plot(where[0], run["loss"], "k*", ms=12, label=f"{run['flops']:.1e}, not fitted, {fit.recipe}")
+            axes.plot(where[0], fit.law.loss(*where), "k_", ms=16, label="its prediction")
     ngram = json.loads((MEASURED / "ngram.json").read_text())
-    axes.axhline(ngram["loss"], ls=":", color="gray", label=f"{ngram['order']}-gram model, {ngram['loss']:.2f}")
+    axes.axhline(ngram["loss"], ls="--", color="gray", label=f"{ngram['order']}-gram model, {ngram['loss']:.2f}")
     axes.set(xscale="log", xlabel="parameters in layers", ylabel="held-out loss, nats per target")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))

@@ -14,7 +14,9 @@ The runs, in order:
 - compare: three widths; five seeds of the smallest;
 - variant: the smallest network with the modern recipe without one of its parts, or with something else, with equal
   FLOPs; and AdamW with zero init, with all of its FLOPs;
-- transfer: the largest networks finetuned on three tasks.
+- law, largest: networks of five widths with several budgets, which `python -m benchmarks.fit_scaling` fits a law to,
+  and the run that it predicts;
+- transfer: the largest networks of "compare" finetuned on three tasks.
 """
 
 import argparse
@@ -31,6 +33,8 @@ from benchmarks.eight_tasks import Task
 from benchmarks.studies import Job, Record, Study, run_module
 from xlnet_jax.comparison.contenders import step_operations
 from xlnet_jax.objectives.presets import parse_config
+from xlnet_jax.planning.scaling_law import layer_parameters
+from xlnet_jax.settings.config import Config
 
 NAME = "modern"
 Settings = dict[str, str | int | float | bool]
@@ -72,6 +76,10 @@ RATES = {"adamw": (4e-3,), "modern": (8e-3, 1.6e-2, 3.2e-2)}
 TUNING_FLOPS = 5.76e12
 BUDGETS = {64: 8e12, 96: 1.2e13, 160: 2.4e13}
 """FLOPs of "adamw" by width"""
+LAW = ((96, 4e12), (64, 1.2e13), (96, 1.2e13), (64, 4e13), (96, 4e13), (160, 4e13), (224, 4e13), (320, 4e13))
+"""widths and FLOPs of the runs of "modern" that are only for the law"""
+LARGEST = (320, 8e13)
+"""width and FLOPs of the run that the law predicts"""
 SHARE = 1 / 2
 """FLOPs of "modern" as a share of them"""
 SEEDS = range(5)
@@ -98,10 +106,13 @@ class Run:
         }  # fmt: skip
         return flags({**NETWORK, **sizes, **self.settings})
 
+    def config(self, vocab_size: int) -> Config:
+        """Return the settings, but for its steps."""
+        return parse_config([*self.words(), "--model.vocab-size", str(vocab_size)], "train", "")
+
     def steps(self, vocab_size: int) -> int:
         """Return the steps that the budget pays for."""
-        config = parse_config([*self.words(), "--model.vocab-size", str(vocab_size)], "train", "")
-        return int(self.flops // step_operations(config))
+        return int(self.flops // step_operations(self.config(vocab_size)))
 
     def command(self, corpus: str, steps: int, workdir: Path) -> list[str]:
         """Return module and arguments of the run."""
@@ -115,12 +126,15 @@ class Run:
     def record(self, corpus: str, steps: int, workdir: Path) -> Record:
         """Return the results of the run."""
         out = workdir / "held-out.json"
+        config = self.config(json.loads((Path(corpus) / "manifest.json").read_text())["vocab_size"])
         run_module("xlnet_jax.evaluate", workdir, "--max-windows", 4096, *flags(HELD_OUT), "--out", out, "--overwrite")
         command = self.command(corpus, steps, workdir)
         return {
             "command": studies.shown(command, workdir, CORPUS=corpus),
             "steps": steps,
             "flops": self.flops,
+            "parameters": layer_parameters(config.model),
+            "tokens": steps * config.data.batch_size * config.data.seq_len,
             "loss": round(float(json.loads(out.read_text())["loss"]), 4),
             **studies.time_of(workdir),
         }
@@ -171,22 +185,39 @@ def variants(rate: float) -> list[Run]:
     ]
 
 
+def adamw_at(width: int, rate: float) -> Settings:
+    """Return the settings of AdamW at a width, by muP. rate: the best at the smallest width."""
+    return {
+        **RECIPES["adamw"], "optimizer.learning-rate": rate, "optimizer.matrix-rate": round(min(BUDGETS) / width, 4)
+    }  # fmt: skip
+
+
+def modern_at(width: int, rate: float) -> Settings:
+    """Return the settings of the modern recipe at a width. As in the presets, the rate is in proportion to the initial
+    size of embeddings, and that of matrices stays. rate: the best at the smallest width."""
+    slower, of_matrices = (min(BUDGETS) / width) ** 0.5, float(RECIPES["modern"]["optimizer.matrix-rate"])
+    return {
+        **RECIPES["modern"],
+        "optimizer.learning-rate": round(slower * rate, 5),
+        "optimizer.matrix-rate": round(of_matrices / slower, 3),
+    }
+
+
 def comparison(rates: dict[str, float]) -> list[Run]:
     """Return the runs of both recipes at every width; five seeds of the smallest."""
     runs = []
     for seed in SEEDS:
         for width, budget in BUDGETS.items() if seed == 0 else [min(BUDGETS.items())]:
-            for recipe, share in (("adamw", 1.0), ("modern", SHARE)):
-                settings = {**RECIPES[recipe], "optimizer.learning-rate": rates[recipe]}
-                if recipe == "adamw":
-                    settings["optimizer.matrix-rate"] = round(min(BUDGETS) / width, 4)  # muP
-                else:  # as in the presets: in proportion to the initial size of embeddings; that of matrices stays
-                    slower = (min(BUDGETS) / width) ** 0.5
-                    settings["optimizer.learning-rate"] = round(slower * rates[recipe], 5)
-                    settings["optimizer.matrix-rate"] = round(float(settings["optimizer.matrix-rate"]) / slower, 3)
+            for recipe, share, at in (("adamw", 1.0, adamw_at), ("modern", SHARE, modern_at)):
                 name = f"compare-{width}-{recipe}-seed-{seed}"
-                runs.append(Run(name, width, share * budget, settings, seed))
+                runs.append(Run(name, width, share * budget, at(width, rates[recipe]), seed))
     return runs
+
+
+def of_law(rate: float) -> list[Run]:
+    """Return the runs of the modern recipe for the law, beside those of `comparison`."""
+    named = {f"law-{flops:g}-{width}": (width, flops) for width, flops in LAW} | {"largest": LARGEST}
+    return [Run(name, width, flops, modern_at(width, rate)) for name, (width, flops) in named.items()]
 
 
 def transfer(task: Task, recipe: str, data: Path, workdirs: Path) -> Job:
@@ -239,6 +270,7 @@ def main() -> None:
         if (adamw := rates["adamw"]) and (modern := rates["modern"]):
             run(comparison({"adamw": adamw, "modern": modern}))
             run(variants(modern))
+            run(of_law(modern))
             study.run(job for job in transfers(given.data, given.workdir) if fnmatch.fnmatch(job.name, given.only))
     report(studies.read(studies.MEASURED / NAME))
 

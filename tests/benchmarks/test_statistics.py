@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import any_order
-from benchmarks.fit_scaling import fit, law_of
+from benchmarks.fit_scaling import fit, law_of, tokens_for
 from benchmarks.ngram import probabilities
 from benchmarks.table6 import CONTENDERS, report, scores_of
 from data_pipelines import sources
@@ -30,6 +30,10 @@ def test_the_law_that_made_the_losses_is_found_though_one_is_an_outlier():
     losses = LOSSES.copy()
     losses[5] *= 1.3
     assert law_of(fit(SIZES, TOKENS, losses)).loss(1e7, 1e8) == pytest.approx(LAW.loss(1e7, 1e8), rel=0.005)
+
+
+def test_a_law_says_after_how_many_tokens_a_loss_is_reached():
+    assert tokens_for(LAW.loss(3e5, 2e6), 3e5, LAW) == pytest.approx(2e6)
 
 
 @pytest.mark.parametrize("order", [1, 2, 4])

@@ -85,24 +85,31 @@ def test_settings_of_contenders_in_any_order(tmp_path):
         assert (config.objectives, config.seeds, config.equal) == ((contender,), (2,), "operations")
 
 
+MODERN_RUNS = [
+    *modern.tuning("adamw"),
+    *modern.tuning("modern"),
+    *modern.variants(1.6e-2),
+    *modern.of_law(1.6e-2),
+    *modern.comparison({"adamw": 4e-3, "modern": 1.6e-2}),
+]
+
+
 def test_runs_of_the_modern_recipe_are_commands_of_train_and_modern_spends_half_of_adamw(tmp_path):
-    compared = {run.name: run for run in modern.comparison({"adamw": 4e-3, "modern": 1.6e-2})}
-    for run in [*modern.tuning("adamw"), *modern.tuning("modern"), *modern.variants(1.6e-2), *compared.values()]:
+    for run in MODERN_RUNS:
         module, *words = run.command("corpus", run.steps(8_000), tmp_path)
         config = COMMANDS["train"].parse(words)
         assert (module, config.optimizer.method) == ("xlnet_jax.train", run.settings["optimizer.method"])
         a_step = step_operations(with_values(config, {"model.vocab_size": 8_000}))
         assert 0 <= run.flops - config.steps * a_step < a_step
         assert config.optimizer.method == "muon" or config.optimizer.matrix_rate <= 1
+    compared = {run.name: run for run in MODERN_RUNS}
     for width in modern.BUDGETS:
         adamw, less = (compared[f"compare-{width}-{recipe}-seed-0"] for recipe in modern.RECIPES)
         assert less.flops == adamw.flops / 2
 
 
 def test_records_of_the_modern_recipe_have_the_commands_of_their_runs(tmp_path):
-    compared = modern.comparison({"adamw": 4e-3, "modern": 1.6e-2})
-    runs = [*modern.tuning("adamw"), *modern.tuning("modern"), *modern.variants(1.6e-2), *compared]
-    commands = {run.name: (run.command, ("CORPUS", run.steps(8_000))) for run in runs}
+    commands = {run.name: (run.command, ("CORPUS", run.steps(8_000))) for run in MODERN_RUNS}
     commands |= {job.name: (job.command, ()) for job in modern.transfers(Path("DATA"), Path("runs"))}
     for name, record in studies.read(studies.MEASURED / modern.NAME).items():
         command, arguments = commands.pop(name)

@@ -1,6 +1,7 @@
 """Predict a run's held-out loss from its size and tokens, by a scaling law fitted to small runs.
 
-`python -m benchmarks.fit_scaling` fits the law to measured runs and writes it to scaling_law.json beside this file.
+`python -m benchmarks.fit_scaling` fits a law to the runs of each optimizer and writes them to scaling_law.json beside
+this file.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Fit:
     """Law, refits that show its uncertainty, and the range of the runs it was fitted to."""
 
     objective: str
+    recipe: str
+    """how the runs were trained, in messages"""
     vocab_size: int
     """pieces of the runs' tokenizer; with more pieces, a target is harder to predict"""
     law: Law
@@ -63,7 +66,7 @@ def layer_parameters(model: ModelConfig) -> int:
 def predict_loss(config: Config) -> str:
     """Return a sentence with the predicted held-out loss of a run, in nats a target, and a warning if the run is larger
     than those that the law was fitted to."""
-    fit = read_fit()
+    fit = read_fits()[config.optimizer.method]
     if config.objective != fit.objective or config.model.network != "xlnet":
         return "held-out loss: not predicted, because the scaling law is for plm and the XLNet network"
     parameters = layer_parameters(config.model)
@@ -72,8 +75,8 @@ def predict_loss(config: Config) -> str:
     low, high = np.quantile(spread, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
     found = (
         f"held-out loss after {config.steps:,} steps: {fit.law.loss(parameters, tokens):.2f} nats a target; {low:.2f} "
-        f"to {high:.2f} in {INTERVAL:.0%} of the law's refits; on English text in {fit.vocab_size:,} pieces "
-        "(docs/measured.md)"
+        f"to {high:.2f} in {INTERVAL:.0%} of the law's refits; on English text in {fit.vocab_size:,} pieces, with a "
+        f"sixth of them as targets, trained {fit.recipe} (docs/measured.md)"
     )
     times_parameters, times_tokens = parameters / fit.parameters[1], tokens / fit.tokens[1]
     if max(times_parameters, times_tokens) <= 1:
@@ -85,6 +88,6 @@ def predict_loss(config: Config) -> str:
 
 
 @functools.cache
-def read_fit() -> Fit:
-    """Return the law in the package."""
-    return read_json(epath.Path(FILE), Fit)
+def read_fits() -> dict[str, Fit]:
+    """Return the laws in the package by optimizer."""
+    return read_json(epath.Path(FILE), dict[str, Fit])
