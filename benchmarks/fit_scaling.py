@@ -1,5 +1,5 @@
-"""Fit the law of Hoffmann et al. 2022 to the runs of benchmarks/scaling.py, which train as the paper, and to those of
-the modern recipe (benchmarks/modern.py).
+"""Fit the law of Hoffmann et al. 2022 to the runs of benchmarks/scaling.py, which train as in the paper, and to those
+of the modern recipe (benchmarks/modern.py).
 
     python -m benchmarks.fit_scaling
 
@@ -55,11 +55,10 @@ def main() -> None:
     measured = studies.read(MEASURED / SCALE.name)
     _print_rates(measured)
     print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours over all {len(measured)} runs")
-    for fit, runs, largest in found.values():
-        _print_runs([*runs, *largest], fit.law)
+    for fit, runs, others in found.values():
+        _print_runs([*runs, *others], fit.law)
         _print_law(fit)
-        for run in largest[:1]:
-            _print_largest(run, fit)
+        _print_largest(others[0], fit)
     _print_needed(found["muon"][0], studies.read(MEASURED / modern.NAME))
     _draw(found)
 
@@ -162,10 +161,10 @@ def _print_rates(measured: dict[str, Record]) -> None:
 
 def _print_runs(runs: Sequence[Record], law: Law) -> None:
     studies.print_table(
-        ("width", "FLOPs", "parameters", "tokens", "steps", "held-out loss", "by the law", "CPU minutes", "goodput"),
+        ("network", "FLOPs", "parameters", "tokens", "steps", "held-out loss", "by the law", "CPU minutes", "goodput"),
         (
             (
-                _width(run),
+                _network(run),
                 f"{run['flops']:.1e}",
                 f"{run['parameters']:,}",
                 f"{run['tokens']:,}",
@@ -180,7 +179,7 @@ def _print_runs(runs: Sequence[Record], law: Law) -> None:
     )
 
 
-def _width(run: Record) -> str:
+def _network(run: Record) -> str:
     """Return layers x width."""
     words = run["command"].split()
     return " x ".join(words[words.index(f"--model.{name}") + 1] for name in ("num-layers", "d-model"))
@@ -236,7 +235,7 @@ def _draw(found: dict[str, Found]) -> None:
     figure = Figure(figsize=(9.5, 5.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     budgets = sorted({f"{run['flops']:.1e}" for _, runs, _ in found.values() for run in runs}, key=float)
-    for (fit, runs, largest), marker, line in zip(found.values(), "os", "-:", strict=True):
+    for (fit, runs, others), marker, line in zip(found.values(), "os", "-:", strict=True):
         for number, budget in enumerate(budgets):
             group = sorted((r for r in runs if f"{r['flops']:.1e}" == budget), key=lambda r: r["parameters"])
             if not group:
@@ -250,10 +249,10 @@ def _draw(found: dict[str, Found]) -> None:
             # Tokens that the budget pays for, at sizes between those of the runs.
             paid = np.exp(np.interp(np.log(between), np.log(sizes), np.log(tokens)))
             axes.plot(between, fit.law.loss(between, paid), line, color=color, lw=1)
-        for run in largest[:1]:
-            where = run["parameters"], run["tokens"]
-            axes.plot(where[0], run["loss"], "k*", ms=12, label=f"{run['flops']:.1e}, not fitted, {fit.recipe}")
-            axes.plot(where[0], fit.law.loss(*where), "k_", ms=16, label="its prediction")
+        largest = others[0]
+        where = largest["parameters"], largest["tokens"]
+        axes.plot(where[0], largest["loss"], "k*", ms=12, label=f"{largest['flops']:.1e}, not fitted, {fit.recipe}")
+        axes.plot(where[0], fit.law.loss(*where), "k_", ms=16, label="its prediction")
     ngram = json.loads((MEASURED / "ngram.json").read_text())
     axes.axhline(ngram["loss"], ls="--", color="gray", label=f"{ngram['order']}-gram model, {ngram['loss']:.2f}")
     axes.set(xscale="log", xlabel="parameters in layers", ylabel="held-out loss, nats per target")
