@@ -1,4 +1,4 @@
-"""Measure training speed on a CPU with glibc's own allocator settings and with those of the train command, in turns:
+"""Measure training speed on a CPU with and without the huge pages of the train command, in turns:
 
     python benchmarks/huge_pages.py
 

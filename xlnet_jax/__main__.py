@@ -54,7 +54,7 @@ class Command:
     """function as module:function that reads the settings from (argv, prog, description); None = flags override the
     defaults of the dataclass"""
     is_training: bool = False
-    """restart with an allocator for training (`machine.start_with_allocator`)"""
+    """restart with huge pages (`machine.start_with_huge_pages`)"""
     is_brief: bool = False
     """its programs run for seconds (`machine.compile_quickly`)"""
 
@@ -103,7 +103,7 @@ class Command:
         if self.is_training or self.is_brief:
             from xlnet_jax.training import machine
 
-            (machine.start_with_allocator if self.is_training else machine.compile_quickly)()
+            (machine.start_with_huge_pages if self.is_training else machine.compile_quickly)()
         run(self.main)
 
 

@@ -163,17 +163,16 @@ def metadata(name: str) -> str:
         return ""
 
 
-ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:" + ":".join(
-    f"glibc.malloc.{name}_threshold={1 << 40}" for name in ("mmap", "trim")
-)
-"""Tunables of glibc: huge pages, and freed memory stays with the process; only the first arena keeps large blocks."""
+ALLOCATOR = "glibc.malloc.hugetlb=1"
+"""Tunables of glibc: huge pages."""
 
 
-def start_with_allocator() -> None:
+def start_with_huge_pages() -> None:
     """Restart this process with `ALLOCATOR`, which glibc reads only when a process starts.
 
-    On a CPU, XLA allocates and frees its scratch memory at every step. Otherwise the kernel would clear every page
-    again, and 4 kB pages slowly (benchmarks/huge_pages.py). Do nothing on other systems, or if GLIBC_TUNABLES is set.
+    On a CPU, XLA allocates and frees its scratch memory at every step, and the kernel clears every page again. 2 MB
+    pages are cleared much faster (benchmarks/huge_pages.py). Keeping freed memory in the process would gain a few
+    percent more and take twice the memory. Do nothing on other systems, or if GLIBC_TUNABLES is set.
     """
     if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = ALLOCATOR

@@ -338,11 +338,11 @@ def test_importing_the_trainer_loads_no_tensorflow_and_asks_for_no_device():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's tunables are Linux's")
 @pytest.mark.parametrize("given", [None, "glibc.malloc.perturb=0"])
-def test_the_command_starts_anew_with_its_allocator_and_keeps_its_arguments(given):
+def test_the_command_starts_anew_with_huge_pages_and_keeps_its_arguments(given):
     script = """
 import os, sys
 from xlnet_jax.training import machine
-machine.start_with_allocator()
+machine.start_with_huge_pages()
 print(os.environ["GLIBC_TUNABLES"], sys.argv[1:])"""
     environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
     environment |= {"GLIBC_TUNABLES": given} if given else {}
