@@ -13,10 +13,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from xlnet_jax.training.machine import ALLOCATOR
+from xlnet_jax.training.machine import HUGE_PAGES
 
 ROUNDS = 3
-TUNABLES = {"glibc": "glibc.malloc.hugetlb=0", "train": ALLOCATOR}
+TUNABLES = {"4 kB pages": "glibc.malloc.hugetlb=0", "huge pages": HUGE_PAGES}
 
 
 def tokens_per_second(tunables: str) -> float:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from xlnet_jax.objectives.registry import multiply_adds
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
-from xlnet_jax.training.machine import ALLOCATOR
+from xlnet_jax.training.machine import HUGE_PAGES
 
 ROWS, LAYERS, WIDTH, HEADS, HEAD_WIDTH, INNER, VOCABULARY = 2, 12, 768, 12, 64, 3072, 32_000
 LENGTH, MEMORY, REUSED, TARGETS = 512, 384, 256, 85
@@ -264,7 +264,7 @@ def compare(dropout: float, pairs: int, steps: int, same_allocator: bool) -> lis
     """Run `pairs` turns of each side. Return the ended workers: ours, theirs and the matmul's."""
     workers = []
     for side in SIDES:
-        allocator = ALLOCATOR if same_allocator or side != THEIRS else ""
+        allocator = HUGE_PAGES if same_allocator or side != THEIRS else ""
         environment = {"GLIBC_TUNABLES": allocator, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
         workers.append(Worker([__file__, "--side", side, "--dropout", str(dropout)], environment))
     for worker in workers:
@@ -282,7 +282,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5, help="turns of each side")
     parser.add_argument("--steps", type=int, default=2, help="measured steps per turn")
     parser.add_argument("--dropout", type=float, nargs="+", default=[0.0, 0.1], help="dropout rates, a row each")
-    parser.add_argument("--same-allocator", action="store_true", help=f"run {THEIRS} with {ALLOCATOR} too")
+    parser.add_argument("--same-allocator", action="store_true", help=f"run {THEIRS} with {HUGE_PAGES} too")
     parser.add_argument("--count", action="store_true", help="print the multiply-adds and exit")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     given = parser.parse_args()

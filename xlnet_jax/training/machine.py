@@ -163,19 +163,20 @@ def metadata(name: str) -> str:
         return ""
 
 
-ALLOCATOR = "glibc.malloc.hugetlb=1"
-"""Tunables of glibc: huge pages."""
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
+"""GLIBC_TUNABLES of training on a CPU"""
 
 
 def start_with_huge_pages() -> None:
-    """Restart this process with `ALLOCATOR`, which glibc reads only when a process starts.
+    """Restart this process with `HUGE_PAGES`, which glibc reads only when a process starts.
 
     On a CPU, XLA allocates and frees its scratch memory at every step, and the kernel clears every page again. 2 MB
-    pages are cleared much faster (benchmarks/huge_pages.py). Keeping freed memory in the process would gain a few
-    percent more and take twice the memory. Do nothing on other systems, or if GLIBC_TUNABLES is set.
+    pages are cleared much faster (benchmarks/huge_pages.py). If the process kept freed memory, steps would be a few
+    percent faster, but the heap could grow to more than twice its size. Do nothing on other systems, or if
+    GLIBC_TUNABLES is set.
     """
     if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
-        os.environ["GLIBC_TUNABLES"] = ALLOCATOR
+        os.environ["GLIBC_TUNABLES"] = HUGE_PAGES
         os.execv(sys.executable, sys.orig_argv)
 
 

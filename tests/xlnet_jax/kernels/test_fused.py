@@ -16,11 +16,11 @@ from jax.experimental.pallas import tpu as pltpu
 from tests.xlnet_jax.kernels.attention_cases import Case, inputs_of, pulled_back
 from tests.xlnet_jax.random_models import SMALL
 from xlnet_jax.kernels import plain
-from xlnet_jax.kernels.arguments import AttentionInputs, Relations
+from xlnet_jax.kernels.arguments import AttentionInputs, Relations, round_up
 from xlnet_jax.kernels.implementations import fused_attention_BNTH, why_not_fused
 from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.kernels.tpu.operands import sizes_of
-from xlnet_jax.kernels.tpu.tiles import GENERATIONS
+from xlnet_jax.kernels.tpu.tiles import GENERATIONS, ROWS
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.xlnet import Backbone
 from xlnet_jax.settings.config import MeshConfig, RunConfig
@@ -158,7 +158,7 @@ def test_tiles_skip_blocks_of_keys_that_none_of_their_rows_sees(row_block, monke
 
 
 @pytest.mark.parametrize("memory", [0, 384])
-@pytest.mark.parametrize("generation", ["v5e", "v6e", "v7"])
+@pytest.mark.parametrize("generation", GENERATIONS)
 def test_blocks_of_a_long_window_hold_little_padding(generation, memory):
     for length in [2_700, 4_097, 4_224, 4_609, 8_320, *range(2_817, 40_000, 997)]:
         shapes = {"query_BNTH": (1, 1, length, 64), "key_BNKH": (1, 1, length + memory, 64)}
@@ -166,8 +166,11 @@ def test_blocks_of_a_long_window_hold_little_padding(generation, memory):
         inputs = AttentionInputs(
             relations=Relations(None), **{k: jax.ShapeDtypeStruct(v, jnp.float32) for k, v in shapes.items()}
         )
-        sizes = sizes_of(inputs, GENERATIONS[generation])
-        assert sizes.padded_content * sizes.padded_keys < 1.15 * length * (length + memory), length
+        sizes, needed = sizes_of(inputs, GENERATIONS[generation]), length * (length + memory)
+        if generation in ("v2", "v3", "v4"):
+            assert round_up(length, ROWS) * sizes.padded_keys < 1.26 * needed, length  # tiles of padding are skipped
+        else:
+            assert sizes.padded_content * sizes.padded_keys < 1.15 * needed, length
 
 
 @pytest.mark.parametrize("device", ["v5e", "gpu"])

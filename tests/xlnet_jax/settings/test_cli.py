@@ -348,7 +348,7 @@ print(os.environ["GLIBC_TUNABLES"], sys.argv[1:])"""
     environment |= {"GLIBC_TUNABLES": given} if given else {}
     command = [sys.executable, "-c", script, "a b", "c"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == f"{given or machine.ALLOCATOR} ['a b', 'c']"
+    assert done.stdout.strip() == f"{given or machine.HUGE_PAGES} ['a b', 'c']"
 
 
 def test_short_commands_compile_quickly_unless_jax_may_find_another_device(monkeypatch):
