@@ -68,7 +68,9 @@ def from_notebook(notebook, stem):
 
 def on_page_markdown(markdown, page, config, files):
     """Point links to the site's own pages or to the repository, and leave out images of other hosts."""
-    place = Path({name: source for source, name in FROM_OUTSIDE.items()}.get(page.file.src_uri, "docs/any.md")).parent
+    place = Path(
+        {name: source for source, name in FROM_OUTSIDE.items()}.get(page.file.src_uri, "docs/README.md")
+    ).parent
     of_the_repository = f"{config.repo_url}/blob/main/"
     images_of_the_repository = f"{config.repo_url}/raw/main/"
 

@@ -1,6 +1,7 @@
-"""Links lead to files, the site and the index list each page once, and the site builds without a warning."""
+"""Links lead to files and headings, site and index list each page once, and the site builds without a warning."""
 
 import configparser
+import functools
 import os
 import re
 import subprocess
@@ -17,23 +18,53 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 OF_JAX = {"tasks are unhealthy", "the leader task was preempted"}
 HOSTS = r"https://(?:github\.com|colab\.research\.google\.com/github)"
-ADDRESS = re.compile(rf"{HOSTS}/xlnet-jax/xlnet_jax/(?:blob|raw)/main/([^)\s#\"\\]+)")
+ADDRESS = re.compile(rf"{HOSTS}/xlnet-jax/xlnet_jax/(?:blob|raw)/main/([^)\s\"\\]+)")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMED = re.compile(r"(?<![\w/.])((?:docs|launch|benchmarks)/\w+\.md(?:#[\w-]+(?:\.[\w-]+)*)?)")
+OF_CODE = ("xlnet_jax", "data_pipelines", "launch", "benchmarks", "docs", ".ci")
 SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 
 
 def links(page):
-    """Return the targets of a page's links to other files, without anchors."""
-    targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
-    return [target.partition("#")[0] for target in targets if not target.startswith(("http", "#"))]
+    """Return the targets of a page's links, those to other hosts left out."""
+    return [target for target in LINK.findall(page.read_text()) if not target.startswith("http")]
 
 
-def test_every_link_leads_to_a_file():
+@functools.cache
+def anchors_of(page):
+    """Return the names of a page's headings, as GitHub makes them, and those given in it."""
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", line) for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    made = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    assert len(made) == len(set(made)), f"{page}: two headings are equal"
+    return {*made, *re.findall(r'<a id="([^"]*)">', text)}
+
+
+def leads_nowhere(page, target):
+    """Whether a link on a page names a file that is not there, or a heading that the file does not have."""
+    path, _, anchor = target.partition("#")
+    file = page.parent / path if path else page
+    return not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors_of(file))
+
+
+def test_every_link_leads_to_a_file_and_its_heading():
     """Links of notebooks and of README.md are whole addresses, because Colab and PyPI show these files alone."""
     pages = [*ROOT.glob("*.md"), ROOT / "launch/README.md", ROOT / "benchmarks/README.md", *DOCS.glob("*.md")]
-    found = [(page, page.parent / target) for page in pages for target in links(page)]
+    found = [(page, target) for page in pages for target in links(page)]
     pages += ROOT.glob("launch/colab/*.ipynb")
-    found += [(page, ROOT / path) for page in pages for path in ADDRESS.findall(page.read_text())]
-    assert [f"{page}: {target}" for page, target in found if not target.exists()] == []
+    found += [(ROOT / "any", path) for page in pages for path in ADDRESS.findall(page.read_text())]
+    assert [f"{page}: {target}" for page, target in found if leads_nowhere(page, target)] == []
+
+
+def test_every_page_that_code_names_is_there():
+    """Messages, comments and settings of tools name pages from the top of the repository."""
+    files = [
+        file for folder in OF_CODE for file in (ROOT / folder).rglob("*") if file.suffix in (".py", ".sh", ".yaml")
+    ]
+    files += [ROOT / name for name in ("setup.cfg", "pyproject.toml", "Makefile", "mkdocs.yml")]
+    found = [(file, path) for file in files for path in NAMED.findall(file.read_text())]
+    assert len(found) > 10
+    assert [f"{file}: {path}" for file, path in found if leads_nowhere(ROOT / "any", path)] == []
 
 
 def test_index_and_site_list_every_page_once():
@@ -57,10 +88,10 @@ def test_the_reference_pages_are_those_of_the_code():
         assert len(anchors) == len(set(anchors))
 
 
-@pytest.mark.long
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="the extra [docs] is not installed")
 def test_the_site_builds_without_a_warning(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"]
+    # As `make docs` does. With --quiet mkdocs counts no warning, and --strict passes.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=300
     )
