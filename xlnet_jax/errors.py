@@ -1,9 +1,9 @@
 """Mistakes that a user can fix, and the exit codes of every command.
 
 0 done · 1 a crash · 2 a mistake that the user can fix · 130 stopped by Ctrl-C · 141 stopped because the reader of the
-output, such as head, has ended · 143 stopped by SIGTERM, SIGUSR1 or the platform, or because a connection was lost ·
-134 with several hosts, aborted by jax because a host was lost. After 130 and 143 the state is saved, and the same
-command continues. Launchers restart a command after 1, 134 and 143, never after 2.
+output, such as head, has ended · 143 stopped by SIGTERM, SIGUSR1, SIGHUP or the platform, or because a connection was
+lost · 134 with several hosts, aborted by jax because a host was lost. After 130, 141 and 143 a run has saved its state,
+and the same command continues. Launchers restart a command after 1, 134 and 143, never after 2.
 """
 
 import errno

@@ -6,7 +6,9 @@ rich through `Console`.
 """
 
 import contextlib
+import errno
 import functools
+import io
 import os
 import re
 import sys
@@ -112,6 +114,45 @@ class Console(rich.console.Console):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
+class _Standard(io.FileIO):
+    """Standard output or error of a command. It becomes /dev/null when its terminal is gone, for example because an ssh
+    session was lost; and, while `calling_when_unread`, when its reader is."""
+
+    when_unread: Callable[[], None] | None = None
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._was_terminal = self.isatty()  # False once it is gone
+
+    def write(self, data: Any) -> Any:
+        try:
+            return super().write(data)
+        except OSError as error:
+            unread = _Standard.when_unread if error.errno == errno.EPIPE else None
+            if not unread and not (error.errno == errno.EIO and self._was_terminal):
+                raise
+        _discard(self.fileno())
+        if unread:
+            unread()
+        return len(data)
+
+
+@contextlib.contextmanager
+def calling_when_unread(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act`, and discard output, where a command would end because the reader of its output has ended."""
+    _Standard.when_unread = act
+    try:
+        yield
+    finally:
+        _Standard.when_unread = None
+
+
+def _discard(descriptor: int) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
+
+
 def print_safely() -> None:
     """Make the standard streams of this process `Printable`, in any encoding; a closed one becomes /dev/null."""
     for number in range(3):
@@ -123,7 +164,12 @@ def print_safely() -> None:
         stream = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         if isinstance(stream, Printable):
             continue
-        if hasattr(stream, "reconfigure"):
+        if stream is getattr(sys, f"__{name}__"):
+            file: Any = _Standard(stream.fileno())
+            buffer = file if stream.write_through else io.BufferedWriter(file)
+            modes = {mode: getattr(stream, mode) for mode in ("encoding", "line_buffering", "write_through")}
+            stream = io.TextIOWrapper(buffer, errors="backslashreplace", **modes)
+        elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
         setattr(sys, name, Printable(stream))
 
@@ -173,7 +219,7 @@ def is_reader_gone() -> bool:
         os.write(sys.stdout.fileno(), b"\n")  # a flush may have nothing left to write
     except BrokenPipeError:
         # Python flushes at exit, and would report the closed pipe once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard(sys.stdout.fileno())
         return True
     return False
 

@@ -1,7 +1,8 @@
 """Stop a run before its last step, after saving its state.
 
-Ctrl-C, SIGTERM, SIGUSR1 (which Slurm can send before a time limit), and Google Cloud's notice that it is about to
-preempt the machine all stop a run. All processes stop at the same step, whichever of them got the signal.
+Ctrl-C, SIGTERM, SIGUSR1 (which Slurm can send before a time limit), SIGHUP (the terminal is gone), the end of the
+program that reads a command's output, and Google Cloud's notice that it is about to preempt the machine all stop a run.
+All processes stop at the same step, whichever of them got the signal.
 """
 
 import functools
@@ -9,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
@@ -19,11 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from xlnet_jax.errors import INTERRUPTED, RESTART
+from xlnet_jax.errors import INTERRUPTED, RESTART, UNREAD
+from xlnet_jax.printing import calling_when_unread
 from xlnet_jax.training import machine
 
 SECONDS_BETWEEN_QUESTIONS = 5.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+_UNREAD = "the end of the program that reads its output"
 # Values of the metadata server, and how each begins before the machine is preempted.
 _NOTICES = {"instance/preempted": "TRUE", "instance/maintenance-event": "TERMINATE"}
 _PRODUCT = Path("/sys/class/dmi/id/product_name")
@@ -62,8 +65,8 @@ class Interrupt:
 
     @property
     def exit_code(self) -> int:
-        """Exit code after the stop: INTERRUPTED for Ctrl-C, else RESTART."""
-        return INTERRUPTED if self.reason == "SIGINT" else RESTART
+        """Exit code after the stop: INTERRUPTED for Ctrl-C, UNREAD without a reader of the output, else RESTART."""
+        return {"SIGINT": INTERRUPTED, _UNREAD: UNREAD}.get(str(self.reason), RESTART)
 
     def __str__(self) -> str:
         return self.reason or "another process"
@@ -74,11 +77,16 @@ def stop_after_step(is_command: bool = False) -> Iterator[Interrupt]:
     """Record the first signal or notice. A second signal ends the process of a command at once. In other processes it
     goes to the previous handler, which raises KeyboardInterrupt on Ctrl-C.
 
+    SIGHUP is never the second signal, nor the first of two: the kernel, the shell and systemd each send it when a
+    session ends, systemd together with SIGTERM. Where it was ignored before, as under nohup, it stays ignored.
+
     Only the main thread can handle signals. In another thread only a notice stops the run.
     """
     interrupt, over = Interrupt(), threading.Event()
     handled = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
     before = {s: signal.getsignal(s) for s in handled}
+    if before.get(signal.SIGHUP) is signal.SIG_IGN:
+        del before[signal.SIGHUP]
 
     def restore() -> None:
         for s, handler in before.items():
@@ -86,22 +94,30 @@ def stop_after_step(is_command: bool = False) -> Iterator[Interrupt]:
 
     def ask(signum: int, _: FrameType | None) -> None:
         # Write and exit with os: buffered streams and saving threads may be in any state when a signal arrives.
-        if interrupt.reason and is_command:
+        if interrupt.reason and signum == signal.SIGHUP:
+            return
+        is_second = interrupt.reason not in (None, "SIGHUP")
+        if is_second and is_command:
             _note("stopped at once; the same command goes on from what was saved last")
             os._exit(INTERRUPTED if signum == signal.SIGINT else RESTART)
-        if interrupt.reason:
+        if is_second:
             restore()
             signal.raise_signal(signum)
             return
         interrupt.reason = signal.Signals(signum).name
         _note("finishing this step and saving; once more stops at once")
 
+    def end_unread() -> None:
+        interrupt.reason = interrupt.reason or _UNREAD
+        _note("nothing reads the output any more: finishing this step and saving")
+
     for s in before:
         signal.signal(s, ask)
     if _on_google_cloud():
         threading.Thread(target=_await_notice, args=(interrupt, over), daemon=True).start()
     try:
-        yield interrupt
+        with calling_when_unread(end_unread):
+            yield interrupt
     finally:
         over.set()
         restore()
@@ -111,7 +127,8 @@ def _note(message: str) -> None:
     """Write a line to the standard error. On a terminal, first clear the line of the progress bar, which is drawn again
     below, and show the cursor, which the bar hides."""
     start = "\r\x1b[K\x1b[?25h" if os.isatty(2) else ""
-    os.write(2, f"{start}{message}\n".encode())
+    with suppress(OSError):  # a terminal that is gone
+        os.write(2, f"{start}{message}\n".encode())
 
 
 def _await_notice(interrupt: Interrupt, over: threading.Event) -> None:

@@ -1,5 +1,7 @@
 """Requests to stop a run, which all its processes follow at the same step."""
 
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from xlnet_jax.training.stop import Interrupt, Wish, stop_after_step
 
 
 @pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, module.RESTART)]
+    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGHUP, 143)]
 )
 def test_a_signal_is_noted_and_decides_the_exit_code(signum, code, capfd):
     before = signal.getsignal(signum)
@@ -25,16 +27,79 @@ def test_a_signal_is_noted_and_decides_the_exit_code(signum, code, capfd):
     assert signal.getsignal(signum) is before
 
 
-def test_a_second_signal_ends_the_process_of_a_command():
-    script = """
-import signal
+SIGNALED = """
+import signal, sys
 from xlnet_jax.training.stop import stop_after_step
-with stop_after_step(is_command=True):
-    signal.raise_signal(signal.SIGTERM)
-    signal.raise_signal(signal.SIGTERM)
-print("alive")"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (143, "")
+with stop_after_step(is_command=True) as interrupt:
+    for name in sys.argv[1:]:
+        signal.raise_signal(signal.Signals[name])
+print(interrupt.reason)"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "reason"),
+    [
+        ("SIGTERM SIGTERM", 143, None),
+        ("SIGHUP SIGINT SIGINT", 130, None),
+        # A session that ends sends several signals, in any order.
+        ("SIGHUP SIGHUP SIGTERM SIGHUP", 0, "SIGTERM"),
+        ("SIGTERM SIGHUP", 0, "SIGTERM"),
+    ],
+)
+def test_a_second_signal_ends_the_process_of_a_command_unless_one_is_of_a_lost_session(sent, code, reason):
+    words = [sys.executable, "-c", SIGNALED, *sent.split()]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, f"{reason}\n" if reason else "")
+
+
+def test_a_run_under_nohup_goes_on_when_the_session_is_lost():
+    words = ["nohup", sys.executable, "-c", SIGNALED, "SIGHUP"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "None\n")
+
+
+PRINTING = """
+import sys, time
+from xlnet_jax.__main__ import run
+from xlnet_jax.training.stop import Wish, stop_after_step
+def main(_):
+    with stop_after_step(is_command=True) as interrupt:
+        for number in range(3000):
+            print("step", number, flush=True)
+            if interrupt.poll() is Wish.STOP:
+                print("saved", flush=True)
+                open(sys.argv[1], "w").write(str(interrupt))
+                return interrupt.exit_code
+            time.sleep(0.01)
+run(main)"""
+
+
+def test_a_run_whose_output_nobody_reads_any_more_saves(tmp_path):
+    """As after `train | head`, and where an ssh session without a terminal is lost."""
+    words = [sys.executable, "-c", PRINTING, str(tmp_path / "saved")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stdout.readline() == "step 0\n"
+        started.stdout.close()
+        assert started.stderr.read() == "nothing reads the output any more: finishing this step and saving\n"
+        assert started.wait(60) == 141
+    assert (tmp_path / "saved").read_text() == "the end of the program that reads its output"
+
+
+@pytest.mark.parametrize(("session", "code"), [("lost", 143), ("nohup", 0)])
+def test_a_run_whose_terminal_is_gone_saves_or_goes_on_under_nohup(tmp_path, session, code):
+    master, terminal = pty.openpty()
+    steps, handler = {"lost": (3000, "SIG_DFL"), "nohup": (100, "SIG_IGN")}[session]
+    begin = f"""
+import fcntl, signal, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGHUP, signal.{handler})"""
+    words = [sys.executable, "-c", begin + PRINTING.replace("3000", str(steps)), str(tmp_path / "saved")]
+    started = subprocess.Popen(words, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True)
+    os.close(terminal)
+    with open(master) as shown:
+        assert "step 0" in shown.readline()
+    assert started.wait(60) == code
+    assert (tmp_path / "saved").exists() == (session == "lost")
 
 
 def test_a_second_signal_elsewhere_goes_to_the_handler_that_was_there_before():
