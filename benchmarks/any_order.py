@@ -34,7 +34,7 @@ from xlnet_jax import load, on_device
 from xlnet_jax.checkpoints.native import Run
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference.log_probs import Query, log_likelihoods
-from xlnet_jax.inference.sampler import spread_order
+from xlnet_jax.inference.sampler import NONE, spread_order
 from xlnet_jax.objectives.registry import objective_named
 
 NAME = "any_order"
@@ -65,9 +65,12 @@ def queries_of(ids: np.ndarray, texts: int, parallel: int, is_apart: bool) -> li
     draw, queries = np.random.default_rng(0), []
     for seed, begin in enumerate(draw.choice(len(ids) - LENGTH, texts, replace=False)):
         hidden_P = draw.permutation(LENGTH)[: LENGTH // 2]  # in the order of prediction
+        pass_P = np.arange(len(hidden_P)) // parallel
         if is_apart:
-            hidden_P = np.sort(hidden_P)[spread_order(len(hidden_P), parallel, seed)]
-        queries.append(Query(ids[begin : begin + LENGTH], hidden_P, np.arange(len(hidden_P)) // parallel))
+            order = spread_order(len(hidden_P), parallel, seed)
+            pass_P, _ = np.nonzero(order != NONE)
+            hidden_P = np.sort(hidden_P)[order[order != NONE]]
+        queries.append(Query(ids[begin : begin + LENGTH], hidden_P, pass_P))
     return queries
 
 

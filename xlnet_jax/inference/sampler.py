@@ -5,9 +5,9 @@ The given tokens are encoded once; they see each other or, in a causal model, on
 pieces. Hugging Face's `generate` for XLNet hides only the last token from the others, so its earlier draws may see
 later ones.
 
-The host gives the device a window: targets without a piece, in the order of drawing. The device draws up to CHUNK
-times: the next C targets of the window, which alone are predicted, or, by confidence, the C of all whose likeliest
-piece is the most probable (Chang et al. 2022, MaskGIT, section 3.2; Nie et al. 2025, LLaDA, section 2.4).
+The host gives the device a window: targets without a piece in the order of drawing, C columns for each pass. The device
+draws up to CHUNK times: the targets of the next pass, which alone are predicted, or, by confidence, the C of all whose
+likeliest piece is the most probable (Chang et al. 2022, MaskGIT, section 3.2; Nie et al. 2025, LLaDA, section 2.4).
 """
 
 import dataclasses
@@ -70,9 +70,10 @@ class _Rules(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """Targets without a piece in the order of drawing, int32 [B, P]."""
+    """Targets without a piece in the order of drawing, int32 [B, P]: C columns for each pass; by confidence, a column
+    for each target."""
 
-    number_BP: Any  # in the order of the text, or NONE
+    number_BP: Any  # in the order of the text, or NONE where a pass has fewer than C
     position_BP: Any
     kind_BP: Any
 
@@ -144,19 +145,19 @@ class Sampler:
         static = _Static(self._config, self.context, *self._limits, parallel, by_confidence, self._is_masked)
         keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(len(texts)))
         rules = _Rules(self._allowed_XV, jnp.asarray(self._stops_V), keys_B)
-        orders = [np.arange(count) for count in counts]
+        columns = 1 if by_confidence else parallel
+        orders = [_in_passes(np.arange(-(-n // columns) * columns).reshape(-1, columns), n) for n in counts]
         if self._order == "random":
             seeds = [int.from_bytes(data.tobytes()[:8], "little") for data in np.asarray(jax.random.key_data(keys_B))]
-            orders = [spread_order(n, min(self._parallel or n, n), s) for n, s in zip(counts, seeds, strict=True)]
+            orders = [spread_order(n, parallel, seed) for n, seed in zip(counts, seeds, strict=True)]
         found = [_Found(np.full(n, PAD, np.int32), np.zeros(n, np.float32), np.full(n, NONE, np.int32)) for n in counts]
         left, state = orders, None
         while longest := max(map(len, left)):
             width = max(parallel, power_of_two(longest)) if by_confidence else parallel * (CHUNK if state else 1)
-            numbers = [order_P[:width] for order_P in left]
-            positions = [text.targets_P[number_P] for text, number_P in zip(texts, numbers, strict=True)]
-            kinds = [text.kinds_P[number_P] for text, number_P in zip(texts, numbers, strict=True)]
-            rows = (numbers, NONE), (positions, 0), (kinds, 0)
-            window = _Window(*(jnp.asarray(padded(of_texts, len(texts), width, value)) for of_texts, value in rows))
+            number_BP = padded([order.reshape(-1)[:width] for order in left], len(texts), width, NONE)
+            both = [(text.targets_P[i], text.kinds_P[i]) for text, i in zip(texts, number_BP, strict=True)]
+            position_BP, kind_BP = (np.where(number_BP == NONE, 0, rows) for rows in zip(*both, strict=True))
+            window = _Window(*map(jnp.asarray, (number_BP, position_BP, kind_BP)))
             if state is None:
                 decoder, ids_BL, known_BL = self._read(texts, window)
                 state, drawn = _begin(static, decoder, ids_BL, known_BL, window, rules)
@@ -215,20 +216,21 @@ class Sampler:
                 f"{self.context}: {limit} cannot go beyond it; ask for fewer pieces, or raise `context`"
             )
 
-    def _left(self, order_P: np.ndarray, found: _Found) -> np.ndarray:
-        """Return the targets that are still to be drawn, in their order: none after the first end in the text."""
+    def _left(self, order: np.ndarray, found: _Found) -> np.ndarray:
+        """Return the passes of an order that still have targets to draw: none after the first end in the text."""
         ends = np.flatnonzero(self._stops_V[found.ids_P])
         is_left_P = found.ids_P == PAD
         is_left_P[ends[0] if len(ends) else len(is_left_P) :] = False
-        return order_P[is_left_P[order_P]]
+        left = np.where((order != NONE) & is_left_P[order], order, NONE)
+        return left[(left != NONE).any(1)]
 
-    def _drawn(self, found: _Found, left_P: np.ndarray) -> Drawn:
+    def _drawn(self, found: _Found, left: np.ndarray) -> Drawn:
         stops_P = self._stops_V[found.ids_P]
         ends = np.flatnonzero(stops_P | (found.ids_P == PAD))
         count = ends[0] + stops_P[ends[0]] if len(ends) else len(found.ids_P)
         ids_P, log_probs_P, passes_P = (values_P[:count] for values_P in found)
         is_stopped = bool(stops_P[:count].any())
-        return Drawn(ids_P[: count - (ids_P[-1:] == EOD).sum()], log_probs_P, passes_P, not len(left_P), is_stopped)
+        return Drawn(ids_P[: count - (ids_P[-1:] == EOD).sum()], log_probs_P, passes_P, not len(left), is_stopped)
 
     def _find_stops_V(self, stops: Sequence[str]) -> np.ndarray:
         stops_V = np.arange(self.tokenizer.vocab_size) == EOD
@@ -251,13 +253,16 @@ def default_context(pretrained: Pretrained) -> int:
 
 
 def spread_order(targets: int, parallel: int, seed: int) -> np.ndarray:
-    """Return the numbers of a text's targets in an order drawn at random, int64 [targets]. Each pass of `parallel`
-    targets has every n-th one, where n is the number of passes: pieces of one pass do not see each other, and distant
+    """Return the numbers of a text's targets by pass, in an order drawn at random: int64 [passes, parallel], NONE where
+    a pass has fewer. Each of the n passes has every n-th target: pieces of one pass do not see each other, and distant
     pieces depend least on each other."""
     passes = -(-targets // parallel)
     first = smallest_first(uniforms(seed, Purpose.SCORING_ORDER, 0, [0], passes))[0]
-    order = (first[:, None] + passes * np.arange(parallel)).reshape(-1)
-    return order[order < targets]
+    return _in_passes(first[:, None] + passes * np.arange(parallel), targets)
+
+
+def _in_passes(order: np.ndarray, targets: int) -> np.ndarray:
+    return np.where(order < targets, order, NONE)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -320,6 +325,9 @@ def _draw(
     def first(worth_BP: jnp.ndarray) -> tuple[jnp.ndarray, jnp.ndarray]:
         _, column_BC = jax.lax.top_k(jnp.where(is_left_BP, worth_BP, -jnp.inf), static.parallel)
         is_new_BC = at_columns(is_left_BP, column_BC)
+        if not static.by_confidence:
+            pass_BC = column_BC // static.parallel
+            is_new_BC &= pass_BC == pass_BC[:, :1]
         return jnp.where(is_new_BC, column_BC, column_BC[:, :1]), is_new_BC
 
     if static.by_confidence:

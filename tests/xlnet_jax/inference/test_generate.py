@@ -22,7 +22,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference import sampler as sampling
 from xlnet_jax.inference.generate import GenerateSettings, Kind, allowed_XV, fill, read_prompt, segments
 from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
-from xlnet_jax.inference.sampler import FEW, Sampler, choose, spread_order
+from xlnet_jax.inference.sampler import FEW, NONE, Sampler, choose, spread_order
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.plots.passes import draw_passes
 
@@ -117,12 +117,20 @@ def test_log_probs_are_those_of_the_ordinary_network_by_the_number_of_the_pass(m
     for text, row, log_probs in zip(texts, rows, log_likelihoods(model, queries, 1024), strict=True):
         np.testing.assert_allclose(row.log_probs_P, log_probs, atol=1e-5)
         each = parallel or len(text.targets_P)
-        sizes = np.bincount(row.passes_P)
-        assert sizes[:-1].tolist() == [each] * (-(-len(text.targets_P) // each) - 1)
-        assert 0 < sizes[-1] <= each
+        assert_sizes_of_passes(row.passes_P, order, each)
         if order == "left":
             np.testing.assert_array_equal(row.passes_P, np.arange(len(text.targets_P)) // each)
         assert allowed_XV(model.tokenizer)[text.kinds_P, row.ids_P].all()
+
+
+def assert_sizes_of_passes(passes_P, order, parallel):
+    """As few passes as possible: all but the last are full, or, in random order, all have every n-th target."""
+    sizes, count = np.bincount(passes_P), len(passes_P)
+    assert len(sizes) == -(-count // parallel)
+    full = [min(parallel, count - parallel * i) for i in range(len(sizes))]
+    spread = [len(range(i, count, len(sizes))) for i in range(len(sizes))]
+    assert sorted(sizes) == sorted(spread if order == "random" else full)
+    assert order == "random" or sizes.tolist() == full
 
 
 def test_all_at_once_fills_gaps_as_bert_does(model):
@@ -172,12 +180,30 @@ def test_random_orders_are_drawn_anew_for_each_text_and_seed(model):
     assert len(set(map(tuple, orders))) == 8
 
 
-@pytest.mark.parametrize(("targets", "parallel"), [(16, 4), (17, 4), (3, 8), (50, 1), (64, 64)])
-def test_pieces_of_a_pass_are_far_from_each_other(targets, parallel):
-    order, passes = spread_order(targets, parallel, seed=1), -(-targets // parallel)
-    np.testing.assert_array_equal(np.sort(order), np.arange(targets))
-    if targets % parallel == 0:
-        assert (np.diff(order.reshape(passes, parallel)) == passes).all()
+@pytest.mark.parametrize("targets", range(1, 65))
+def test_pieces_of_a_pass_are_far_from_each_other(targets):
+    for parallel, seed in itertools.product(range(1, 65), (0, 1)):
+        order = [numbers[numbers != NONE] for numbers in spread_order(targets, parallel, seed)]
+        assert len(order) == (passes := -(-targets // parallel))
+        assert all((np.diff(numbers) == passes).all() for numbers in order)
+        np.testing.assert_array_equal(np.sort(np.concatenate(order)), np.arange(targets))
+
+
+@pytest.mark.parametrize("parallel", [1, 3, 4, 7, 16, 0])
+def test_pieces_drawn_in_a_pass_are_far_from_each_other(model, parallel):
+    """In texts of several lengths at once, few of which are a multiple of what a pass draws."""
+    counts = [1, 2, 10, 17, 31, 40]
+    texts = [read_prompt(model.tokenizer, TEXT, max_new_tokens=count) for count in counts]
+    unending = dataclasses.replace(
+        model, params=model.params | {"output_bias": np.where(np.arange(300) == EOD, -1e4, 0).astype(np.float32)}
+    )
+    sampler = make_sampler(unending, context=64, temperature=1.0, order="random", parallel=parallel)
+    for count, row in zip(counts, draw(sampler, texts), strict=True):
+        passes = -(-count // (parallel or count))
+        np.testing.assert_array_equal(np.unique(row.passes_P), np.arange(passes))
+        for number in range(passes):
+            drawn = np.flatnonzero(row.passes_P == number)
+            assert (np.diff(drawn) == passes).all(), (count, drawn)
 
 
 @pytest.mark.parametrize(("order", "parallel"), [("left", 5), ("random", 1), ("confidence", 5)])
@@ -272,7 +298,7 @@ def test_a_masked_network_reads_the_whole_text_in_each_pass(make_masked, positio
                 later = row.passes_P > number
                 if order == "confidence" and later.any():
                     assert best.max(1)[now].min() >= best.max(1)[later].max() - 1e-5
-            assert np.bincount(row.passes_P)[:-1].tolist() == [parallel] * row.passes_P.max()
+            assert_sizes_of_passes(row.passes_P, order, parallel)
             assert MASK not in row.ids_P
         assert len(set(rows[0].ids_P.tolist())) > 1
 
