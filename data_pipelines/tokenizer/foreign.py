@@ -70,7 +70,7 @@ class ForeignPieces:
 
     def __init__(self, model: bytes, origin: str) -> None:
         """Read a tokenizer.json. Raises InputError, naming `origin`, if it is damaged or lacks a special piece."""
-        self._origin = origin
+        self._model, self._origin = model, origin
         self._kind = parse_json(model, f"tokenizer {origin}")
         for switched_on in ("truncation", "padding"):  # made for another use; here texts are read whole
             self._kind[switched_on] = None
@@ -105,6 +105,11 @@ class ForeignPieces:
         """True if BERT's normalization lowercases text; None = another normalization."""
         kind = self._kind.get("normalizer") or {}
         return bool(kind.get("lowercase")) if kind.get("type") == "BertNormalizer" else None
+
+    def to_json(self) -> str:
+        """Return the tokenizer.json as the library writes it: without what it does not read."""
+        with _naming_faults(self._origin):
+            return str(_library(self._origin).Tokenizer.from_buffer(self._model).to_str(pretty=True))
 
     def get_piece_size(self) -> int:
         return len(self._pieces)

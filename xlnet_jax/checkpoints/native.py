@@ -22,6 +22,7 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, check_params, check_tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import LABEL_THRESHOLD, NULL_THRESHOLD, Thresholds, read_thresholds
+from xlnet_jax.interop.hf_settings import keep_settings
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config, HeadConfig, ModelConfig
 from xlnet_jax.settings.fields import from_dict, over
@@ -121,7 +122,8 @@ def read(source: Path) -> Pretrained:
     objective = objective_named(settings.objective, f"{folder / CONFIG}: objective").name
     reuse_len = settings.data.reuse_len
     thresholds = _thresholds(folder, settings)
-    loaded = Pretrained(model, params, objective, head, tokenizer, reuse_len, settings.hugging_face, notes, thresholds)
+    extra = keep_settings(settings.hugging_face)
+    loaded = Pretrained(model, params, objective, head, tokenizer, reuse_len, extra, notes, thresholds)
     check_params(loaded, str(folder))
     return loaded
 

@@ -27,12 +27,12 @@ from data_pipelines.tokenizer.foreign import NEW, TOKENIZER_JSON, WORDPIECES, Fo
 from data_pipelines.tokenizer.foreign import SETTINGS as FOREIGN_SETTINGS
 from data_pipelines.tokenizer.model import FOLDER_FILES
 from data_pipelines.tokenizer.settings import OURS
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import InputError, shown
 from xlnet_jax.interop import hf_bert, hf_xlnet
 from xlnet_jax.interop.contents import Found, Pretrained, demand_layers
-from xlnet_jax.interop.hf_settings import notes_on_thresholds, thresholds_of
+from xlnet_jax.interop.hf_settings import keep_settings, notes_on_thresholds, thresholds_of
 from xlnet_jax.interop.hf_tokenizer import DIFFERENCES, DIGIT_COMMAS, NO_JSON, tokenizer_json
-from xlnet_jax.interop.weights import flatten, left_behind, nest, to_theirs
+from xlnet_jax.interop.weights import flatten, left_behind, nest, some, to_theirs
 from xlnet_jax.storage import hub
 from xlnet_jax.storage.reading import demand_fitting, demand_regular, demand_stored, inside, naming_damage, read_json
 
@@ -76,10 +76,17 @@ def read(folder: Path) -> Found:
     with naming_damage(where):
         found: Found = family.read(theirs, tensors, str(where))
         tokenizer, notes = _tokenizer(folder, is_xlnet)
+        kept = keep_settings(theirs)
+        written = {"auto_map"} if theirs.get("auto_map") == hf_xlnet.AUTO_MAP else set()
+        if dropped := sorted(theirs.keys() - family.KNOWN - kept.keys() - written):
+            names = some([shown(name, 40) for name in dropped])
+            notes.append(
+                f"{len(dropped)} of {len(theirs)} settings in {CONFIG} dropped, as nothing here reads them: {names}"
+            )
         contents = dataclasses.replace(
             found.contents,
             tokenizer=tokenizer,
-            extra={name: value for name, value in theirs.items() if name not in family.KNOWN},
+            extra=kept,
             thresholds=thresholds_of(theirs, str(where)),
             notes=(*found.contents.notes, *notes),
         )
@@ -117,7 +124,7 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     config["dtype"] = p.params["backbone"]["word_embedding"].dtype.name
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     notes = [*notes_on_thresholds(p.thresholds), *left_behind(p.params, table)]
-    if "auto_map" in config:
+    if hf_xlnet.predicts_in_any_order(p):
         code = f"{hf_xlnet.ANY_ORDER}.py"
         shutil.copyfile(Path(__file__).with_name(code), folder / code)
         notes.append(f"{code} scores and generates in any order: transformers runs it only with trust_remote_code=True")
@@ -264,7 +271,7 @@ def _write_tokenizer(pretrained: Pretrained, folder: Path, family: Any) -> list[
     if tokenizer is None:
         return []
     if tokenizer.foreign:
-        (folder / TOKENIZER_JSON).write_bytes(tokenizer.model)
+        (folder / TOKENIZER_JSON).write_text(tokenizer.foreign.to_json(), encoding="utf-8")
         theirs = {"tokenizer_class": _AS_TOKENIZER_JSON, **tokenizer.foreign.special_names}
         if tokenizer.foreign.is_lowercase is not None:
             theirs["do_lower_case"] = tokenizer.foreign.is_lowercase

@@ -1,8 +1,10 @@
 """Settings in config.json that all Hugging Face networks share (transformers, configuration_utils.py)."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 
 from xlnet_jax.errors import InputError
@@ -15,18 +17,45 @@ from xlnet_jax.interop.contents import (
 )
 from xlnet_jax.interop.weights import SAME, TRANSPOSED, Weight
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
-from xlnet_jax.storage.reading import with_version, without_version
+from xlnet_jax.storage.reading import Positive, with_version, without_version
 
 SPAN_SCOPE, TAG_SCOPE = "qa_outputs", "classifier"  # last layers for simple question answering and for tagging
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}  # ours -> theirs
 _ACTIVATIONS_BACK = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu"}
 OURS = "xlnet_jax"  # key for what transformers has no name for
 MULTILABEL = "multi_label_classification"  # problem_type
-# `to_config` writes these anew; the rest of a config.json is kept for converting back.
+# `to_config` writes these anew.
 WRITTEN = {
-    "architectures", "model_type", "dtype", "torch_dtype", "tie_word_embeddings", OURS, "tf1_scope",
-    "transformers_version",
+    "architectures", "model_type", "dtype", "torch_dtype", "tie_word_embeddings", OURS, "tf1_scope", "id2label",
+    "label2id", "transformers_version",
 }  # fmt: skip
+_Id = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
+_Dropout = Annotated[float, msgspec.Meta(ge=0, le=1)]
+# Numbers and words of a fixed list only: by a text, transformers may load code, kernels, files or other repositories.
+_KEPT: dict[str, Any] = {
+    "bos_token_id": _Id | None,
+    "eos_token_id": _Id | list[_Id] | None,
+    "pad_token_id": _Id | None,
+    "problem_type": Literal["regression", "single_label_classification", "multi_label_classification"] | None,
+    "summary_type": Literal["last", "first", "mean"],
+    "summary_activation": Literal["tanh", "gelu", "linear"] | None,
+    **dict.fromkeys(("summary_last_dropout", "classifier_dropout", "classifier_dropout_prob"), _Dropout | None),
+    **dict.fromkeys(("start_n_top", "end_n_top", "num_hidden_groups", "inner_group_num"), Positive),
+    **dict.fromkeys(
+        ("summary_use_proj", "bi_data", "use_mems_eval", "use_mems_train", "use_cache", "is_decoder",
+         "add_cross_attention"), bool,
+    ),
+    "position_embedding_type": Literal["absolute"],
+}  # fmt: skip
+
+
+def keep_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a config.json that mean nothing to us but are kept for converting back."""
+    kept = {}
+    for name, form in _KEPT.items():
+        with contextlib.suppress(KeyError, msgspec.ValidationError):
+            kept[name] = msgspec.convert(theirs[name], form)
+    return kept
 
 
 def activation_of(theirs: Mapping[str, Any], name: str, default: str, where: str) -> Any:

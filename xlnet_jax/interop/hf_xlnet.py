@@ -33,6 +33,7 @@ BODY = "transformer"
 
 ANY_ORDER = "modeling_any_order"
 """Module of this folder that is copied into a Hugging Face folder, where transformers runs it with trust_remote_code"""
+AUTO_MAP = {"AutoModelForCausalLM": f"{ANY_ORDER}.AnyOrderXLNet"}
 
 _BIASES = ("r_w_bias", "r_r_bias", "r_s_bias")
 _NO_ACTIVATION = "linear"
@@ -50,7 +51,7 @@ _SETTINGS: dict[str, tuple[str, Any]] = {  # ours -> theirs, and its default
     "untie_r": ("untie_r", True),
 }
 KNOWN = WRITTEN | {theirs for theirs, _ in _SETTINGS.values()} | {
-    "d_head", "ff_activation", "dropout", "mem_len", "reuse_len", "auto_map",
+    "d_head", "ff_activation", "dropout", "mem_len", "reuse_len",
 }  # fmt: skip
 _ARCHITECTURES = {
     "classification": "XLNetForSequenceClassification",
@@ -220,7 +221,7 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
         "tie_word_embeddings": True,
     }
     if predicts_in_any_order(pretrained):
-        theirs["auto_map"] = {"AutoModelForCausalLM": f"{ANY_ORDER}.AnyOrderXLNet"}
+        theirs["auto_map"] = AUTO_MAP
     if head is None:
         return theirs
     if head.scope == SPAN_SCOPE:

@@ -63,10 +63,11 @@ class Mismatch:
 
     def __str__(self) -> str:
         kinds = (("missing", self.missing), ("unknown", self.unknown), ("of another shape", self.misshapen))
-        return "; ".join(f"{len(names)} {kind}: {_some(names)}" for kind, names in kinds if names)
+        return "; ".join(f"{len(names)} {kind}: {some(names)}" for kind, names in kinds if names)
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """Return the first names of a list, for a message."""
     return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
 
 
