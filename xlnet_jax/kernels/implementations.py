@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Implementation
 from xlnet_jax.kernels.mesh import CPU, GPU, count_parts, device_kind, divide_attention_BNTH, interpretation, platform
+from xlnet_jax.printing import tell
 
 
 def why_not_fused(inputs: AttentionInputs) -> str | None:
@@ -30,12 +31,21 @@ def describe_fused() -> str:
 def fused_attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
     """Return the attention output of every row in the type of the values, by the device's kernel; softmax in float32.
 
-    Under a mesh each device computes its own examples and heads. Without a kernel, uses plain attention.
+    Under a mesh each device computes its own examples and heads. If no kernel supports the inputs, says why and uses
+    plain attention.
     """
-    kernel = _kernel()
-    if kernel is None or kernel.why_unsupported(inputs) is not None:
+    if (reason := why_not_fused(inputs)) is not None:
+        tell(f"attention is plain, not fused: {reason}")
         return plain.attention_BNTH(inputs)
+    kernel = _kernel()
+    assert kernel is not None
     return divide_attention_BNTH(inputs, kernel.attention_BNTH)
+
+
+def fastest_attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
+    """Return what `fused_attention_BNTH` returns. On a device without a kernel, uses plain attention and says
+    nothing."""
+    return plain.attention_BNTH(inputs) if _kernel() is None else fused_attention_BNTH(inputs)
 
 
 def _kernel() -> ModuleType | None:
@@ -56,10 +66,10 @@ def _kernel() -> ModuleType | None:
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "plain": plain.attention_BNTH,
     "fused": fused_attention_BNTH,
-    "auto": fused_attention_BNTH,
+    "auto": fastest_attention_BNTH,
 }
 """Function by name; all compute the same numbers as kernels/plain.py. Calls that the fused kernel does not support,
-such as those with a dense mask, use the plain implementation."""
+such as those with a dense mask, use plain attention and print why, once."""
 
 
 @jax.named_scope("attention_scores")

@@ -14,15 +14,17 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 
 from tests.xlnet_jax.kernels.attention_cases import Case, inputs_of, pulled_back
+from tests.xlnet_jax.kernels.running import running_kernels
 from tests.xlnet_jax.random_models import SMALL
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations, round_up
-from xlnet_jax.kernels.implementations import fused_attention_BNTH, why_not_fused
+from xlnet_jax.kernels.implementations import attention_BNTH, fused_attention_BNTH, why_not_fused
 from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.kernels.tpu.operands import sizes_of
 from xlnet_jax.kernels.tpu.tiles import GENERATIONS, ROWS
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.xlnet import Backbone
+from xlnet_jax.printing import tell
 from xlnet_jax.settings.config import MeshConfig, RunConfig
 from xlnet_jax.training import sharding
 
@@ -80,8 +82,7 @@ def compare(device: str, case: Case, value_bound: float, gradient_bound: float, 
     grad_BNTH = jax.random.normal(jax.random.key(2), inputs.query_BNTH.shape, case.dtype)
     if device.startswith("small"):
         assert not sizes_of(inputs, GENERATIONS[device]).fits
-    with interpret_kernels(device, interpret):
-        assert why_not_fused(inputs) is None
+    with running_kernels(device, interpret):
         ours = pulled_back(fused_attention_BNTH, inputs)(grad_BNTH)
     assert_equal(ours, pulled_back(plain.attention_BNTH, inputs)(grad_BNTH), value_bound, gradient_bound)
 
@@ -127,7 +128,7 @@ def test_a_row_depends_on_the_keys_that_it_sees_and_on_no_others(device, case):
     visible_TK = np.asarray(inputs.relations.visible_BTK())[0]
     assert not visible_TK[0].any()
     assert 0.1 < visible_TK.mean() < 0.9
-    with interpret_kernels(device):
+    with running_kernels(device):
         pull = pulled_back(fused_attention_BNTH, inputs)
         for row in (1, 2, case.length // 2, case.length - 1, last):
             _, grads = pull(jnp.zeros_like(inputs.query_BNTH).at[0, 0, row].set(jnp.arange(1.0, case.width + 1)))
@@ -149,7 +150,7 @@ def test_tiles_skip_blocks_of_keys_that_none_of_their_rows_sees(row_block, monke
     spoilt = inputs._replace(key_BNKH=inputs.key_BNKH.copy(), value_BNKH=inputs.value_BNKH.copy())
     spoilt.key_BNKH[:, :, last] = spoilt.value_BNKH[:, :, last] = np.nan
     grad_BNTH = jnp.ones_like(inputs.query_BNTH).at[:, :, last].set(0)
-    with interpret_kernels("small"):
+    with running_kernels("small"):
         read, grads = pulled_back(fused_attention_BNTH, inputs)(grad_BNTH)
         spoilt_read, spoilt_grads = pulled_back(fused_attention_BNTH, spoilt)(grad_BNTH)
     assert jnp.isnan(spoilt_read[:, :, last]).all()
@@ -179,7 +180,7 @@ def test_a_mesh_computes_what_one_device_does(device):
     inputs = inputs_of(dataclasses.replace(TWO_STREAMS, batch=4))
     grad_BNTH = jax.random.normal(jax.random.key(2), inputs.query_BNTH.shape)
     mesh = sharding.make_mesh(dataclasses.replace(RunConfig(), mesh=MeshConfig(fsdp=2, tensor=2)))
-    with interpret_kernels(device):
+    with running_kernels(device):
         alone = pulled_back(fused_attention_BNTH, inputs)(grad_BNTH)
         with sharding.axes_of(mesh):
             divided = jax.device_put(grad_BNTH, jax.NamedSharding(mesh, jax.P(("data", "fsdp"), "tensor")))
@@ -200,7 +201,7 @@ def test_remat_runs_the_forward_kernel_again_only_where_its_output_is_not_saved(
     )
     mems = jnp.zeros((2, 2, 4, 16))
     network = Backbone(dataclasses.replace(config, attention="fused"))
-    with interpret_kernels(device):
+    with running_kernels(device):
         params = jax.eval_shape(lambda: network.init(jax.random.key(0), inputs, mems))
         jaxpr = jax.make_jaxpr(jax.grad(lambda p: network.apply(p, inputs, mems).query_BPD.sum()))(params).jaxpr
     of_keys = ["fused_attention_backward_keys"] if device == "gpu" else []
@@ -235,6 +236,41 @@ def test_what_a_kernel_does_not_support_has_a_reason_and_plain_computes_it(devic
         assert why_not_fused(narrow) == "heads are 24 wide, and the kernel needs a width that divides 128"
         np.testing.assert_array_equal(fused_attention_BNTH(dense), plain.attention_BNTH(dense))
     np.testing.assert_array_equal(fused_attention_BNTH(inputs), plain.attention_BNTH(inputs))
+
+
+@pytest.fixture
+def notes(capsys):
+    """Return a function that returns the notes printed since it was called last. A process prints each note once."""
+    tell.cache_clear()
+    yield lambda: capsys.readouterr().err
+    tell.cache_clear()
+
+
+@pytest.mark.parametrize("device", ["v5e", "gpu"])
+@pytest.mark.parametrize("width", [6, 10, 24, 256])
+def test_attention_that_no_kernel_computes_says_so(device, width, notes):
+    inputs = inputs_of(Case(width=width, batch=1, heads=1))
+    reason = f"heads are {width} wide, and the kernel needs a width that divides 128"
+    with interpret_kernels(device):
+        for implementation in ("fused", "auto", "auto"):
+            attention_BNTH(inputs, implementation)
+    assert notes() == f"note: attention is plain, not fused: {reason}\n"
+    with pytest.raises(AssertionError, match=f"^plain attention ran: .*{reason}"), running_kernels(device):
+        attention_BNTH(inputs)
+
+
+def test_on_a_cpu_only_attention_that_must_be_fused_says_that_it_is_not(notes):
+    inputs = inputs_of(Case(batch=1, heads=1))
+    attention_BNTH(inputs, "auto")
+    attention_BNTH(inputs, "plain")
+    assert notes() == ""
+    attention_BNTH(inputs, "fused")
+    assert notes() == "note: attention is plain, not fused: the device is cpu, and there is no kernel for it\n"
+
+
+def test_a_test_of_kernels_fails_if_it_calls_none():
+    with pytest.raises(AssertionError, match="no kernel was traced"), running_kernels():
+        attention_BNTH(inputs_of(Case(batch=1, heads=1)), "plain")
 
 
 @pytest.mark.parametrize(

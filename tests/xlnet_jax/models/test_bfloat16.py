@@ -8,10 +8,10 @@ import jax.extend
 import jax.numpy as jnp
 import pytest
 
+from tests.xlnet_jax.kernels.running import running_kernels
 from tests.xlnet_jax.random_models import HEADS
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.test_golden import RUNS
-from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.models.heads import build_model, init_params
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.language_model import BatchDropout, objective_of
@@ -60,7 +60,7 @@ def test_no_gradient_of_an_objective_is_summed_in_bfloat16(name, device):
         scored = objective.score(params, batch, mems, dropout)
         return scored.loss_sum + sum(scored.row_losses.values())
 
-    with interpret_kernels(device) if device else contextlib.nullcontext():
+    with running_kernels(device) if device else contextlib.nullcontext():
         assert_no_sums_in_bfloat16(loss, sharding.unboxed(jax.eval_shape(objective.init, jax.random.key(0))))
 
 

@@ -121,10 +121,12 @@ def test_a_token_that_is_given_again_changes_nothing():
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("length", [PROMPTS[1], CONTEXT])
 @pytest.mark.parametrize("name", ["other", "causal"])
-def test_a_full_context_is_a_memory_of_all_but_one_of_its_positions(name):
-    """Compare texts much longer than the context with windows of two positions after the network's own memory."""
-    config, length, new = dataclasses.replace(CONFIGS[name], mem_len=CONTEXT - 1), PROMPTS[1], 2 * CONTEXT
+def test_a_full_context_is_a_memory_of_all_but_one_of_its_positions(name, length):
+    """Compare texts much longer than the context with windows of two positions after the network's own memory. The
+    given text may fill the context."""
+    config, new = dataclasses.replace(CONFIGS[name], mem_len=CONTEXT - 1), 2 * CONTEXT
     params, ids = strong_params(config), tokens(2, 2, LENGTH)
     known = np.broadcast_to(np.arange(LENGTH) < length, ids.shape)
     order = np.broadcast_to(np.arange(length, length + new), (2, new))
@@ -150,7 +152,9 @@ def test_a_full_context_is_a_memory_of_all_but_one_of_its_positions(name):
         attention_mask_BL=jnp.asarray(known),
     )
     read = jax.jit(functools.partial(XLNetLM(config).apply, reuse_len=length))
-    mems = read({"params": params}, inputs, mems)[1].new_mems_ZBMD
+    logits, outputs = read({"params": params}, inputs, mems)
+    np.testing.assert_allclose(ours[0], logits[:, length - 1 if config.is_causal else 0], rtol=0, atol=1e-5)
+    mems = outputs.new_mems_ZBMD
     for t, position in enumerate(order[0, :-1]):
         pair = ids[:, [position % LENGTH, (position + 1) % LENGTH]]
         logits, outputs = window(params, pair, mems, position)

@@ -10,8 +10,8 @@ import pytest
 
 from data_pipelines.windows import lowest_of_document
 from tests.xlnet_jax.influence import influence_on_rows
+from tests.xlnet_jax.kernels.running import running_kernels
 from tests.xlnet_jax.random_models import strong_params
-from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.models.heads import build_encoder
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.settings.config import ModelConfig
@@ -77,7 +77,7 @@ def test_no_row_depends_on_a_token_or_on_memory_of_another_document(model, atten
     params, inputs = strong_params(model)["backbone"], inputs_of(window)
     mems = jax.random.normal(jax.random.key(2), (model.num_layers, len(STARTS), MEMORY, model.d_model))
     own_BTK = own_document_BTK(window)
-    with interpret_kernels() if attention == "fused" else contextlib.nullcontext():
+    with running_kernels() if attention == "fused" else contextlib.nullcontext():
         of_tokens, of_memory = influence_on_rows(model, params, inputs, mems)
     depends_BTK = np.swapaxes(np.concatenate([of_memory, of_tokens], axis=2), 0, 1) > 0
     assert not (depends_BTK & ~own_BTK).any()

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.xlnet_jax.kernels.running import running_kernels
 from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
-from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.masks import HIGHEST
 from xlnet_jax.models.xlnet import XLNetLM
@@ -78,7 +78,7 @@ def test_the_network_gives_the_originals_numbers(name):
 def test_the_network_with_fused_attention_gives_the_originals_numbers(name, device):
     case = Case(REFERENCE, name)
     inputs = by_ranks(jax.device_get(jax.jit(lambda: inputs_of(case))()))
-    with interpret_kernels(device):
+    with running_kernels(device):
         assert_originals_numbers(case, lambda: inputs)
 
 
@@ -127,7 +127,7 @@ def test_ranks_give_the_originals_finetuning_numbers_on_real_tokens(name, device
         inputs = text_inputs(ids, mask, case.first("inputs/seg_id"), mem_len)
         return XLNetLM(case.config).apply({"params": params}, inputs, mems)[0]
 
-    with interpret_kernels(device) if device else nullcontext():
+    with running_kernels(device) if device else nullcontext():
         logits = np.asarray(scores(case.params, mems))
     real = mask == 1
     assert_close(logits[real], case.hidden("outputs/logits")[real], HIDDEN)

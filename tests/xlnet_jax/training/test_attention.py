@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.xlnet_jax.kernels.running import running_kernels
 from tests.xlnet_jax.training.test_golden import RUNS
 from tests.xlnet_jax.training.test_step import train as train_tiny
 from tests.xlnet_jax.training.tiny import CONFIG, changed
@@ -113,7 +114,7 @@ def test_pretraining_compares_kernels_on_its_own_windows(text, tmp_path, monkeyp
 @pytest.mark.slow
 def test_twenty_steps_with_the_kernel_lose_what_they_lose_without():
     plain = train_tiny(changed(CONFIG, {"attention": "plain"}), devices=1, steps=20)[0]
-    with interpret_kernels():
+    with running_kernels():
         fused = train_tiny(changed(CONFIG, {"attention": "fused"}), devices=1, steps=20)[0]
     np.testing.assert_allclose(fused, plain, rtol=0, atol=1e-5)
     assert fused != plain

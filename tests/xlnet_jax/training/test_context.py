@@ -9,11 +9,11 @@ import numpy as np
 import optax
 import pytest
 
+from tests.xlnet_jax.kernels.running import running_kernels
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.test_dropout import COLLECTIVE, Setting
 from tests.xlnet_jax.training.test_golden import RUNS
 from tests.xlnet_jax.training.tiny import CONFIG, changed, program_of, steps_of
-from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.objectives.language_model import objective_of
 from xlnet_jax.planning.estimate import abstract_step
 from xlnet_jax.settings.config import MeshConfig, ReplacedConfig
@@ -87,7 +87,7 @@ def test_devices_that_divide_a_window_train_as_one_device(name, setting):
 
 def test_the_fused_kernel_computes_the_rows_of_each_device():
     fused = changed(PLM, {"attention": "fused"})
-    with interpret_kernels():
+    with running_kernels():
         assert_equal(trained(fused, Setting(8, OVER_FOUR)), on_one_device("plm"))
 
 

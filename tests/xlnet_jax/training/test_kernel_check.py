@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.xlnet_jax.kernels.running import running_kernels
 from tests.xlnet_jax.random_models import SMALL
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.test_golden import RUNS
@@ -14,7 +15,6 @@ from tests.xlnet_jax.training.tiny import CONFIG, changed
 from xlnet_jax.kernels import implementations as table
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import numbers_of
-from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.kernels.tpu.tiles import GENERATIONS
 from xlnet_jax.objectives.language_model import inputs_of, objective_of
 from xlnet_jax.training import attention, sharding
@@ -97,7 +97,7 @@ RIGHT = {
 )
 def test_a_right_kernel_differs_by_less_than_half_of_what_is_allowed(name, dtype, device):
     config = changed(RIGHT[name], {"dtype": dtype})
-    with interpret_kernels(device):
+    with running_kernels(device):
         share, _ = difference(config.model, windows_of(config), 1)
     assert 0 < share < (1e-3 if dtype == "float32" else TOLERANCE[dtype] / 2)
 
@@ -105,7 +105,7 @@ def test_a_right_kernel_differs_by_less_than_half_of_what_is_allowed(name, dtype
 @pytest.mark.parametrize("device", ["v5e", "gpu"])
 def test_texts_of_finetuning_and_devices_that_share_a_window_are_compared_too(device):
     model = dataclasses.replace(SMALL, d_head=64, num_heads=2)
-    with interpret_kernels(device):
+    with running_kernels(device):
         of_texts, _ = difference(model, two_texts(24, model.mem_len), 1)
         in_parts, _ = difference(LONGER.model, windows_of(LONGER), 4)
     assert 0 < of_texts < 1e-3
@@ -116,7 +116,7 @@ def test_a_window_that_does_not_fit_the_chip_is_compared_in_its_blocks(monkeypat
     blocks = {"row_block": 128, "key_block": 128}
     monkeypatch.setitem(GENERATIONS, "small", GENERATIONS["v5e"]._replace(**blocks))
     monkeypatch.setattr(attention, "SCORES", 10_000)  # too few for all rows of plain attention at once
-    with interpret_kernels("small"):
+    with running_kernels("small"):
         share, _ = difference(LONGER.model, windows_of(LONGER), 1)
     assert 0 < share < 1e-3
 
@@ -146,7 +146,7 @@ IN_ONE_PLACE = [
 @pytest.fixture(scope="module")
 def small():
     """Return the output and the gradients of the kernel, and those of plain attention."""
-    with interpret_kernels("v5e"):
+    with running_kernels("v5e"):
         return compute_both(SMALL_WINDOW.model, windows_of(SMALL_WINDOW), 1)
 
 

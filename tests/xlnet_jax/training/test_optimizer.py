@@ -139,6 +139,19 @@ def test_muon_makes_the_updates_of_matrices_orthogonal_and_leaves_all_others_to_
         matrices = np.asarray(update).reshape(model.num_layers, rows, -1)
         singular = np.linalg.svd(matrices, compute_uv=False) / np.sqrt(wider[name])
         assert 0.6 < singular.min() <= singular.max() < 1.3, path
+        gradients = flatten(params)[path].reshape(matrices.shape)
+        expected = [-np.sqrt(wider[name]) * nearly_orthogonal(gradient) for gradient in gradients]
+        np.testing.assert_allclose(matrices, expected, rtol=0, atol=1e-5, err_msg=path)
+
+
+def nearly_orthogonal(matrix):
+    """Jordan et al. 2024 with the first scaling of Boissin et al. 2025, section 3, in float64: three iterations."""
+    x = np.float64(matrix.T if matrix.shape[0] > matrix.shape[1] else matrix)
+    x /= np.sqrt(np.abs(x @ x.T).sum(1, keepdims=True))
+    for _ in range(3):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x.T if matrix.shape[0] > matrix.shape[1] else x
 
 
 def test_muons_update_does_not_depend_on_the_size_of_the_gradients():
