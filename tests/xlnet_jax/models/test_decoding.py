@@ -173,3 +173,18 @@ def test_no_target_sees_its_token_or_one_that_is_drawn_later():
         before = order[0].tolist().index(position) + 1 if position in order else 0
         np.testing.assert_array_equal(one[:before], other[:before])
         assert (np.abs(one[before:] - other[before:]).max(axis=-1) > 1e-3).all()
+
+
+def test_each_target_of_a_pass_sees_as_many_positions_back_as_the_context_holds():
+    """Two in a pass beyond the context: the second does not see the oldest slot. With one layer, no token is seen by way
+    of another."""
+    config, prompt, length = dataclasses.replace(TINY, num_layers=1), CONTEXT - 2, 2 * CONTEXT
+    params, order = strong_params(config), np.arange(prompt, length - 2)
+    before = prompt + (order - prompt) // 2 * 2  # where the pass of each target begins
+    known = np.broadcast_to(np.arange(length) < prompt, (2, length))
+    for position in range(length - 4):
+        ids = np.broadcast_to(tokens(6, 1, length), (2, length)).copy()
+        ids[1, position] += 1
+        orders = np.broadcast_to(order, (2, len(order)))
+        one, other = np.swapaxes(cached_logits(config, params, ids, known, orders, ahead=False, group=2), 0, 1)
+        np.testing.assert_array_equal((one != other).any(-1), (position < before) & (position >= order - CONTEXT))
