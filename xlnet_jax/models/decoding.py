@@ -144,13 +144,9 @@ def advance(
             backbone["mask_embedding"][None, None], (batch, targets, rows_BTD.shape[2])
         )
         rows_BTD = jnp.concatenate([rows_BTD, mask_embedding_BPD], axis=1)
-    relations = Relations(
-        row_rank_BT=jnp.zeros(rows_BTD.shape[:2], jnp.int32),
-        key_rank_BK=jnp.where(held_BK == LOWEST, HIGHEST, LOWEST),
-        key_position_BK=held_BK,
-        query_position_BP=row_position_BT,
-    )
-    # The position keys reach K positions back. Of several targets, those further on do not see the oldest slots.
+    # The position keys reach K positions back. Of several targets, those further on do not see the oldest slots. Empty
+    # slots are further back.
+    relations = Relations(key_position_BK=held_BK, query_position_BP=row_position_BT)
     relations = relations.within(row_position_BT - slots, jnp.full_like(row_position_BT, HIGHEST))
     if config.attn_type == "uni":
         relations = relations.within(*causal_bounds(row_position_BT, slots - 1 if config.same_length else None))
