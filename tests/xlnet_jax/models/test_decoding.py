@@ -176,8 +176,8 @@ def test_no_target_sees_its_token_or_one_that_is_drawn_later():
 
 
 def test_each_target_of_a_pass_sees_as_many_positions_back_as_the_context_holds():
-    """Two in a pass beyond the context: the second does not see the oldest slot. With one layer, no token is seen by way
-    of another."""
+    """Two in a pass beyond the context: the second does not see the oldest slot. With one layer no token is seen
+    through another."""
     config, prompt, length = dataclasses.replace(TINY, num_layers=1), CONTEXT - 2, 2 * CONTEXT
     params, order = strong_params(config), np.arange(prompt, length - 2)
     before = prompt + (order - prompt) // 2 * 2  # where the pass of each target begins
