@@ -22,6 +22,7 @@ from typing import IO, Any, Literal
 from backports import zstd
 from etils import epath
 
+from data_pipelines.faults import Faults, TextRow
 from data_pipelines.remote import file_name, in_one_line, is_remote, on_web, open_file
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.reading import decode_json, demand_regular
@@ -38,6 +39,11 @@ MAX_LINE_BYTES = 2**24
 PARQUET_ROWS = 16  # documents read at once, as each may hold megabytes
 ROWS = 256  # examples read at once
 SHOWN_NAMES = 8  # fields or columns that a message lists
+MARKS = (  # the mark of UTF-32LE begins with that of UTF-16LE
+    (codecs.BOM_UTF32_LE, "UTF-32"), (codecs.BOM_UTF32_BE, "UTF-32"), (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)  # fmt: skip
+NAME_FIELD = "name the text field with `text_field`"
 OR_REPLACE = ", or read it with `corpus_errors` replace"
 
 Errors = Literal["strict", "replace"]
@@ -51,9 +57,16 @@ class TextFile:
     path: str
     errors: Errors
 
-    def chunks(self) -> Iterator[str]:
+    def chunks(self, faults: Faults) -> Iterator[str]:
         """Yield chunks of lines. Raises InputError, with file and line, for bytes that are not text."""
         return (lines for _, lines in _blocks_of_lines(self.path, self.errors))
+
+    def rows(self, id_field: str | None = None) -> Iterator[TextRow]:
+        """Yield every line. Raises InputError as `chunks`, and for an `id_field`."""
+        if id_field is not None:
+            raise InputError(f"`id_field` {id_field}: works only with JSON Lines and Parquet")
+        for number, line in numbered_lines(self.path, self.errors):
+            yield TextRow(f"text {self.path}: line {number}", line)
 
 
 @dataclass(frozen=True)
@@ -64,24 +77,36 @@ class JsonLinesFile:
     text_field: str
     errors: Errors
 
-    def chunks(self) -> Iterator[str]:
-        """Yield chunks of lines. Raises InputError, with file and line, for a line that is not such an object."""
-        return chunk_documents(text for _, text, _ in self.rows())
+    def chunks(self, faults: Faults) -> Iterator[str]:
+        """Yield chunks of lines. Raises InputError, with file and line, for characters that are not text."""
+        return chunk_documents(faults.texts(self.rows()))
 
-    def rows(self, id_field: str | None = None) -> Iterator[tuple[str, str, Any]]:
-        """Yield (file and line for messages, text, value of `id_field`) for every non-blank line."""
+    def rows(self, id_field: str | None = None) -> Iterator[TextRow]:
+        """Yield every non-blank line. Raises InputError as `chunks`, and for a line without this id."""
         for number, line in numbered_lines(self.path, self.errors):
-            if not line.strip():
-                continue
-            where = f"text {self.path}: line {number}"
-            values = decode_json(line, where, wanted := "each line must be one JSON object")
-            if not isinstance(values, dict):
-                raise InputError(f"{where} is not a JSON object; {wanted}")
-            _demand_fields(values, self.text_field, id_field, f"{where} has no field")
-            text = values[self.text_field]
-            if not isinstance(text, str | None):
-                raise InputError(f"{where}: its field {self.text_field!r} must be text, not {reprlib.repr(text)}")
-            yield where, whole(text or "", f"{where}: a document", self.errors), values.get(id_field)
+            if line.strip():
+                row = self._row(f"text {self.path}: line {number}", line, id_field)
+                yield row._replace(text=whole(row.text, f"{row.where}: a document", self.errors))
+
+    def _row(self, where: str, line: str, id_field: str | None) -> TextRow:
+        wanted = "each line must be one JSON object"
+        try:
+            values = decode_json(line, "", wanted)
+        except InputError as error:
+            values, fault = {}, str(error).strip()
+        else:
+            fault = "" if isinstance(values, dict) else f"is not a JSON object; {wanted}"
+        if id_field is not None and (fault or id_field not in values):
+            raise InputError(f"{where} {fault or lack_of(id_field, values)}: name the id field with `id_field`")
+        if fault:
+            return TextRow(where, "", None, fault)
+        id_, text = values.get(id_field), values.get(self.text_field)
+        if self.text_field not in values:
+            return TextRow(where, "", id_, lack_of(self.text_field, values), NAME_FIELD)
+        if not isinstance(text, str):
+            shown = "null" if text is None else reprlib.repr(text)
+            return TextRow(where, "", id_, f"has {shown} in its field {self.text_field!r}, not text", NAME_FIELD)
+        return TextRow(where, text, id_)
 
 
 @dataclass(frozen=True)
@@ -92,17 +117,20 @@ class ParquetFile:
     text_field: str
     errors: Errors
 
-    def chunks(self) -> Iterator[str]:
+    def chunks(self, faults: Faults) -> Iterator[str]:
         """Yield chunks of lines. Raises InputError if the column is missing or the file is damaged."""
-        return chunk_documents(text for _, text, _ in self.rows())
+        return chunk_documents(faults.texts(self.rows()))
 
-    def rows(self, id_field: str | None = None) -> Iterator[tuple[str, str, Any]]:
-        """Yield (file and row for messages, text, value of `id_field`) for every row."""
+    def rows(self, id_field: str | None = None) -> Iterator[TextRow]:
+        """Yield every row."""
         import pyarrow as pa
 
         number = 0
         with _open_parquet(self.path) as file:
-            _demand_fields(file.schema_arrow.names, self.text_field, id_field, f"text {self.path}: it has no column")
+            names = file.schema_arrow.names
+            for name, remedy in ((self.text_field, NAME_FIELD), (id_field, "name the id field with `id_field`")):
+                if name is not None and name not in names:
+                    raise InputError(f"text {self.path}: it {lack_of(name, names, 'column')}: {remedy}")
             columns = [self.text_field] if id_field is None else [self.text_field, id_field]
             for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=columns):
                 # Text is read as bytes: a column of strings may hold bytes that are not UTF-8.
@@ -111,16 +139,15 @@ class ParquetFile:
                 for text, value in zip(texts, ids, strict=True):
                     number += 1
                     where = f"text {self.path}: row {number}"
-                    yield where, decode_document(text, where, self.errors), value
+                    fault = f"has null in its column {self.text_field!r}" if text is None else ""
+                    yield TextRow(where, decode_document(text or b"", where, self.errors), value, fault)
 
 
-def _demand_fields(there: Collection[str], text_field: str, id_field: str | None, lack: str) -> None:
-    """Raise InputError if a field that is read is missing."""
-    for name, setting in ((text_field, "the text field with `text_field`"), (id_field, "the id field with `id_field`")):
-        if name is not None and name not in there:
-            shown = ", ".join(map(reprlib.repr, itertools.islice(there, SHOWN_NAMES))) or "nothing"
-            more = f" and {len(there) - SHOWN_NAMES} more" if len(there) > SHOWN_NAMES else ""
-            raise InputError(f"{lack} {name!r}, only {shown}{more}: name {setting}")
+def lack_of(name: str, there: Collection[str], kind: str = "field") -> str:
+    """Return, for a message, that a field is missing among those that are there."""
+    shown = ", ".join(map(reprlib.repr, itertools.islice(there, SHOWN_NAMES))) or "nothing"
+    more = f" and {len(there) - SHOWN_NAMES} more" if len(there) > SHOWN_NAMES else ""
+    return f"has no {kind} {name!r}, only {shown}{more}"
 
 
 def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
@@ -158,7 +185,9 @@ def read_text(path: str) -> str:
     """Return the text of a UTF-8 file, without a byte-order mark. Raises InputError, with file and line, for bytes that
     are not text."""
     with open_text(path) as file:
-        return _decode(file.read().removeprefix(codecs.BOM_UTF8), 1, path, None)
+        content = file.read()
+    _demand_utf8(content, path)
+    return _decode(content.removeprefix(codecs.BOM_UTF8), 1, path, None)
 
 
 @contextlib.contextmanager
@@ -179,10 +208,11 @@ def _open_raw(path: str) -> Any:
 
 def _blocks_of_lines(path: str, errors: Errors | None) -> Iterator[tuple[int, str]]:
     """Yield (number of the first line, text of whole lines), about CHUNK_BYTES at a time."""
-    number = 1
+    number, rest = 1, b""
     with open_text(path) as file:
-        rest = file.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
-        while chunk := file.read(CHUNK_BYTES):
+        first = file.read(CHUNK_BYTES)
+        _demand_utf8(first, path)
+        for chunk in itertools.chain([first.removeprefix(codecs.BOM_UTF8)], iter(lambda: file.read(CHUNK_BYTES), b"")):
             lines, newline, rest = (rest + chunk).rpartition(b"\n")
             if newline:
                 yield number, _decode(lines + newline, number, path, errors)
@@ -208,17 +238,25 @@ def _decode(lines: bytes, number: int, path: str, errors: Errors | None) -> str:
         ) from None
     if "\0" in text:
         number += lines.count(b"\n", 0, lines.index(0))
-        raise InputError(
-            f"text {path}: line {number} has a zero byte: the file is UTF-16 or binary, not UTF-8 text; convert it, "
-            "or name another file"
-        )
+        text = whole(text, f"text {path}: line {number}", errors)
     return text.replace("\r\n", "\n")
 
 
-def decode_document(document: bytes | None, where: str, errors: Errors) -> str:
+def _demand_utf8(beginning: bytes, path: str) -> None:
+    """Raise InputError if the beginning of a file is that of UTF-16 or UTF-32: by its mark, or by its zero bytes."""
+    found = next((name for mark, name in MARKS if beginning.startswith(mark)), None)
+    if found is None:
+        zeros = [beginning[place:1000:2].count(0) / max(len(beginning[place:1000:2]), 1) for place in (0, 1)]
+        if max(zeros) > 0.25 > min(zeros):
+            found = "UTF-16BE" if zeros[0] > zeros[1] else "UTF-16LE"
+    if found:
+        raise InputError(f"text {path}: it is {found}, not UTF-8; convert it, as with iconv -f {found} -t UTF-8")
+
+
+def decode_document(document: bytes, where: str, errors: Errors) -> str:
     """Decode a UTF-8 document. Raises InputError for other bytes if `errors` is strict."""
     try:
-        return (document or b"").decode("utf-8", errors)
+        return whole(document.decode("utf-8", errors), f"{where}: a document", errors)
     except UnicodeDecodeError as error:
         byte = f"0x{error.object[error.start]:02x}"
         raise InputError(f"{where}: a document is not UTF-8 ({byte}); fix it{OR_REPLACE}") from None
@@ -240,18 +278,17 @@ def chunk_documents(documents: Iterable[str]) -> Iterator[str]:
 
 
 def whole(text: str, where: str, errors: Errors | None = None) -> str:
-    r"""Return the text. If it has half a character, raise InputError, or replace it if `errors` is "replace".
+    r"""Return the text. If it has a zero character or half a character, raise InputError, or read U+FFFD instead if
+    `errors` is "replace".
 
     Half a character is a lone surrogate, which JSON can escape (\ud83d) but UTF-8 cannot encode. where: location for
     the message. errors: as in `numbered_lines`.
     """
+    what = "a zero byte" if "\0" in text else ""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        if errors != "replace":
-            half = f"\\u{ord(text[error.start]):04x}"
-            raise InputError(
-                f"{where} contains half a character, {half}; fix it{OR_REPLACE if errors else ''}"
-            ) from None
-        return text.encode(errors="replace").decode()
-    return text
+        what = f"half a character, \\u{ord(text[error.start]):04x}"
+    if what and errors != "replace":
+        raise InputError(f"{where} contains {what}; fix it{OR_REPLACE if errors else ''}")
+    return re.sub("[\0\ud800-\udfff]", "\ufffd", text) if what else text

@@ -14,13 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePosixPath
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from etils import epath
 
 from data_pipelines import remote
 from data_pipelines.corpus import MANIFEST_FILE
+from data_pipelines.faults import Faults, TextRow
 from data_pipelines.readers import OPENERS, Errors, JsonLinesFile, ParquetFile, TextFile
 from data_pipelines.remote import HUB, RemoteFile, file_name, find_dataset, in_one_line, is_remote, on_web
 from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
@@ -153,25 +154,32 @@ def demand_distinct(train: Sequence[Source], validation: Sequence[Source] = ()) 
                 )
 
 
+def chunks_of(units: Sequence[Unit]) -> Iterator[str]:
+    """Yield chunks of lines to learn from, with a blank line at the end of each unit. Records without text are skipped
+    as `Faults.skip` says."""
+    faults = Faults()
+    for unit in units:
+        yield from unit.chunks(faults)
+        yield "\n"
+    faults.skip()
+
+
 def read_lines(sources: Sequence[Source]) -> Iterator[str]:
     """Yield the non-empty lines of the documents, stripped, and DOCUMENT_END after each document.
 
-    Raises InputError if the sources have no text, and for invalid bytes as `Errors` says.
+    Raises InputError if the sources have no text, for records without text as `Faults.skip` says, and for invalid bytes
+    as `Errors` says.
     """
-    any_text = False
+    any_text = in_document = False
     for source in sources:
-        for unit in source.units:
-            in_document = False
-            for chunk in unit.chunks():
-                for line in map(str.strip, chunk.split("\n")[:-1]):
-                    if line:
-                        any_text = in_document = True
-                        yield line
-                    elif in_document:
-                        in_document = False
-                        yield DOCUMENT_END
-            if in_document:
-                yield DOCUMENT_END
+        for chunk in chunks_of(source.units):
+            for line in map(str.strip, chunk.split("\n")[:-1]):
+                if line:
+                    any_text = in_document = True
+                    yield line
+                elif in_document:
+                    in_document = False
+                    yield DOCUMENT_END
     if not any_text:
         raise no_text(sources)
 
@@ -188,7 +196,7 @@ def sample_lines(sources: Sequence[Source]) -> Iterator[str]:
     chosen = units[:: -(-len(units) // SAMPLED_FILES) or 1]
 
     def sample(unit: Unit) -> Iterator[str]:
-        lines = (line.strip() for chunk in unit.chunks() for line in chunk.split("\n"))
+        lines = (line.strip() for chunk in unit.chunks(Faults()) for line in chunk.split("\n"))
         return itertools.islice(filter(None, lines), -(-SAMPLE_LINES // len(chosen)))
 
     return itertools.chain.from_iterable(map(sample, chosen))
@@ -214,50 +222,30 @@ def name_of(sources: Sequence[Source]) -> str:
 # ---- texts one by one, for commands with one result per text --------------------------------------------------------
 
 
-class TextRecord(NamedTuple):
-    """One text, with its location and id."""
+def read_texts(sources: Sequence[Source], unit: TextUnit, id_field: str | None = None) -> Iterator[TextRow]:
+    """Yield the texts of these sources in order, with one at a time in memory. A blank text and a faulty record keep
+    their place, without text (`Faults.keep`).
 
-    text: str
-    where: str  # file and line or row, for messages
-    id: Id | None = None
+    unit: what counts as one text in a text file: line = each line, document = the lines up to a blank line, joined by
+    spaces. A JSON Lines object, a Parquet row or a TFDS example is always one text. id_field: field with the text's id,
+    a string or an integer.
 
-
-def read_texts(sources: Sequence[Source], unit: TextUnit, id_field: str | None = None) -> Iterator[TextRecord]:
-    """Yield the texts of these sources in order, with one at a time in memory.
-
-    unit: what counts as one text in a text file: line = each non-blank line, document = the lines up to a blank line,
-    joined by spaces. A JSON Lines object or a Parquet row is always one text. id_field: field with the text's id, a
-    string or an integer.
-
-    Raises InputError, with file and line or row, if a text is empty or a field is missing.
+    Raises InputError, with file and line or row, if an id is missing.
     """
-    for source in sources:
-        for part in source.units:
-            for record in _texts(part, unit, id_field):
-                if not record.text:
-                    raise InputError(f"{record.where} is empty: remove it")
-                yield record
+    for part in (part for source in sources for part in source.units):
+        is_document = unit == "document" and isinstance(part, TextFile)
+        for row in _documents(part.rows(id_field)) if is_document else part.rows(id_field):
+            if isinstance(row.id, bool) or not isinstance(row.id, Id | None):
+                raise InputError(f"{row.where}: its id {row.id!r} is neither a string nor a whole number")
+            yield row._replace(text=row.text.strip())
 
 
-def _texts(part: Unit, unit: TextUnit, id_field: str | None) -> Iterator[TextRecord]:
-    if isinstance(part, JsonLinesFile | ParquetFile):
-        for where, text, value in part.rows(id_field):
-            if isinstance(value, bool) or not isinstance(value, Id | None):
-                raise InputError(f"{where}: its id {value!r} is neither a string nor a whole number")
-            yield TextRecord(text.strip(), where, value)
-        return
-    if id_field is not None:
-        raise InputError(f"`id_field` {id_field}: works only with JSON Lines and Parquet")
-    one_a_line = unit == "line" and isinstance(part, TextFile)
-    lines = (line.strip() for chunk in part.chunks() for line in chunk.split("\n")[:-1])
-    document: list[str] = []
-    for number, line in enumerate(itertools.chain(lines, [""]), start=1):
-        if line:
-            document.append(line)
-        if document and (one_a_line or not line):
-            first = number if line else number - len(document)
-            yield TextRecord(" ".join(document), f"text {part.path}: line {first}")
-            document = []
+def _documents(lines: Iterator[TextRow]) -> Iterator[TextRow]:
+    """Join the lines up to a blank one."""
+    for is_blank, group in itertools.groupby(lines, lambda row: row.is_blank):
+        if not is_blank:
+            rows = list(group)
+            yield rows[0]._replace(text=" ".join(row.text.strip() for row in rows))
 
 
 def first_pieces(lines: Iterator[str], tokenizer: Tokenizer, count: int) -> np.ndarray:

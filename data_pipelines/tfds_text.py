@@ -12,6 +12,7 @@ from typing import Any
 
 from etils import epath
 
+from data_pipelines.faults import Faults, TextRow
 from data_pipelines.readers import Errors, chunk_documents, decode_document
 from xlnet_jax.errors import InputError, first_line
 from xlnet_jax.storage.files import in_bucket
@@ -38,10 +39,18 @@ class DatasetSlice:
         """Folder and split, for messages."""
         return f"{self.folder} {self.split}"
 
-    def chunks(self) -> Iterator[str]:
+    def chunks(self, faults: Faults) -> Iterator[str]:
         """Yield chunks of lines, as `readers` do. Raises InputError if a shard cannot be read."""
+        return chunk_documents(faults.texts(self.rows()))
+
+    def rows(self, id_field: str | None = None) -> Iterator[TextRow]:
+        """Yield every example. Raises InputError as `chunks`, and for an `id_field`."""
+        if id_field is not None:
+            raise InputError(f"`id_field` {id_field}: works only with JSON Lines and Parquet")
         examples = _examples(_open_folder(epath.Path(self.folder)), self.split, [self.text_field])
-        return chunk_documents(decode_document(text, f"text {self.path}", self.errors) for (text,) in examples)
+        for number, (text,) in enumerate(examples, 1):
+            where = f"text {self.path}: example {number}"
+            yield TextRow(where, decode_document(text, where, self.errors))
 
 
 def open_dataset(

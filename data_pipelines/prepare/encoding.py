@@ -24,7 +24,7 @@ from etils import epath
 from data_pipelines.corpus import Start
 from data_pipelines.prepare.holdout import Documents, line_hashes
 from data_pipelines.prepare.runners import Runner
-from data_pipelines.sources import Source, Unit
+from data_pipelines.sources import Source, Unit, chunks_of
 from data_pipelines.tfds_text import DatasetSlice
 from data_pipelines.tokenizer import EOD, Tokenizer
 from xlnet_jax.storage.files import complete_file
@@ -100,7 +100,7 @@ def cut_parts(group: Group) -> Iterator[Part]:
     pending: list[str] = []
     size = 0
     continues = False
-    for chunk in _chunks(group):
+    for chunk in chunks_of(group.units):
         pending.append(chunk)
         size += _size(chunk)
         if size < PART_CHARS:
@@ -122,12 +122,6 @@ def cut_parts(group: Group) -> Iterator[Part]:
 
 def _size(text: str) -> int:
     return len(text) + LINE_CHARS * text.count("\n")
-
-
-def _chunks(group: Group) -> Iterator[str]:
-    for unit in group.units:
-        yield from unit.chunks()
-        yield "\n"  # the end of a file ends a document
 
 
 def _last_document_end(text: str) -> int:

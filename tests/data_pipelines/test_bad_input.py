@@ -14,7 +14,9 @@ import pytest
 from backports import zstd
 
 from data_pipelines import sources
+from data_pipelines.tokenizer import __main__ as tokenizer_command
 from tests.datasets import write_dataset
+from xlnet_jax.printing import tell
 
 COMPRESS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress, "bz2": bz2.compress}
 
@@ -56,11 +58,26 @@ def test_compressed_text_that_is_damaged_anywhere_is_named(refused, place, text,
         (b"", "no text in it: it is empty or has only blank lines"),
         (b"\n \r\n\t\n" * 1000, "no text in it"),
         (b"good\ncaf\xe9", r"line 2 is not UTF-8 \(0xe9\); convert .*, or read it with --corpus-e"),
-        ("two bytes".encode("utf-16-le"), "line 1 has a zero byte: the file is UTF-16 or binary, not UTF-8 text"),
+        ("two bytes".encode("utf-16-le"), "it is UTF-16LE, not UTF-8; convert it, as with iconv -f UTF-16LE -t UTF-8"),
+        ("two bytes".encode("utf-16-be"), "it is UTF-16BE, not UTF-8; convert it, as with iconv -f UTF-16BE -t UTF-8"),
+        ("ж с меткой".encode("utf-16"), "it is UTF-16, not UTF-8; convert it, as with iconv -f UTF-16 -t UTF-8"),
+        ("with a mark".encode("utf-32"), "it is UTF-32, not UTF-8; convert it, as with iconv -f UTF-32 -t UTF-8"),
+        (b"good\n\nz\0ro\n", "line 3 contains a zero byte; fix it, or read it with --corpus-errors replace"),
         (b"a " * 2**24, "line 1 is longer than 16 MB; a line should be a sentence or a paragraph: split it"),
         ("\u0301\u0302\n".encode(), "no text in it"),
     ],
-    ids=["empty", "blank", "latin-1", "utf-16", "huge line", "nothing after normalisation"],
+    ids=[
+        "empty",
+        "blank",
+        "latin-1",
+        "utf-16-le",
+        "utf-16-be",
+        "utf-16",
+        "utf-32",
+        "zero byte",
+        "huge line",
+        "nothing after normalisation",
+    ],
 )
 def test_text_that_is_none_is_named(refused, place, content, message):
     (place / "bad.txt").write_bytes(content)
@@ -72,9 +89,11 @@ def test_text_that_is_none_is_named(refused, place, content, message):
     [
         ("3", "line 3 is not a JSON object; each line must be one JSON object"),
         ('{"text": "a"', "line 3 is not JSON"),
-        ('{"body": "a"}', "line 3 has no field 'text', only 'body': name the text field with --text-field"),
-        ('{"text": {"a": 1}}', "line 3: its field 'text' must be text, not {'a': 1}"),
+        ('{"body": "a"}', "line 3 has no field 'text', only 'body' (1 of 3 records are faulty, and at most 5% are "),
+        ('{"text": {"a": 1}}', "line 3 has {'a': 1} in its field 'text', not text (1 of 3"),
+        ('{"text": null}', "line 3 has null in its field 'text', not text (1 of 3"),
         ('{"text": ' + "[" * 10**5, "line 3 is not JSON"),
+        ('{"text": "a\\u0000"}', "line 3: a document contains a zero byte; fix it, or read it with --corpus-errors"),
         ('{"text": "a\\ud800"}', "line 3: a document contains half a character, \\ud800; fix it, or read it with"),
     ],
 )
@@ -82,6 +101,77 @@ def test_a_json_line_that_is_no_document_is_named(refused, place, text, line, me
     good = json.dumps({"text": text})
     (place / "bad.jsonl").write_text(f"{good}\n{good}\n{line}\n")
     assert f"text bad.jsonl: {message}" in refused("--source", "bad.jsonl")
+
+
+@pytest.fixture
+def records(place, text):
+    """Write records as JSON Lines, as a Parquet table, or as a folder with a file for each; and give the name."""
+    documents = [{"text": document} for document in text.split("\n\n") * 20 if document.strip()]
+    tell.cache_clear()
+
+    def write(name, *others, good=100):
+        found = [*others, *documents[:good]]
+        lines = [other if isinstance(other, str) else json.dumps(other) for other in found]
+        if name.endswith(".parquet"):
+            pq.write_table(pa.Table.from_pylist(found), name)
+        elif name.endswith(".jsonl"):
+            (place / name).write_text("\n".join(lines) + "\n")
+        else:
+            (place / name).mkdir()
+            for i, line in enumerate(lines):
+                (place / name / f"{i:03}.json").write_text(line)
+        return name
+
+    return write
+
+
+NO_TEXT = [{"body": "a"}, {"text": None}, {"text": 7}, "{", {"text": " "}]
+
+
+def test_a_few_records_without_text_are_skipped_counted_and_named(run, records):
+    code, err = run("--source", records("a.jsonl", *NO_TEXT))
+    assert code == 0, err
+    assert err == (
+        "note: 5 of 105 records have no text and are skipped: text a.jsonl: line 1 has no field 'text', only 'body'; "
+        "text a.jsonl: line 2 has null in its field 'text', not text; text a.jsonl: line 3 has 7 in its field 'text', "
+        "not text; and 2 more\n"
+    )
+    code, err = run("--source", records("folder", NO_TEXT[0]), out="of-files")
+    assert (code, "1 of 101 records have no text and are skipped: text folder/000.json: line 1" in err) == (0, True)
+    code, err = run("--source", records("a.parquet", *NO_TEXT[1:2], NO_TEXT[-1]), out="of-rows")
+    assert code == 0
+    assert "2 of 102 records have no text and are skipped: text a.parquet: row 1 has null in its column 'text'" in err
+
+
+def test_blank_texts_are_counted_but_never_too_many(run, records):
+    code, err = run("--source", records("a.jsonl", *[{"text": ""}] * 60))
+    assert (code, "60 of 160 records have no text and are skipped: text a.jsonl: line 1 is blank;" in err) == (0, True)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "folder"])
+def test_too_many_records_without_text_are_refused_with_the_remedy_that_fits(refused, records, name):
+    err = refused("--source", records(name, *[{"body": "a"}] * 6))
+    assert "(6 of 106 records are faulty, and at most 5% are skipped): fix or remove them" in err
+    err = refused("--source", records(f"all-{name}", *[{"body": "a"}] * 1200, good=0))
+    assert err.endswith("faulty, and at most 5% are skipped): name the text field with --text-field\n")
+    assert "(1,000 of 1,000 records" in err, "the rest is not read"
+
+
+def test_training_a_tokenizer_skips_the_same_records(records, capsys):
+    train = ["train", "--out", "new", "--vocab-size", "300", "--source", records("a.jsonl", *NO_TEXT)]
+    assert tokenizer_command.main(train) == 0
+    assert "5 of 105 records have no text and are skipped: text a.jsonl: line 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["txt", "jsonl", "parquet"])
+def test_a_zero_byte_is_named_and_can_be_replaced_in_every_form(refused, run, place, text, form):
+    documents = ["A line with \0 a zero byte.", *text.split("\n\n")]
+    (place / "a.txt").write_text("\n\n".join(documents))
+    (place / "a.jsonl").write_text("".join(json.dumps({"text": document}) + "\n" for document in documents))
+    pq.write_table(pa.table({"text": documents}), "a.parquet")
+    assert re.search(r"(line|row) 1.* contains a zero byte; fix it, or", refused("--source", f"a.{form}"))
+    assert run("--source", f"a.{form}", "--corpus-errors", "replace", out="read") == (0, "")
+    assert "A line with \ufffd a zero byte." in sources.read_lines(sources.find([f"a.{form}"], errors="replace"))
 
 
 def test_a_table_that_is_damaged_or_holds_no_text_is_named(refused, run, place, text):
@@ -93,11 +183,11 @@ def test_a_table_that_is_damaged_or_holds_no_text_is_named(refused, run, place, 
     assert "it has no column 'text', only 'body': name the text field" in refused("--source", "bad.parquet")
     write(text=pa.array([], pa.string()))
     assert "bad.parquet: no text in it" in refused("--source", "bad.parquet")
-    write(text=pa.array([b"caf\xe9", text.encode(), None], pa.binary()))
+    write(text=pa.array([b"caf\xe9", text.encode(), b""], pa.binary()))
     assert "bad.parquet: row 1: a document is not UTF-8 (0xe9); fix it, or read it with" in refused(
         "--source", "bad.parquet"
     )
-    assert run("--source", "bad.parquet", "--corpus-errors", "replace", out="read") == (0, "")
+    assert run("--source", "bad.parquet", "--corpus-errors", "replace", out="read")[0] == 0
     numbers, whole = write(text=[1]), write(text=[text] * 3)
     for content in (numbers, b"", whole[:-20] + b"x" * 12 + whole[-8:], whole[: len(whole) // 2]):
         (place / "bad.parquet").write_bytes(content)

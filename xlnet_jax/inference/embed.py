@@ -97,6 +97,7 @@ def _embed_files(settings: EmbedSettings) -> tuple[int, int, Pooling]:
         raise InputError("`id_field`: a .npy file cannot hold ids: give an `out` that ends in .parquet")
     check_bounds(settings)
     demand_new_file(settings.out, settings.overwrite)
+    from data_pipelines.faults import Faults
     from data_pipelines.sources import read_texts
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.native import Run, trained_mem_len
@@ -117,19 +118,19 @@ def _embed_files(settings: EmbedSettings) -> tuple[int, int, Pooling]:
         mem_len=trained_mem_len(pretrained, run) if settings.mem_len is None else settings.mem_len,
         batch_tokens=settings.batch_tokens,
     )
-    texts = read_texts(found, settings.unit, settings.id_field)
+    texts, faults = read_texts(found, settings.unit, settings.id_field), Faults()
     writer = _write_parquet if settings.out.endswith(".parquet") else _write_npy
     done = width = 0
     with progress() as show, complete_file(settings.out) as partial, writer(partial) as append:
         while records := list(itertools.islice(texts, TEXTS_AT_ONCE)):
             if not done:
                 pretrained.demand_tokenizer().demand_known((r.text for r in records), "the text")
-            vectors_BD = embed([r.text for r in records], names=[r.where for r in records])
+            vectors_BD = embed([r.text for r in records])
             append([done + i if r.id is None else r.id for i, r in enumerate(records)], vectors_BD)
+            faults.watch(records, (vectors_BD != 0).any(axis=1).tolist())
             done, width = done + len(vectors_BD), vectors_BD.shape[1]
             show(f"{done:,} texts")
-        if not done:
-            raise InputError("there is no text to embed")
+        faults.keep("zeros")
     return done, width, pooling
 
 
@@ -156,19 +157,19 @@ def embed_texts(
     seq_len: int = SEQ_LEN,
     mem_len: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
-    names: Sequence[str] | None = None,
 ) -> np.ndarray:
-    """Return the vectors of texts, float32 [texts, D], in their order. A vector does not depend on the other texts.
+    """Return the vectors of texts, float32 [texts, D], in their order. A vector does not depend on the other texts. A
+    text without pieces, such as a blank one, has zeros.
 
     pooling: mean of the tokens of a text, its last or first token, or <cls>, which comes last; None = as the checkpoint
     was finetuned for embedding, or else mean. layer: 1 to num_layers, or -1 to -num_layers from the last. normalize:
     scale vectors to length 1. specials: append <sep> and <cls> to each text; without them there is no cls. seq_len:
     longest segment, in tokens; learned positions may limit it further. mem_len: memory of earlier segments, in
     positions; None = as in the checkpoint; must be 0 without relative positions. batch_tokens: tokens in a batch; does
-    not change the vectors. names: names of the texts in errors.
+    not change the vectors.
 
-    Weights of a head are not used. Raises InputError for settings out of range, for texts without pieces, and for a
-    checkpoint without a tokenizer.
+    Weights of a head are not used. Raises InputError for settings out of range, and for a checkpoint without a
+    tokenizer.
     """
     import jax.numpy as jnp
 
@@ -186,12 +187,10 @@ def embed_texts(
     if model.network == "bert":
         seq_len = min(seq_len, model.num_places)
     rows = pretrained.demand_tokenizer().encode_lines(list_of_texts(texts))
-    for i, ids in enumerate(rows):
-        if not len(ids):
-            raise InputError(f"{names[i] if names else f'text {i}'} has no pieces: the tokenizer removes all of it")
-    rows = [np.append(ids, (SEP, CLS)).astype(np.int32) for ids in rows] if specials else rows
-    lengths = [len(row) for row in rows]
     vectors_BD = np.zeros((len(rows), model.d_model), np.float32)
+    places = [i for i, ids in enumerate(rows) if len(ids)]
+    rows = [np.append(rows[i], (SEP, CLS)[: 2 * specials]).astype(np.int32) for i in places]
+    lengths = [len(row) for row in rows]
 
     for indices, count, length in batches_by_length(lengths, batch_tokens, seq_len):
         longest = lengths[indices[-1]]
@@ -205,7 +204,7 @@ def embed_texts(
             weights_BL = padded(weights, count, length, 0, np.float32)
             filled = min(begin, config.mem_len)
             pooled_BD, mems_ZBMD = _program(config)(backbone, ids_BL, real_BL, weights_BL, mems_ZBMD, filled)
-            vectors_BD[indices] += pooled_BD[: len(indices)]
+            vectors_BD[[places[i] for i in indices]] += pooled_BD[: len(indices)]
     if normalize:
         vectors_BD /= np.maximum(np.linalg.norm(vectors_BD, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     return vectors_BD

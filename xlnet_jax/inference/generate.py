@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from data_pipelines.faults import Faults, TextRow
+from data_pipelines.readers import numbered_lines, read_text
 from data_pipelines.tokenizer import EOD, EOP, PAD, SPACE, SPECIAL_PIECES, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.plots.passes import draw_passes
@@ -25,7 +27,6 @@ from xlnet_jax.settings.fields import (
     setting,
 )
 from xlnet_jax.settings.parser import with_keywords
-from xlnet_jax.storage.reading import naming_damage, read_document
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -44,7 +45,7 @@ class GenerateSettings:
     """texts to continue, or with gaps (___) to fill; they can follow the checkpoint without --prompt; an empty one
     begins a document"""
     prompt_file: str | None = None
-    """file with one prompt per line; blank lines are skipped"""
+    """file with one prompt per line; a blank line begins a document, as an empty prompt does"""
     prefix: str = ""
     """document to read before each prompt, which helps short prompts; it is not printed"""
     prefix_file: str | None = None
@@ -86,7 +87,7 @@ class GenerateSettings:
         """Return all prompts. Raises InputError if there are none, or a file cannot be read."""
         prompts = list(self.prompt)
         if self.prompt_file is not None:
-            prompts += [line for line in _read(self.prompt_file).splitlines() if line.strip()]
+            prompts += _lines(self.prompt_file)
         if not prompts:
             raise InputError(
                 "there is no prompt: give it after the checkpoint, or `prompt_file`; an empty prompt begins a document"
@@ -99,12 +100,15 @@ class GenerateSettings:
             return self.prefix
         if self.prefix:
             raise InputError("`prefix` and `prefix_file` exclude each other: leave one out")
-        return " ".join(_read(self.prefix_file).split())
+        return " ".join(read_text(self.prefix_file).split())
 
 
-def _read(name: str) -> str:
-    with naming_damage(name):
-        return read_document(name).decode("utf-8-sig")
+def _lines(file: str) -> list[str]:
+    """Return the lines of a file; a blank one begins a document, as an empty prompt does."""
+    rows, faults = [TextRow(f"{file}: line {number}", line) for number, line in numbered_lines(file)], Faults()
+    faults.watch(rows, [not row.is_blank for row in rows])
+    faults.keep("a new document")
+    return [row.text for row in rows]
 
 
 class GeneratedText(NamedTuple):

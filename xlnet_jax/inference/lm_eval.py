@@ -134,7 +134,7 @@ class XLNetJax(TemplateLM):
             self._pretrained, texts, s.order, seed=s.seed, max_len=s.max_len, mem_len=self._mem_len,
             batch_tokens=s.batch_tokens,
         )  # fmt: skip
-        return [score.log_likelihood for score in scores]
+        return [score.log_likelihood if score.pieces else 0.0 for score in scores]  # no piece to predict
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
         """Return the text generated after each context, before the first of its `until` strings. Without a temperature

@@ -44,7 +44,7 @@ from xlnet_jax.settings.fields import (
 from xlnet_jax.storage.files import complete_file, demand_new_file
 
 if TYPE_CHECKING:
-    from data_pipelines.sources import TextRecord
+    from data_pipelines.faults import TextRow
     from data_pipelines.tokenizer import Tokenizer
     from xlnet_jax.checkpoints.pretrained import Pretrained
 
@@ -107,7 +107,7 @@ class Totals(NamedTuple):
 class TextScore(NamedTuple):
     """Scores of a text, in nats. With `pseudo` every piece sees all others: the sum is a pseudo-log-likelihood, and
     exp(sum) is not a probability of the text. With `bound` they are the parts of the bound, which may be below the
-    log-probabilities of their pieces."""
+    log-probabilities of their pieces. A text without pieces, such as a blank one, has NaN."""
 
     pieces: list[str]
     log_probs_OP: np.ndarray  # float32 [orders, pieces], pieces in the order of the text
@@ -115,7 +115,7 @@ class TextScore(NamedTuple):
     @property
     def log_likelihoods_O(self) -> np.ndarray:
         """Log-likelihood of the text under each order, float64 [orders]."""
-        return self.log_probs_OP.sum(axis=1, dtype=np.float64)
+        return self.log_probs_OP.sum(axis=1, dtype=np.float64) if self.pieces else np.full(1, np.nan)
 
     @property
     def log_likelihood(self) -> float:
@@ -125,6 +125,8 @@ class TextScore(NamedTuple):
     @property
     def log_mean_likelihood(self) -> float:
         """Log of the mean of p(text) over the orders: log p(text) for an order picked at random."""
+        if not self.pieces:
+            return math.nan
         return float(np.logaddexp.reduce(self.log_likelihoods_O) - np.log(len(self.log_likelihoods_O)))
 
     @property
@@ -135,7 +137,7 @@ class TextScore(NamedTuple):
     @property
     def perplexity(self) -> float:
         """Perplexity per piece."""
-        return float(np.exp(-self.log_likelihood / len(self.pieces)))
+        return float(np.exp(-self.log_likelihood / len(self.pieces))) if self.pieces else math.nan
 
 
 def score_files(settings: ScoreSettings) -> Totals:
@@ -152,7 +154,8 @@ def score_files(settings: ScoreSettings) -> Totals:
         if Path(settings.out).suffix not in (".jsonl", ".tsv"):
             raise InputError(f"`out` {settings.out}: give a name that ends in .jsonl or .tsv")
         demand_new_file(settings.out, settings.overwrite)
-    from data_pipelines.sources import TextRecord, read_texts
+    from data_pipelines.faults import Faults, TextRow
+    from data_pipelines.sources import read_texts
     from data_pipelines.tokenizer import UNK
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.native import Run, trained_mem_len
@@ -166,12 +169,12 @@ def score_files(settings: ScoreSettings) -> Totals:
     if settings.texts:
         texts = read_texts(settings.find(settings.texts), "line", settings.id_field)
     else:
-        texts = (TextRecord(text, f"sentence {i}") for i, text in enumerate(settings.sentences, start=1))
+        texts = (TextRow(f"sentence {i}", text) for i, text in enumerate(settings.sentences, start=1))
     pretrained = on_device(pretrained, settings.dtype)
     as_table = (settings.out or "").endswith(".tsv")
     names = {PSEUDO: "pseudo_log_likelihood", BOUND: "log_likelihood_bound"}
     likelihood = names.get(settings.orders[0].rstrip("0123456789"), "log_likelihood")
-    done, pieces, log_likelihood, unknown = 0, 0, 0.0, 0
+    faults, done, pieces, log_likelihood, unknown = Faults(), 0, 0, 0.0, 0
     with progress(shown=settings.out is not None) as show, _open(settings.out) as file:
         while records := list(itertools.islice(texts, TEXTS_AT_ONCE)):
             if not done:
@@ -183,11 +186,11 @@ def score_files(settings: ScoreSettings) -> Totals:
             for record, score in zip(records, scores, strict=True):
                 _write_record(file, as_table, done, record, score, likelihood)
                 done, pieces = done + 1, pieces + len(score.pieces)
-                log_likelihood += score.log_likelihood
+                log_likelihood += score.log_likelihood if score.pieces else 0.0
                 unknown += score.pieces.count(unknown_piece)
+            faults.watch(records, [bool(score.pieces) for score in scores])
             show(f"{done:,} scored")
-        if not done:
-            raise InputError("there is no text to score")
+        faults.keep("an empty score" if as_table else "null")
     return Totals(done, pieces, log_likelihood, unknown)
 
 
@@ -214,7 +217,7 @@ def score_texts(
     batch_tokens: int = BATCH_TOKENS,
     names: Sequence[str] | None = None,
 ) -> list[TextScore]:
-    """Return the scores of each text, in the order of the texts.
+    """Return the scores of each text, in the order of the texts. A text without pieces, such as a blank one, has NaN.
 
     orders: one or several of `left-to-right`, `right-to-left`, `random:N` (N orders, which depend only on the seed and
     the length of the text), `all` (of a text of at most 6 pieces), and permutations of the positions of the pieces,
@@ -224,9 +227,9 @@ def score_texts(
     mem_len: memory of earlier segments, in positions; None = as in the checkpoint. batch_tokens: tokens in a batch;
     does not change the scores. names: names of the texts in errors.
 
-    Raises InputError for orders that do not exist, do not fit a text, or that a causal model does not support; for
-    texts without pieces; for a checkpoint without a tokenizer or vocabulary scores, trained on masked pieces, or
-    without the relative positions that memory needs.
+    Raises InputError for orders that do not exist, do not fit a text, or that a causal model does not support; for a
+    checkpoint without a tokenizer or vocabulary scores, trained on masked pieces, or without the relative positions
+    that memory needs.
     """
     texts, orders = list_of_texts(texts), list_of_texts(orders, "orders")
     check_orders(orders)
@@ -235,16 +238,15 @@ def score_texts(
     tokenizer = demand_orders(pretrained, orders)
     context_ids, *encoded = tokenizer.encode_lines([context, *texts])
     names = names or [f"text {i}" for i in range(len(texts))]
-    for name, ids_P in zip(names, encoded, strict=True):
-        if not len(ids_P):
-            raise InputError(f"{name} has no pieces: the tokenizer removes all of it")
     pieces = [[tokenizer.pieces[i] for i in ids_P] for ids_P in encoded]
-    reads = [f"{name}, which reads: {' '.join(own)}" for name, own in zip(names, pieces, strict=True)]
+    places = [i for i, own in enumerate(pieces) if own]
     found = score_ids(
-        pretrained, encoded, orders, context_ids=context_ids.tolist(), seed=seed, max_len=max_len, mem_len=mem_len,
-        batch_tokens=batch_tokens, names=reads,
+        pretrained, [encoded[i] for i in places], orders, context_ids=context_ids.tolist(), seed=seed, max_len=max_len,
+        mem_len=mem_len, batch_tokens=batch_tokens,
+        names=[f"{names[i]}, which reads: {' '.join(pieces[i])}" for i in places],
     )  # fmt: skip
-    return [TextScore(own, scores_OP) for own, scores_OP in zip(pieces, found, strict=True)]
+    scores = dict(zip(places, found, strict=True))
+    return [TextScore(own, scores.get(i, np.zeros((1, 0), np.float32))) for i, own in enumerate(pieces)]
 
 
 def score_ids(
@@ -404,12 +406,11 @@ def _open(out: str | None) -> Iterator[IO[str]]:
         yield file
 
 
-def _write_record(
-    file: IO[str], as_table: bool, number: int, record: "TextRecord", score: TextScore, name: str
-) -> None:
+def _write_record(file: IO[str], as_table: bool, number: int, record: "TextRow", score: TextScore, name: str) -> None:
     """Write the scores of one text as a table row, after a header for the first one, or as a JSON object. name: name of
     the log-likelihood."""
-    likelihood, perplexity = round(score.log_likelihood, DIGITS), round(score.perplexity, DIGITS)
+    numbers = score.log_likelihood, score.perplexity
+    likelihood, perplexity = (round(number, DIGITS) if score.pieces else None for number in numbers)
     if as_table:
         table = csv.writer(file, dialect="excel-tab", lineterminator="\n")
         if number == 0:

@@ -223,6 +223,7 @@ def _whole_texts(
     """Return the name of the text, and (name, token ids, int32 [P]) of its documents that have pieces, at most
     max_texts."""
     from data_pipelines import sources
+    from data_pipelines.faults import Faults
 
     corpus = _prepared(settings, run)
     if corpus:
@@ -231,10 +232,12 @@ def _whole_texts(
         names = [f"document {i} of {name}" for i in range(len(encoded))]
     else:
         of_text = settings.find(settings.text, "validation")
-        records = [*sources.read_texts(of_text, "document")]
+        records, faults = [*sources.read_texts(of_text, "document")], Faults()
         tokenizer.demand_known((record.text for record in records), "the text")
         encoded = tokenizer.encode_lines([record.text for record in records])
         name, names = sources.name_of(of_text), [record.where for record in records]
+        faults.watch(records, [len(ids_P) > 0 for ids_P in encoded])
+        faults.keep("no part in the means")
     if not (texts := [(where, ids_P) for where, ids_P in zip(names, encoded, strict=True) if len(ids_P)]):
         raise InputError(f"text {name}: no text in it")
     return name, [texts[i] for i in _evenly(len(texts), settings.max_texts)]

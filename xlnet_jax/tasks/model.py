@@ -116,10 +116,8 @@ class Model(Pretrained):
         with progress(bool(show_progress_bar)) as show:
             for begin in range(0, max(len(texts), 1), TEXTS_AT_ONCE):
                 show(f"{begin:,} of {len(texts):,} texts")
-                part, names = texts[begin : begin + TEXTS_AT_ONCE], [f"text {begin + i}" for i in range(TEXTS_AT_ONCE)]
-                batch_tokens = max(batch_size, 1) * TOKENS_OF_TEXT
-                found = embed_texts(model, part, normalize=normalize_embeddings, batch_tokens=batch_tokens, names=names)
-                vectors.append(found)
+                part, batch_tokens = texts[begin : begin + TEXTS_AT_ONCE], max(batch_size, 1) * TOKENS_OF_TEXT
+                vectors.append(embed_texts(model, part, normalize=normalize_embeddings, batch_tokens=batch_tokens))
         return vectors[0][0] if isinstance(sentences, str) else np.concatenate(vectors)
 
     def settings(self, *, batch_size: int | None = None, seq_len: int | None = None) -> FinetuneConfig:

@@ -121,13 +121,43 @@ def test_documents_come_with_their_ids(model, checkpoint, tmp_path):
         np.testing.assert_allclose(found, embed_texts(model, documents), atol=SAME)
 
 
+BLANK_LINES = "She was happy.\n\u200b\nHe left.\n\n"  # the second line is a space without width
+GAPS = '{"text": "She was happy."}\n{"body": "x"}\n{"text": "He left."}\n{"text": null}\n'
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
+def test_a_text_without_pieces_keeps_its_place_with_zeros_and_is_counted(model, checkpoint, tmp_path, capsys, name):
+    (tmp_path / "a.txt").write_text(BLANK_LINES)
+    (tmp_path / "a.jsonl").write_text(GAPS)
+    pq.write_table(pa.table({"text": ["She was happy.", None, "He left.", " "]}), tmp_path / "a.parquet")
+    out = tmp_path / "vectors.npy"
+    assert command.main([str(checkpoint), "--text", str(tmp_path / name), "--out", str(out)]) == 0
+    found, expected = np.load(out), embed_texts(model, ["She was happy.", "He left."])
+    assert found.shape == (4, model.model.d_model)
+    np.testing.assert_allclose(found[[0, 2]], expected, atol=SAME)
+    np.testing.assert_array_equal(found[[1, 3]], 0)
+    said = {"a.txt": "line 2 has no pieces; ", "a.jsonl": "line 2 has no field 'text', only 'body'; "}
+    err = capsys.readouterr().err
+    assert f"2 of 4 records have no text and keep their place with zeros: text {tmp_path / name}: " in err
+    assert said.get(name, "row 2 has null in its column 'text'; ") in err
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first", "last", "cls"])
+def test_a_blank_text_changes_no_other_vector(model, pooling):
+    found = embed_texts(model, ["", *TEXTS, "\u0301"], pooling, normalize=True)
+    np.testing.assert_allclose(found[1:-1], embed_texts(model, TEXTS, pooling, normalize=True), atol=SAME)
+    np.testing.assert_array_equal(found[[0, -1]], 0)
+    np.testing.assert_array_equal(embed_texts(model, [" "], pooling), np.zeros((1, model.model.d_model)))
+
+
 def test_a_mistake_is_one_line_and_leaves_no_file(model, checkpoint, tmp_path):
     gap, ids = tmp_path / "gap.jsonl", tmp_path / "ids.jsonl"
-    gap.write_text('{"text": "One."}\n{"text": " "}\n')
+    gap.write_text('{"body": "One."}\n{"text": " "}\n')
     ids.write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "two"}\n')
     out, table = tmp_path / "x.npy", tmp_path / "x.parquet"
     for text, made, more, said in (
-        (gap, out, "", r"gap\.jsonl: line 2 is empty: remove it"),
+        (gap, out, "", r"there is no text: .*gap\.jsonl: line 1 has no field 'text', only 'body'; .* line 2 is blank"),
+        (gap, table, "--id-field n", r"line 1 has no field 'n', only 'body': name the id field with --id-field"),
         (ids, tmp_path / "x.csv", "", r"give a name that ends in \.npy or \.parquet"),
         (ids, out, "--layer 4", r"--layer 4 does not exist: the checkpoint has layers 1 to 3, or -1 to -3"),
         (ids, out, "--pooling cls --no-specials", r"--pooling cls needs --specials"),
@@ -136,8 +166,6 @@ def test_a_mistake_is_one_line_and_leaves_no_file(model, checkpoint, tmp_path):
         with pytest.raises(InputError, match=said):
             command.main([str(checkpoint), "--text", str(text), "--out", str(made), *more.split()])
     assert sorted(file.name for file in tmp_path.iterdir()) == ["gap.jsonl", "ids.jsonl"]
-    with pytest.raises(InputError, match="text 0 has no pieces: the tokenizer removes all of it"):
-        embed_texts(model, ["\u0301"])
     with pytest.raises(InputError, match="has no tokenizer"):
         embed_texts(random_model(head=HEADS["regression"]), TEXTS)
 

@@ -490,16 +490,20 @@ def test_every_prompt_has_its_samples_as_text_and_as_json(checkpoint, tmp_path, 
     (tmp_path / "prompts.txt").write_text("\ufeffEmma was handsome,\n\nThe ___ of the house\n")
     args = [checkpoint, "--prompt", TEXT, "--prompt-file", tmp_path / "prompts.txt", "--num-samples", 2]
     args += ["--max-new-tokens", 4]
-    records = [json.loads(line) for line in printed(capsys, *args, "--json").splitlines()]
-    prompts = [TEXT, "Emma was handsome,", "The ___ of the house"]
+    assert command.main([*map(str, args), "--context", str(CONTEXT), "--json"]) == 0
+    output = capsys.readouterr()
+    assert "prompts.txt: line 2 is blank" in output.err
+    assert "1 of 3 records have no text and keep their place with a new document: " in output.err
+    records = [json.loads(line) for line in output.out.splitlines()]
+    prompts = [TEXT, "Emma was handsome,", "", "The ___ of the house"]
     assert [r["prompt"] for r in records] == [prompt for prompt in prompts for _ in range(2)]
-    for record in records[:4]:
+    for record in records[:6]:
         assert record["text"].startswith(record["prompt"])
         assert record["ended"] or len(record["pieces"]) == 4
         assert all(p <= 0 for p in record["log_probs"])
         assert record["passes"] == list(range(len(record["log_probs"])))
     assert records[0]["text"] != records[1]["text"]
-    assert all(len(r["pieces"]) == 1 and r["text"].endswith(" of the house") for r in records[4:])
+    assert all(len(r["pieces"]) == 1 and r["text"].endswith(" of the house") for r in records[6:])
     assert printed(capsys, *args) == "\n---\n".join(r["text"] for r in records) + "\n"
 
 

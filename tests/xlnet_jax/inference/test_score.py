@@ -341,7 +341,6 @@ def test_all_orders_of_a_longer_text_are_too_many(model):
 def test_texts_and_checkpoints_that_cannot_be_scored_are_named(model):
     uni = dataclasses.replace(model, model=dataclasses.replace(model.model, attn_type="uni"))
     for network, texts, said in (
-        (model, ["new", " "], "text 1 has no pieces: the tokenizer removes all of it"),
         (random_model(head=HEADS["regression"]), [TEXT], "has a head for regression and no vocabulary scores"),
         (random_model(), [TEXT], "has no tokenizer"),
         (uni, [TEXT], "reads in one direction"),
@@ -410,14 +409,37 @@ def test_a_table_has_a_row_a_sentence_with_its_id(model, score, folder, tmp_path
     assert not list(tmp_path.glob(".*"))
 
 
+def test_a_text_without_pieces_keeps_its_place_with_null_and_is_counted(model, score, tmp_path, capsys):
+    texts, out = tmp_path / "texts.txt", tmp_path / "scores.tsv"
+    texts.write_text(f"{TEXT}\n\n\u200b\nnew\n")
+    assert score("--texts", texts, "--orders", *ORDERS) == 0
+    printed = capsys.readouterr()
+    lines, expected = [json.loads(line) for line in printed.out.splitlines()], score_texts(model, [TEXT, "new"], ORDERS)
+    assert [line["log_likelihood"] for line in lines[::3]] == pytest.approx(
+        [s.log_likelihood for s in expected], abs=1e-4
+    )
+    for line in lines[1:3]:
+        assert (line["log_likelihood"], line["perplexity"], line["pieces"], line["log_probs"]) == (None, None, [], [])
+    assert f"2 of 4 records have no text and keep their place with null: text {texts}: line 2 is blank; " in printed.err
+    assert score("--texts", texts, "--out", out) == 0
+    printed = capsys.readouterr()
+    rows = list(csv.DictReader(io.StringIO(out.read_text()), dialect="excel-tab"))
+    assert [row["log_likelihood"] == "" for row in rows] == [False, True, True, False]
+    assert "4 texts, " in printed.out
+    assert "keep their place with an empty score: " in printed.err
+    blank = score_texts(model, [TEXT, " "])[1]
+    assert np.isnan([blank.log_likelihood, blank.log_mean_likelihood, blank.perplexity]).all()
+    assert len(blank.log_probs_P) == 0
+
+
 def test_a_mistake_is_one_line_that_names_it_and_leaves_no_file(score, folder, tmp_path):
     gap, there = tmp_path / "gap.jsonl", tmp_path / "scores.tsv"
-    gap.write_text("".join(f'{{"text": "{text}"}}\n' for text in ("One.", "Two.", "")))
+    gap.write_text("".join(f'{{"text": "{text}"}}\n' for text in ("", " ")))
     there.write_text("there\n")
     texts, lines = ("--texts", folder / "texts.txt"), ("--texts", folder / "texts.jsonl")
     for words, said in (
         ((), "give either --texts, names of files, or --sentences"),
-        (("--texts", gap, "--out", tmp_path / "new.jsonl"), r"gap\.jsonl: line 3 is empty"),
+        (("--texts", gap, "--out", tmp_path / "new.jsonl"), r"there is no text: .*gap\.jsonl: line 1 is blank"),
         (
             ("--sentences", TEXT, "--max-len", "5", "--orders", "2 0 1 3 5 4"),
             r"--orders '2 0 1 3 5 4' is for texts of one segment, not for the 6 pieces of sentence 1.*: give random:8, "
