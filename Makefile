@@ -26,11 +26,11 @@ fuzz: $(STAMP)-test  ## run the commands on damaged inputs of every kind; MINUTE
 check: lint $(STAMP)-test  ## lint, types and the tests of masks, parity and resume: run this before a commit
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m contract $(ARGS)
 
-lint: $(STAMP)-lint  ## formatting, lint and types
+lint: $(STAMP)-lint  ## formatting, lint, types and shell scripts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck --external-sources --check-sourced launch/*.sh launch/*.sbatch launch/gke/*.sh
+	$(BIN)/shellcheck --external-sources --check-sourced launch/*.sh launch/*.sbatch launch/gke/*.sh .ci/run .ci/package
 
 constraints: $(STAMP)-base  ## write the newest versions of all packages to constraints.txt; ARGS="--upgrade-package jax": only one
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
@@ -61,6 +61,7 @@ gpu-plans:  ## compile kernels and steps for GPUs without having one; needs a se
 	JAX_PLATFORMS=cpu .venv-gpu-plans/bin/python -m pytest tests/xlnet_jax/planning/test_fused_attention.py $(ARGS)
 
 slurm: $(STAMP)-test  ## preempt and resume a run under a two-node Slurm on this machine; needs slurm-wlm
+	@PATH="$$PATH:/usr/sbin" command -v munged slurmctld slurmd || { echo "make slurm needs Slurm: apt-get install slurm-wlm"; exit 2; }
 	$(BIN)/python -m pytest tests/launch/test_slurm_real.py --long $(ARGS)
 
 faults: $(STAMP)-test  ## kill tiny runs, fill the disk or cut the power at every call that writes; takes hours, ARGS="--every 10" a tenth

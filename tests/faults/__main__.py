@@ -29,8 +29,8 @@ def main() -> int:
     parser.add_argument("--scratch", help="folder of the runs; those that went wrong stay there")
     asked = parser.parse_args()
     if reason := shim.missing_requirement():
-        print(f"skipped: {reason}")
-        return 0
+        print(f"python -m tests.faults: {reason}", file=sys.stderr)
+        return 2
     scratch = Path(tempfile.mkdtemp(prefix="faults-", dir=asked.scratch))
     given = scratch / "given"
     given.mkdir()

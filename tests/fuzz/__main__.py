@@ -54,7 +54,11 @@ def _try(options: argparse.Namespace, work: Path) -> int:
     if maker.exitcode:
         raise RuntimeError("the samples cannot be made")
     kinds = [kind for name, kind in KINDS.items() if options.only in name and (kind.quick or not options.quick)]
-    kinds = [kind for kind in kinds if all((work / "samples" / name).exists() for name in kind.samples)]
+    if not kinds:
+        raise SystemExit(f"no kind of input has a name with {options.only!r}")
+    for kind in [kind for kind in kinds if not all((work / "samples" / name).exists() for name in kind.samples)]:
+        print(f"not tried: {kind.name}, whose samples this environment cannot make")
+        kinds.remove(kind)
     end = time.monotonic() + 60 * options.minutes
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
     spent: dict[str, float] = defaultdict(float)  # seconds; examples with --examples
