@@ -30,7 +30,7 @@ from xlnet_jax.printing import progress, tell, without_secrets
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.settings.fields import at_least, between, check_bounds, setting, with_plain_paths
-from xlnet_jax.storage.files import demand_place, drop_leftovers, resumable_folder
+from xlnet_jax.storage.outputs import drop_leftovers, resumable_folder
 
 # Keys of Manifest.made_from, and the words of the error if an existing corpus differs in them.
 MADE_FROM = {
@@ -205,11 +205,10 @@ def prepare(
             raise OtherRun(f"corpus {out}: {', and '.join(differences)}; give another `out` or `workdir`")
         return corpus
 
-    demand_place(out)
-    for to_encode in (*given["validation"], *given["train"]):
-        tokenizer.demand_known(_readable_lines(to_encode), f"text {to_encode.given}")
     runner = runner or LocalRunner()
     with resumable_folder(out) as (folder, work):
+        for to_encode in (*given["validation"], *given["train"]):
+            tokenizer.demand_known(_readable_lines(to_encode), f"text {to_encode.given}")
         # Validation first, to find errors in the shorter text sooner.
         encoded = encode_text([*given["validation"], *given["train"]], tokenizer, work, runner)
         held_out, learned = encoded[: len(given["validation"])], encoded[len(given["validation"]) :]

@@ -22,7 +22,7 @@ from data_pipelines.tokenizer.training import SAMPLE_BYTES, sample
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_until_unread
 from xlnet_jax.settings.fields import at_least, check_bounds, setting, with_plain_paths
-from xlnet_jax.storage.files import demand_place
+from xlnet_jax.storage.outputs import complete_folder
 
 MEGABYTE = 10**6
 SHOWN_PIECES = 24
@@ -109,13 +109,14 @@ def print_tokenizer(settings: TokenizerSettings) -> None:
 def train_tokenizer(settings: Train) -> dict[str, str]:
     """Train a tokenizer, write its folder, and return the lines to print. Raises InputError."""
     settings = with_plain_paths(settings)
-    out = epath.Path(settings.out)
-    if out.exists():
-        raise InputError(f"`out` {out} already exists: name a new folder")
-    demand_place(out)
     if not settings.source:
         raise InputError("`source` names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME")
     check_bounds(settings)
+    with complete_folder(settings.out) as folder:
+        return _train_into(folder, settings)
+
+
+def _train_into(folder: epath.Path, settings: Train) -> dict[str, str]:
     text = settings.find(settings.source)
     sources.demand_distinct(text)
     normalization: Normalization | Literal["auto"] = settings.normalization
@@ -129,7 +130,7 @@ def train_tokenizer(settings: Train) -> dict[str, str]:
         drawn, settings.vocab_size, normalization, token_level=settings.token_level, lower=settings.lower,
         sample_bytes=sample_bytes,
     )  # fmt: skip
-    tokenizer.save(settings.out)
+    tokenizer.write(folder)
     share = "all" if len(drawn) == seen else f"a sample of {len(drawn):,}"
     return {
         "text": f"{share} of {seen:,} lines",

@@ -37,7 +37,7 @@ from data_pipelines.tokenizer.training import SAMPLE_BYTES, sample, train_model
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.fields import list_of_texts
 from xlnet_jax.storage import hub
-from xlnet_jax.storage.files import complete_folder
+from xlnet_jax.storage.outputs import complete_folder
 from xlnet_jax.storage.reading import read_document, read_json
 
 MODEL_FILE, SETTINGS_FILE = "spiece.model", "tokenizer_settings.json"
@@ -130,11 +130,15 @@ class Tokenizer:
     def save(self, folder: epath.PathLike) -> None:
         """Write a new folder with the model and the settings. The folder appears only when it is complete."""
         with complete_folder(folder) as partial:
-            if self.foreign:
-                (partial / TOKENIZER_JSON).write_bytes(self.model)
-                return
-            (partial / MODEL_FILE).write_bytes(self.model)
-            (partial / SETTINGS_FILE).write_text(json.dumps(self.settings.to_json(), indent=2) + "\n")
+            self.write(partial)
+
+    def write(self, folder: epath.Path) -> None:
+        """Write the model and the settings into an empty folder."""
+        if self.foreign:
+            (folder / TOKENIZER_JSON).write_bytes(self.model)
+            return
+        (folder / MODEL_FILE).write_bytes(self.model)
+        (folder / SETTINGS_FILE).write_text(json.dumps(self.settings.to_json(), indent=2) + "\n")
 
     @cached_property
     def sha256(self) -> str:

@@ -100,5 +100,5 @@ def test_a_tokenizer_is_trained_from_a_bucket_into_a_bucket(text, tmp_path, monk
     assert tokenizer_command.main(words) == 0
     assert Tokenizer.load("gs://bucket/t").vocab_size == 300
     assert not (tmp_path / "gs:").exists()
-    with pytest.raises(InputError, match=r"--out gs://bucket/t already exists: name a new folder"):
+    with pytest.raises(InputError, match=r"gs://bucket/t exists: name a folder that does not"):
         tokenizer_command.main(words)

@@ -4,16 +4,15 @@ To add a format, write a module in interop/ with its table of weights and functi
 add it to `_FORMATS`.
 """
 
+import contextlib
 import dataclasses
 import difflib
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import numpy as np
-from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints import native
@@ -23,17 +22,12 @@ from xlnet_jax.interop import hf_files, tf1
 from xlnet_jax.interop.contents import Found
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage import hub
-from xlnet_jax.storage.files import (
-    complete_folder,
-    demand_on_disk,
-    demand_place,
-    demand_space,
-    demand_weights_on_disk,
-    disk_errors_as_os_error,
-)
+from xlnet_jax.storage.files import demand_on_disk, demand_space, demand_weights_on_disk, disk_errors_as_os_error
+from xlnet_jax.storage.outputs import complete_folder
 
 Format = Literal["native", "tf1", "hf"]
 Activation = Literal["gelu", "gelu_erf", "relu"]
+Add = Callable[[Path, list[str]], None]
 
 _FORMATS: dict[Format, Any] = {"native": native, "tf1": tf1, "hf": hf_files}
 """Modules by format, in the order of the search. Each has `is_checkpoint`, `read`, `write`, and FILES, which describes
@@ -113,31 +107,33 @@ def save(
     pretrained: Pretrained,
     path: str | Path,
     to: Format = "native",
-    add: Callable[[Path, list[str]], None] = lambda folder, notes: None,
+    add: Add = lambda folder, notes: None,
 ) -> list[str]:
     """Write a new folder, complete or not at all. Return notes on what the format does not hold.
 
     add: called with the unfinished folder and the notes, to write more files. Raises InputError if the format cannot
     hold the network, or the folder exists.
     """
+    with new_folder(path) as folder:
+        return write(pretrained, folder, to, add)
+
+
+@contextlib.contextmanager
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """Yield an empty folder on a disk, which becomes `path` when the body succeeds (`outputs.complete_folder`)."""
+    demand_on_disk(path)
+    with disk_errors_as_os_error(Path(path).parent), complete_folder(path) as folder:
+        yield Path(folder)
+
+
+def write(pretrained: Pretrained, folder: Path, to: Format, add: Add = lambda folder, notes: None) -> list[str]:
+    """Write into an empty folder; otherwise as `save`."""
     if to not in _FORMATS:
         raise InputError(f"format {to} does not exist: give one of {', '.join(_FORMATS)}")
-    target = demand_new(path)
-    demand_place(epath.Path(target))
     validate_network(pretrained.model, pretrained.head, "the network")
     check_params(pretrained, "the network")
     pretrained = dataclasses.replace(pretrained, params=jax.tree.map(np.asarray, pretrained.params))
-    with disk_errors_as_os_error(target.parent), complete_folder(target) as made:
-        partial = Path(made)
-        demand_space(partial, sum(a.nbytes for a in jax.tree.leaves(pretrained.params)))
-        notes: list[str] = _FORMATS[to].write(pretrained, partial)
-        add(partial, notes)
-        return notes
-
-
-def demand_new(target: str | Path) -> Path:
-    """Return the path of a folder to write. Raises InputError if the name exists, and for a URL."""
-    demand_on_disk(target)
-    if os.path.lexists(target):
-        raise InputError(f"{target} exists: name a folder that does not")
-    return Path(target)
+    demand_space(folder, sum(a.nbytes for a in jax.tree.leaves(pretrained.params)))
+    notes: list[str] = _FORMATS[to].write(pretrained, folder)
+    add(folder, notes)
+    return notes

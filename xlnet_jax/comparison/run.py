@@ -9,6 +9,7 @@ its own programs and lock.
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,8 +72,15 @@ def compare(settings: CompareConfig) -> int:
     if settings.tpu:
         machine.demand_tpu()
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    _contenders(settings, shared_config(settings))  # refuse a small budget before hours of preparation
-    comparison = _prepare(settings, console)
+    text, common = Text.of(settings), shared_config(settings)
+    _contenders(settings, common)  # refuse a small budget before hours of preparation
+    with closing(Workdir(settings.workdir or f"runs/compare-{text.name}-{settings.preset}")) as workdir:
+        workdir.lock()
+        return _compare(settings, text, workdir, console)
+
+
+def _compare(settings: CompareConfig, text: Text, workdir: Workdir, console: Console) -> int:
+    comparison = _prepare(settings, text, workdir, console)
     for seed in settings.seeds:
         for name in comparison.contenders:
             if exit_code := _run(name, seed, comparison, console):
@@ -94,17 +102,15 @@ def _contenders(settings: CompareConfig, common: Config) -> dict[str, Config]:
     }
 
 
-def _prepare(settings: CompareConfig, console: Console) -> Comparison:
+def _prepare(settings: CompareConfig, text: Text, workdir: Workdir, console: Console) -> Comparison:
     """Prepare the tokenizer and corpus of all runs, and refuse here what a later run would refuse."""
-    text, common = Text.of(settings), shared_config(settings)
+    common = shared_config(settings)
     tasks = finetune_configs(settings)
     for finetune_config in tasks.values():
         task = make_task(finetune_config)
         task.read(finetune_config.train, "train")
         task.read(finetune_config.eval, "eval")
     given = text.demanded_tokenizer(common, None)
-    workdir = Workdir(settings.workdir or f"runs/compare-{text.name}-{settings.preset}")
-    workdir.lock()
     if workdir.config.exists() and (difference := list_differences(settings, workdir.settings(CompareConfig))):
         raise InputError(
             f"workdir {workdir.folder} holds a different comparison ({'; '.join(difference)}): give the same settings, "

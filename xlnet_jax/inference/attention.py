@@ -16,7 +16,7 @@ from xlnet_jax.inference.factorize import find_words
 from xlnet_jax.plots.attention import AttentionWeights, attention_page, draw_attention_png
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.fields import CheckpointArgument, list_of_texts
-from xlnet_jax.storage.files import demand_new_file, write_durably
+from xlnet_jax.storage.outputs import new_file
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -63,32 +63,31 @@ def draw_attention(
     head that does not exist, and a file that cannot be written.
     """
     path = Path(out)
-    kind = path.suffix.lower()
-    if kind not in (".html", ".png"):
+    if path.suffix.lower() not in (".html", ".png"):
         raise InputError(f"`out` {out} must end in .html, for a web page, or .png, for a picture")
-    demand_new_file(path, overwrite=True)
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
 
-    name = model if isinstance(model, str) else "a loaded checkpoint"
-    pretrained = load_with_tokenizer(model, tokenizer) if isinstance(model, str) else model
-    network = pretrained.model
-    for what, number, count in (("layer", layer, network.num_layers), ("head", head, network.num_heads)):
-        if number is not None and not 0 <= number < count:
-            raise InputError(
-                f"`{what}` {number} does not exist: the network has {count}, counted from 0 to {count - 1}"
-            )
-    layer = network.num_layers - 1 if layer is None else layer
-    own_tokenizer = pretrained.demand_tokenizer()
-    ids_L = own_tokenizer.encode_lines([text])[0]
-    if len(ids_L) > MOST_PIECES:
-        raise InputError(f"`text` has {len(ids_L):,} pieces, but a picture shows at most {MOST_PIECES}: shorten it")
-    words = list_of_texts(targets, "targets")
-    positions = [int(i) for word in words for i in find_words(own_tokenizer, ids_L, word)]
-    found = attention_weights(pretrained, [text], [positions] if positions else None)
-    if kind == ".png":
-        draw_attention_png(found, text, name, layer, head, path)
-    else:
-        write_durably(path, attention_page(found, text, name, layer, head).encode())
+    with new_file(path, overwrite=True) as file:
+        name = model if isinstance(model, str) else "a loaded checkpoint"
+        pretrained = load_with_tokenizer(model, tokenizer) if isinstance(model, str) else model
+        network = pretrained.model
+        for what, number, count in (("layer", layer, network.num_layers), ("head", head, network.num_heads)):
+            if number is not None and not 0 <= number < count:
+                raise InputError(
+                    f"`{what}` {number} does not exist: the network has {count}, counted from 0 to {count - 1}"
+                )
+        layer = network.num_layers - 1 if layer is None else layer
+        own_tokenizer = pretrained.demand_tokenizer()
+        ids_L = own_tokenizer.encode_lines([text])[0]
+        if len(ids_L) > MOST_PIECES:
+            raise InputError(f"`text` has {len(ids_L):,} pieces, but a picture shows at most {MOST_PIECES}: shorten it")
+        words = list_of_texts(targets, "targets")
+        positions = [int(i) for word in words for i in find_words(own_tokenizer, ids_L, word)]
+        found = attention_weights(pretrained, [text], [positions] if positions else None)
+        if file.suffix.lower() == ".png":
+            draw_attention_png(found, text, name, layer, head, file)
+        else:
+            file.write_text(attention_page(found, text, name, layer, head), encoding="utf-8")
     return path
 
 

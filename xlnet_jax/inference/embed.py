@@ -30,7 +30,7 @@ from xlnet_jax.settings.fields import (
     setting,
     with_plain_paths,
 )
-from xlnet_jax.storage.files import complete_file, demand_new_file
+from xlnet_jax.storage.outputs import new_file
 
 if TYPE_CHECKING:
     from data_pipelines.sources import Id
@@ -96,7 +96,11 @@ def _embed_files(settings: EmbedSettings) -> tuple[int, int, Pooling]:
     if settings.id_field is not None and settings.out.endswith(".npy"):
         raise InputError("`id_field`: a .npy file cannot hold ids: give an `out` that ends in .parquet")
     check_bounds(settings)
-    demand_new_file(settings.out, settings.overwrite)
+    with new_file(settings.out, settings.overwrite) as file:
+        return _embed_into(file, settings)
+
+
+def _embed_into(file: Path, settings: EmbedSettings) -> tuple[int, int, Pooling]:
     from data_pipelines.faults import Faults
     from data_pipelines.sources import read_texts
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
@@ -121,7 +125,7 @@ def _embed_files(settings: EmbedSettings) -> tuple[int, int, Pooling]:
     texts, faults = read_texts(found, settings.unit, settings.id_field), Faults()
     writer = _write_parquet if settings.out.endswith(".parquet") else _write_npy
     done = width = 0
-    with progress() as show, complete_file(settings.out) as partial, writer(partial) as append:
+    with progress() as show, writer(file) as append:
         while records := list(itertools.islice(texts, TEXTS_AT_ONCE)):
             if not done:
                 pretrained.demand_tokenizer().demand_known((r.text for r in records), "the text")

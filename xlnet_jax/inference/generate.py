@@ -1,5 +1,6 @@
 """Texts drawn from prompts: each prompt is continued, or its gaps (___) are filled."""
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -27,6 +28,7 @@ from xlnet_jax.settings.fields import (
     setting,
 )
 from xlnet_jax.settings.parser import with_keywords
+from xlnet_jax.storage.outputs import new_file
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -175,6 +177,18 @@ def draw_texts(
             raise InputError("`picture` shows only one text: give one prompt, and `num_samples` 1")
         if not settings.picture.lower().endswith(".png"):
             raise InputError(f"`picture` {settings.picture} must end in .png: the picture is a PNG")
+    with new_file(settings.picture, overwrite=True) if settings.picture else contextlib.nullcontext() as picture:
+        yield from _draw_texts(settings, prompts, prefix, loaded, on_part, picture)
+
+
+def _draw_texts(
+    settings: GenerateSettings,
+    prompts: list[str],
+    prefix: str,
+    loaded: "Pretrained | None",
+    on_part: Callable[[str], Any] | None,
+    picture: Path | None,
+) -> Iterator[GeneratedText]:
     import jax
 
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
@@ -199,8 +213,8 @@ def draw_texts(
         for (prompt, text), row in zip(batch, drawn, strict=True):
             pieces = [tokenizer.pieces[i] for i in row.ids_P]
             whole = fill(tokenizer, text, row.ids_P)
-            if settings.picture is not None:
-                draw_passes(list(segments(tokenizer, text, row.ids_P, row.passes_P)), settings.picture)
+            if picture:
+                draw_passes(list(segments(tokenizer, text, row.ids_P, row.passes_P)), picture)
             yield GeneratedText(prompt, whole, pieces, row.log_probs_P, row.is_stopped, row.passes_P)
 
 

@@ -41,7 +41,7 @@ from xlnet_jax.settings.fields import (
     setting,
     with_plain_paths,
 )
-from xlnet_jax.storage.files import complete_file, demand_new_file
+from xlnet_jax.storage.outputs import new_file
 
 if TYPE_CHECKING:
     from data_pipelines.faults import TextRow
@@ -150,10 +150,13 @@ def score_files(settings: ScoreSettings) -> Totals:
         raise InputError("give either `texts`, names of files, or `sentences`")
     check_bounds(settings)
     check_orders(settings.orders)
-    if settings.out:
-        if Path(settings.out).suffix not in (".jsonl", ".tsv"):
-            raise InputError(f"`out` {settings.out}: give a name that ends in .jsonl or .tsv")
-        demand_new_file(settings.out, settings.overwrite)
+    if settings.out and Path(settings.out).suffix not in (".jsonl", ".tsv"):
+        raise InputError(f"`out` {settings.out}: give a name that ends in .jsonl or .tsv")
+    with _open(settings) as file:
+        return _write_scores(settings, file)
+
+
+def _write_scores(settings: ScoreSettings, file: IO[str]) -> Totals:
     from data_pipelines.faults import Faults, TextRow
     from data_pipelines.sources import read_texts
     from data_pipelines.tokenizer import UNK
@@ -175,7 +178,7 @@ def score_files(settings: ScoreSettings) -> Totals:
     names = {PSEUDO: "pseudo_log_likelihood", BOUND: "log_likelihood_bound"}
     likelihood = names.get(settings.orders[0].rstrip("0123456789"), "log_likelihood")
     faults, done, pieces, log_likelihood, unknown = Faults(), 0, 0, 0.0, 0
-    with progress(shown=settings.out is not None) as show, _open(settings.out) as file:
+    with progress(shown=settings.out is not None) as show:
         while records := list(itertools.islice(texts, TEXTS_AT_ONCE)):
             if not done:
                 pretrained.demand_tokenizer().demand_known((r.text for r in records), "the text")
@@ -397,12 +400,12 @@ def _draw(seed: int, draw: int, number: int, length: int, width: int) -> np.ndar
 
 
 @contextlib.contextmanager
-def _open(out: str | None) -> Iterator[IO[str]]:
-    if out is None:
+def _open(settings: ScoreSettings) -> Iterator[IO[str]]:
+    if settings.out is None:
         with printing_until_unread():
             yield sys.stdout
         return
-    with complete_file(out) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+    with new_file(settings.out, settings.overwrite) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         yield file
 
 

@@ -28,7 +28,7 @@ from xlnet_jax.settings.fields import (
     setting,
     with_plain_paths,
 )
-from xlnet_jax.storage.files import demand_new_file
+from xlnet_jax.storage.outputs import new_file
 from xlnet_jax.storage.reading import read_versioned
 
 if TYPE_CHECKING:
@@ -92,7 +92,11 @@ def inspect_window(settings: InspectSettings) -> Inspection:
     out = Path(settings.out)
     if out.suffix.lower() != ".png":
         raise InputError(f"`out` {out} must end in .png: the picture is a PNG")
-    demand_new_file(out, overwrite=True)
+    with new_file(out, overwrite=True) as file:
+        return _inspect(settings, file)
+
+
+def _inspect(settings: InspectSettings, file: Path) -> Inspection:
     corpus, run = _find(epath.Path(settings.corpus))
     tokenizer = _tokenizer(settings, corpus)
     config, origin = _config(settings, corpus, run)
@@ -109,8 +113,8 @@ def inspect_window(settings: InspectSettings) -> Inspection:
     view = view_window(source, tokenizer, settings.step, settings.row)
     direction = "read backwards" if view.is_reversed else "read forwards"
     rows = f"step {settings.step}, row {settings.row}, {direction}"
-    draw_window(view, f"{corpus.folder}, {settings.split}, seed {config.seed}, {rows}", around, out)
-    return Inspection(view, corpus, config, origin, out)
+    draw_window(view, f"{corpus.folder}, {settings.split}, seed {config.seed}, {rows}", around, file)
+    return Inspection(view, corpus, config, origin, Path(settings.out))
 
 
 def print_window(settings: InspectSettings) -> None:

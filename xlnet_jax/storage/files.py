@@ -4,7 +4,6 @@ clear errors.
 
 import contextlib
 import errno
-import fcntl
 import importlib
 import os
 import re
@@ -122,18 +121,6 @@ def sync(path: epath.PathLike) -> None:
         os.close(descriptor)
 
 
-def lock_descriptor(descriptor: int) -> bool:
-    """Lock an open file or folder for this process, until it is closed or the process ends. Return False if another
-    process holds the lock. On a disk without locks, always return True."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
-    return True
-
-
 def name_file(path: epath.PathLike, error: BaseException) -> None:
     """Add the path to an OSError without one: a failing write to an open file does not name it."""
     if isinstance(error, OSError) and error.errno and error.filename is None:
@@ -188,56 +175,7 @@ def demand_on_disk(out: epath.PathLike) -> None:
         raise InputError(f"{out}: results are written only to a disk; give a local path, and copy them from there")
 
 
-def demand_new_file(out: epath.PathLike, overwrite: bool = False) -> None:
-    """Raise InputError if a file cannot be created on a disk, or if it exists and `overwrite` is False."""
-    path = Path(out)
-    demand_on_disk(out)
-    if path.is_dir():
-        raise InputError(f"{out} is a folder; give a file")
-    if os.path.lexists(path) and not overwrite:
-        raise InputError(f"{out} exists: give another file, or `overwrite`")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"{out}: there is no folder {path.parent}; create it, or give another path")
-
-
-def demand_place(out: epath.Path) -> None:
-    """Raise InputError if the folder cannot be created, before any work that fills it."""
-    if in_bucket(out):
-        return
-    demand_on_disk(out)
-    if out.exists():
-        return
-    if not str(out).isprintable():
-        raise InputError(f"{str(out)!r}: give a folder whose name has only printable characters")
-    if os.path.islink(out):
-        raise InputError(f"{out}: a broken link; give another path")
-    parent = next(folder for folder in Path(out).absolute().parents if folder.exists())
-    if not (parent.is_dir() and os.access(parent, os.W_OK)):
-        raise InputError(f"{out}: you cannot write to {parent}; give another path")
-
-
 _LAST = "manifest.json"  # names the other files of its folder
-
-
-@contextlib.contextmanager
-def complete_folder(out: epath.PathLike) -> Iterator[epath.Path]:
-    """Yield an empty folder beside `out`. It becomes `out` when the body succeeds and is removed when it fails.
-
-    The next call for the same `out` removes what a killed process left. Raises InputError if another process is writing
-    `out` on this disk. In a bucket, the caller must ensure that only one process writes.
-    """
-    with resumable_folder(out, keep=False) as (finished, _):
-        yield finished
-
-
-def drop_leftovers(out: epath.PathLike) -> None:
-    """Remove temporary files beside a complete folder `out` on a disk, whose process was killed before it cleaned
-    up."""
-    partial = beside(epath.Path(out))
-    if in_bucket(out) or not partial.exists():
-        return
-    with contextlib.suppress(InputError), _alone_in(partial, epath.Path(out)):
-        partial.rmtree(missing_ok=True)
 
 
 def move_folder(folder: epath.Path, target: epath.Path) -> None:
@@ -261,47 +199,3 @@ def sync_tree(folder: epath.Path) -> None:
     for root, _, names in folder.walk(top_down=False):
         for path in (*(root / name for name in names), root):
             sync(path)
-
-
-@contextlib.contextmanager
-def resumable_folder(out: epath.PathLike, keep: bool = True) -> Iterator[tuple[epath.Path, epath.Path]]:
-    """Yield two folders beside `out`: one that becomes `out` when the body succeeds, and one for intermediate files.
-
-    keep: if the body fails or the process is killed, both keep their files, and the next call for the same `out` yields
-    them again. Errors as in `complete_folder`.
-    """
-    out = epath.Path(out)
-    partial = beside(out)
-    finished, work = partial / "finished", partial / "work"
-    partial.mkdir(parents=True, exist_ok=True)
-    with _alone_in(partial, out):
-        try:
-            for folder in (finished, work):
-                if not keep:
-                    folder.rmtree(missing_ok=True)
-                folder.mkdir(exist_ok=True)
-            yield finished, work
-            sync_tree(finished)
-            move_folder(finished, out)
-        except BaseException as error:
-            name_file(partial, error)
-            if not keep or not any(files for _, _, files in partial.walk()):
-                partial.rmtree(missing_ok=True)
-            raise
-        if not in_bucket(out):
-            sync(out.parent)
-        partial.rmtree(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _alone_in(folder: epath.Path, out: epath.Path) -> Iterator[None]:
-    if in_bucket(folder):
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        if not lock_descriptor(descriptor):
-            raise InputError(f"{out}: another process is writing it; wait, or give another path")
-        yield
-    finally:
-        os.close(descriptor)

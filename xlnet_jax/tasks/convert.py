@@ -49,22 +49,11 @@ def convert(settings: ConvertSettings) -> list[str]:
 
     Raises InputError for what cannot be converted or uploaded.
     """
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    from xlnet_jax.checkpoints.formats import demand_new, load, locate, recognize, save
-    from xlnet_jax.checkpoints.pretrained import Pretrained
-    from xlnet_jax.inference.embed import SEQ_LEN, pooling_of
-    from xlnet_jax.interop.sentence_transformers import write_modules
+    from xlnet_jax.checkpoints.formats import new_folder
     from xlnet_jax.storage import hub
-    from xlnet_jax.tasks.exporting import export
-    from xlnet_jax.tasks.model import load as load_model
-    from xlnet_jax.tasks.model_card import write_card
 
     settings = with_plain_paths(settings)
     check_bounds(settings)
-    target = demand_new(settings.target)  # reading may take minutes
     is_hugging_face, has_modules = settings.to in ("hf", MODULES), settings.to == MODULES
     if settings.normalize and not has_modules:
         raise InputError("`normalize` is a module of `to` sentence-transformers: leave it out")
@@ -76,6 +65,25 @@ def convert(settings: ConvertSettings) -> list[str]:
         if not is_hugging_face:
             raise InputError(f"`push` {settings.push}: a folder of Hugging Face is uploaded: give `to` hf")
         hub.demand_account(settings.push)
+    with new_folder(settings.target) as target:
+        done = _convert_into(target, settings)
+    return [*done, f"  uploaded to {hub.push(Path(settings.target), settings.push)}"] if settings.push else done
+
+
+def _convert_into(target: Path, settings: ConvertSettings) -> list[str]:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from xlnet_jax.checkpoints.formats import load, locate, recognize, write
+    from xlnet_jax.checkpoints.pretrained import Pretrained
+    from xlnet_jax.inference.embed import SEQ_LEN, pooling_of
+    from xlnet_jax.interop.sentence_transformers import write_modules
+    from xlnet_jax.tasks import exporting
+    from xlnet_jax.tasks.model import load as load_model
+    from xlnet_jax.tasks.model_card import write_card
+
+    is_hugging_face, has_modules = settings.to in ("hf", MODULES), settings.to == MODULES
     source = locate(settings.source)
     source_format = recognize(source)
     if source_format == "native" and settings.to is None:
@@ -88,11 +96,11 @@ def convert(settings: ConvertSettings) -> list[str]:
             seq_len = min(SEQ_LEN, model.model.num_places) if model.model.network == "bert" else SEQ_LEN
             write_modules(folder, model.model, cast(HeadConfig, model.head), seq_len, settings.normalize)
         if is_hugging_face:
-            write_card(model, source, folder, settings.push or target.name, notes)
+            write_card(model, source, folder, settings.push or Path(settings.target).name, notes)
 
     if settings.to == "stablehlo":
         finetuned = load_model(source, partial=partial, activation=activation)
-        export(finetuned, target, seq_len=settings.seq_len)
+        exporting.write(finetuned, target, seq_len=settings.seq_len)
         model, notes = finetuned, [*finetuned.notes]
     else:
         model = load(source, partial=partial, activation=activation)
@@ -104,14 +112,13 @@ def convert(settings: ConvertSettings) -> list[str]:
         if settings.dtype == "bfloat16":
             model = replace(model, params=jax.tree.map(lambda weight: np.asarray(weight, jnp.bfloat16), model.params))
         to: Any = "hf" if has_modules else settings.to or "native"
-        notes = [*model.notes, *save(model, target, to, add_card)]
+        notes = [*model.notes, *write(model, target, to, add_card)]
     task = model.head.task if model.head else "language model"
-    done = [
+    return [
         f"{settings.source} ({source_format}) -> {settings.target} ({settings.to or 'native'})",
         f"  {task}, {model.model.num_layers} layers of {model.model.d_model}",
         *(f"  note: {note}" for note in notes),
     ]
-    return [*done, f"  uploaded to {hub.push(target, settings.push)}"] if settings.push is not None else done
 
 
 def print_conversion(settings: ConvertSettings) -> None:

@@ -20,7 +20,7 @@ from xlnet_jax.printing import printing_until_unread, progress
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, MeshConfig
 from xlnet_jax.settings.fields import CheckpointArgument, Given, at_least, check_bounds, give, given_in, setting
 from xlnet_jax.settings.parser import with_keywords
-from xlnet_jax.storage.files import complete_file, demand_new_file
+from xlnet_jax.storage.outputs import new_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,10 +95,8 @@ class EvaluateSettings(TextSourceSettings):
                 raise InputError(f"{shown} needs `orders` or `suite`")
         if self.suite and not self.text:
             raise InputError(f"`suite` {self.suite} needs `text`, the names of its files")
-        if self.out:
-            if Path(self.out).suffix != ".json":
-                raise InputError(f"`out` {self.out}: give a name that ends in .json")
-            demand_new_file(self.out, self.overwrite)
+        if self.out and Path(self.out).suffix != ".json":
+            raise InputError(f"`out` {self.out}: give a name that ends in .json")
 
 
 @dataclass(frozen=True)
@@ -126,6 +124,14 @@ def evaluate(
     start = checkpoint if isinstance(checkpoint, EvaluateSettings) else EvaluateSettings(str(checkpoint))
     asked = with_keywords(start, settings)
     asked.check()
+    with new_file(asked.out, asked.overwrite) if asked.out else contextlib.nullcontext() as file:
+        found = _evaluate(asked, on_batch)
+        if file:
+            file.write_text(json.dumps(found.measured.numbers(), indent=2) + "\n")
+    return found
+
+
+def _evaluate(asked: EvaluateSettings, on_batch: OnBatch) -> Evaluation:
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.native import Run
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
@@ -138,9 +144,6 @@ def evaluate(
         pretrained = replace(pretrained, model=replace(pretrained.model, dtype=asked.dtype))
     measure = _measure_texts if asked.orders or asked.suite else _measure_windows
     measured, report = measure(asked, pretrained, run, config, on_batch)
-    if asked.out:
-        with complete_file(Path(asked.out)) as partial:
-            partial.write_text(json.dumps(measured.numbers(), indent=2) + "\n")
     m = config.model
     title = f"checkpoint  {asked.checkpoint}: {m.num_layers} layers x {m.d_model}, {m.dtype}"
     return Evaluation(measured, config, "\n".join([title, *report]))

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from xlnet_jax.checkpoints.formats import demand_new
+from xlnet_jax.checkpoints.formats import new_folder
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.storage.files import complete_folder, demand_space, disk_errors_as_os_error
+from xlnet_jax.storage.files import demand_space
 from xlnet_jax.storage.reading import write_versioned
 from xlnet_jax.tasks.defaults import make_task
 from xlnet_jax.tasks.model import Model
@@ -42,7 +42,13 @@ def export(model: Model, path: str | Path, *, seq_len: int | None = None) -> Pat
     Raises InputError for other heads, whose answers need more than a forward pass; for a checkpoint without a head; for
     rows longer than the network's positions; and if the folder exists.
     """
-    target = demand_new(path)
+    with new_folder(path) as folder:
+        write(model, folder, seq_len=seq_len)
+    return Path(path)
+
+
+def write(model: Model, folder: Path, *, seq_len: int | None = None) -> None:
+    """Write the forward pass into an empty folder; otherwise as `export`."""
     config = model.settings(seq_len=seq_len)
     head = config.head
     if head.task not in HEADS:
@@ -76,12 +82,9 @@ def export(model: Model, path: str | Path, *, seq_len: int | None = None) -> Pat
         "platforms": PLATFORMS,
         "jax": jax.__version__,
     }
-    with disk_errors_as_os_error(target.parent), complete_folder(target) as made:
-        folder = Path(made)
-        demand_space(folder, sum(array.nbytes for array in weights.values()))
-        (folder / "model.stablehlo").write_bytes(exported.serialize())
-        np.savez(folder / "weights.npz", **weights)
-        write_versioned(folder / "export.json", "export", about)
-        if model.tokenizer:
-            model.tokenizer.save(folder / "tokenizer")
-    return target
+    demand_space(folder, sum(array.nbytes for array in weights.values()))
+    (folder / "model.stablehlo").write_bytes(exported.serialize())
+    np.savez(folder / "weights.npz", **weights)
+    write_versioned(folder / "export.json", "export", about)
+    if model.tokenizer:
+        model.tokenizer.save(folder / "tokenizer")

@@ -7,6 +7,7 @@ import json
 import math
 import shlex
 import time
+import uuid
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +26,7 @@ from xlnet_jax.plots.curves import draw_learning_curves
 from xlnet_jax.settings.config import DistributedConfig
 from xlnet_jax.settings.fields import differences, flatten, with_values
 from xlnet_jax.settings.parser import with_keywords
-from xlnet_jax.storage.files import name_on_disk, sync_tree, write_durably
+from xlnet_jax.storage.files import complete_file, name_on_disk, sync_tree, write_durably
 from xlnet_jax.storage.reading import write_versioned
 from xlnet_jax.tasks.baseline import Baseline, measure_baseline
 from xlnet_jax.tasks.config import FinetuneConfig, folder_of
@@ -126,7 +127,8 @@ def _write_rows(config: FinetuneConfig, rows: dict[str, list[dict[str, Any]]]) -
     for role, of_role in rows.items():
         content = "".join(f"{json.dumps(row, default=str)}\n" for row in of_role).encode()
         paths[role] = str(folder / f"{role}-{hashlib.sha256(content).hexdigest()[:12]}.jsonl")
-        write_durably(paths[role], content)
+        with complete_file(paths[role], writer=uuid.uuid4().hex) as file:  # all processes of a run write it
+            file.write_bytes(content)
     return paths
 
 
@@ -148,9 +150,14 @@ def run_finetuning(config: FinetuneConfig) -> int:
 
 def _run(config: FinetuneConfig, process: Process) -> tuple[Result | None, int]:
     """Finetune, evaluate and predict. Only process 0 writes files, except checkpoints."""
-    if not config.train:
-        return predict(config, process), 0
-    top, seeds = Workdir(folder_of(config)), config.seeds
+    with closing(Workdir(folder_of(config))) as workdir:
+        if process.first:
+            workdir.lock()
+        return _train_seeds(config, workdir, process) if config.train else (predict(config, workdir, process), 0)
+
+
+def _train_seeds(config: FinetuneConfig, top: Workdir, process: Process) -> tuple[Result | None, int]:
+    seeds = config.seeds
     if len(seeds) > 1:
         _demand_no_run(top, "give several seeds a `workdir` of their own")
     elif any(top.folder.glob(f"{seed_folder('*')}/config.json")):
@@ -337,12 +344,12 @@ def _report(result: Result, workdir: Workdir, has_curves: bool, picture: str | N
         console.print("next\n" + "\n".join(f"  {name:12} {line}" for name, line in following if line))
 
 
-def predict(config: FinetuneConfig, process: Process) -> Result:
+def predict(config: FinetuneConfig, workdir: Workdir, process: Process) -> Result:
     """Write the predictions and metrics of the checkpoint config.init.
 
     Raises InputError if the checkpoint has no head for the task, or the workdir holds a training run.
     """
-    workdir, say = Workdir(folder_of(config)), process.console.print
+    say = process.console.print
     _demand_no_run(workdir, "give predictions another `workdir`")
     config, start = begin_from(config.init, config, None, DEFAULTS[config.task]())
     validate_finetuning(config)
@@ -364,7 +371,6 @@ def predict(config: FinetuneConfig, process: Process) -> Result:
     splits = read_splits(config, task, tokenizer_of(start, config))
     program = Program.of(config, Supervised(config, task))
     params, _ = weights_of(start, config.head, program.plan.params)
-    workdir.make()
     params = sharding.from_host(params, sharding.shardings_of(program.plan.params))
     metrics, files, picture = predict_splits(task, splits, Predictor(program), params, workdir, process)
     baseline = None

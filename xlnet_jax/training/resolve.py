@@ -21,7 +21,7 @@ from xlnet_jax.objectives.presets import PRESETS, defaults_of
 from xlnet_jax.objectives.registry import batch_source, validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import from_dict, to_dict, with_values
-from xlnet_jax.storage.files import drop_leftovers
+from xlnet_jax.storage.outputs import drop_leftovers
 from xlnet_jax.training import sharding, text_size
 from xlnet_jax.training.attention import check_attention, choose_attention, last_windows
 from xlnet_jax.training.fit import Memory, build_fitting, keep_fit
@@ -243,6 +243,7 @@ _Prepared = tuple[Config, Pretrained | None, Corpus, Tokenizer]
 
 def _prepare(config: Config, workdir: Workdir, console: Console) -> _Prepared:
     # ---- text and weights -------------------------------------------------------------------------------------------
+    workdir.lock()
     text = Text.of(config)
     given = config
     config, start = _begin(text.suit(config, workdir, console), workdir)

@@ -26,7 +26,7 @@ from xlnet_jax.errors import InputError, OtherRun
 from xlnet_jax.settings.config import Config, RunConfig
 from xlnet_jax.settings.fields import differences, from_dict, identity_difference, to_dict
 from xlnet_jax.storage.files import demand_bucket_library, in_bucket
-from xlnet_jax.storage.lock import BucketLock, DiskLock
+from xlnet_jax.storage.lock import BucketLock, DiskLock, lock
 from xlnet_jax.storage.reading import read_versioned, write_versioned
 
 R = TypeVar("R", bound=RunConfig)
@@ -72,7 +72,7 @@ class Workdir:
         return self.settings(kind) if self.has_checkpoints and self.config.exists() else None
 
     def claim(self, config: RunConfig) -> None:
-        """Lock the folder for this process and write the settings.
+        """Lock the folder for this process, if it is not locked, and write the settings.
 
         Raises InputError if another process runs here, if the run here has other identity settings (OtherRun), or if it
         has done more than `steps`. A run without a checkpoint may change its settings: what was made for the old ones
@@ -122,15 +122,16 @@ class Workdir:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def lock(self) -> None:
-        """Create the folder, and lock it until `close` or the end of the process.
+        """Create the folder, and lock it until `close` or the end of the process. A run calls it before all its work.
 
         Raises InputError, with the process that holds the lock, if it is locked.
         """
+        if self._lock:
+            return
         if in_bucket(self.folder):
             demand_bucket_library()
-        self.make()
         with self._named():
-            self._lock = BucketLock(self.folder) if in_bucket(self.folder) else DiskLock(self.folder)
+            self._lock = lock(self.folder, f"workdir {self.folder}")
 
     def demand_shared(self) -> None:
         """Raise InputError if this is not the folder that process 0 claimed. Other processes call it, after the claim.
@@ -150,6 +151,7 @@ class Workdir:
         """Release the lock, if this process holds it."""
         if self._lock:
             self._lock.release()
+            self._lock = None
 
     @contextlib.contextmanager
     def keep_programs(self) -> Iterator[None]:

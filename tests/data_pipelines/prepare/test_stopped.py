@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -87,7 +88,8 @@ def ends_soon(process):
 def test_ctrl_c_ends_all_processes_with_one_line_and_the_next_run_goes_on_to_the_same_corpus(run, place, monkeypatch):
     process = under_way(place)
     code, err = run("--source", "good.txt")
-    assert (code, err) == (2, "error: corpus: another process is writing it; wait, or give another path\n")
+    in_use = f"error: corpus is in use by process {process.pid} on {socket.gethostname()}: wait, or give another path\n"
+    assert (code, err) == (2, in_use)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "")

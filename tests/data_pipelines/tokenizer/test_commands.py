@@ -69,7 +69,7 @@ def test_encode_reads_a_line_of_text_for_each_of_its_lines(do, folder):
 
 MISTAKES = {
     "train --source none.txt --out new": "error: text none.txt: no such file or folder, or it is empty",
-    "train --source one.txt --out english": "error: --out english already exists: name a new folder",
+    "train --source one.txt --out english": "error: english exists: name a folder that does not",
     "train --source one.txt --out one.txt/new": "/one.txt; give another path",
     "train --source --out new": "error: --source names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME",
     "train --source blank.txt --out new": "blank.txt: no text in it",

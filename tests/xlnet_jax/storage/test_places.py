@@ -9,13 +9,13 @@ from etils import epath
 
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.files import demand_new_file, demand_place
+from xlnet_jax.storage.outputs import complete_folder, new_file
 
 
 def test_a_url_that_has_lost_a_slash_is_not_made_a_folder():
-    for demand in (demand_place, demand_new_file):
-        with pytest.raises(InputError, match="results are written only to a disk"):
-            demand(epath.Path("gs:/x"))
+    for make in (complete_folder, new_file):
+        with pytest.raises(InputError, match="results are written only to a disk"), make(epath.Path("gs:/x")):
+            raise AssertionError
 
 
 @pytest.mark.parametrize(

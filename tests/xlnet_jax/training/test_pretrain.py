@@ -205,7 +205,7 @@ def test_a_given_tokenizer_decides_the_vocabulary_of_a_new_run(straight, text, t
 def test_a_workdir_that_is_in_use_is_refused_and_its_process_named(straight, text):
     holder = Workdir(straight)
     holder.claim(presets.parse_config(arguments(text, straight), "train", ""))
-    with pytest.raises(InputError, match=rf"is in use by process {os.getpid()} on .*: wait, or give another folder"):
+    with pytest.raises(InputError, match=rf"is in use by process {os.getpid()} on .*: wait, or give another path"):
         train.main(arguments(text, straight))
 
 

@@ -104,15 +104,15 @@ def test_a_workdir_in_use_is_refused_and_its_host_and_process_named(bucket, quic
     thread.start()
     while not (bucket / "run" / lock.NAME).exists():
         time.sleep(0.01)
-    with pytest.raises(InputError, match=r"run is in use by process 17 on elsewhere: wait, or give another folder"):
-        BucketLock(epath.Path(FOLDER))
+    with pytest.raises(InputError, match=r"run is in use by process 17 on elsewhere: wait, or give another path"):
+        BucketLock(epath.Path(FOLDER), "workdir gs://bucket/run")
     over.set()
     thread.join()
 
 
 def test_a_lock_whose_holder_fell_silent_is_taken_over_and_kept_fresh(bucket, quick):
     (epath.Path(FOLDER) / lock.NAME).write_text("process 17 on elsewhere\nid 1\n")
-    held, path = BucketLock(epath.Path(FOLDER)), bucket / "run" / lock.NAME
+    held, path = BucketLock(epath.Path(FOLDER), "workdir gs://bucket/run"), bucket / "run" / lock.NAME
     first = path.read_text()
     assert first.startswith(f"process {os.getpid()} on {socket.gethostname()}\n")
     deadline = time.monotonic() + 30
@@ -130,7 +130,7 @@ def test_a_run_whose_lock_was_taken_over_ends(bucket, quick, monkeypatch, capfd)
     codes = []
     monkeypatch.setattr(os, "_exit", end)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    held = BucketLock(epath.Path(FOLDER))
+    held = BucketLock(epath.Path(FOLDER), "workdir gs://bucket/run")
     deadline = time.monotonic() + 30
     while held._beating.is_alive():  # it may write between its look and ours
         (epath.Path(FOLDER) / lock.NAME).write_text("process 17 on elsewhere\nid 1\n")
