@@ -11,7 +11,7 @@ from etils import epath
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import complete_file, disk_errors_as_os_error, write_durably
 from xlnet_jax.storage.lock import lock
-from xlnet_jax.storage.outputs import complete_folder, drop_leftovers, new_file, resumable_folder
+from xlnet_jax.storage.outputs import complete_folder, drop_leftovers, resumable_folder
 
 
 @pytest.fixture(params=["disk", "gs"])
