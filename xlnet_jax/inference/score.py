@@ -154,6 +154,7 @@ def score_files(settings: ScoreSettings) -> Totals:
         raise InputError(f"`out` {settings.out}: give a name that ends in .jsonl or .tsv")
     with _open(settings) as file:
         return _write_scores(settings, file)
+    return Totals(0, 0, 0.0, 0)  # the reader of the output has ended
 
 
 def _write_scores(settings: ScoreSettings, file: IO[str]) -> Totals:
