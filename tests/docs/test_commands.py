@@ -94,6 +94,20 @@ def test_every_command_can_be_parsed(page, tmp_path, monkeypatch):
                 COMMANDS[name].parse(words[3:])
 
 
+def test_help_shows_every_flag_of_the_readme(capsys):
+    lines = [shlex.split(line, comments=True) for line in commands_on(ROOT / "README.md")]
+    used: dict[str, set[str]] = {}
+    for words in lines:
+        if words[:2] == ["python", "-m"] and (name := words[2].rpartition(".")[2]) in COMMANDS:
+            flags = (word.partition("=")[0] for word in words if word.startswith("--"))
+            used.setdefault(name, set()).update(flags)
+    assert {"train", "finetune"} <= {*used}
+    for name, flags in used.items():
+        with pytest.raises(SystemExit):
+            COMMANDS[name].parse(["--help"])
+        assert flags - set(re.findall(r"--[a-z][\w.-]*", capsys.readouterr().out)) == set(), name
+
+
 @pytest.mark.long
 def test_the_commands_run(files):
     commands = [command for page in RUN for command in commands_on(page)]

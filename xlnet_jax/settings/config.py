@@ -387,7 +387,7 @@ class RunConfig:
     """number of training steps; if not given, the demo preset takes fewer for a small text"""
     seed: int = setting(0, at_least(0), "common")
     """seed of the initial parameters, dropout and data order"""
-    tpu: bool = operational(False)
+    tpu: bool = operational(False, "common")
     """refuse to run without a TPU"""
     auto_fit: bool = operational(False, "common")
     """if a step does not fit the memory of a device, choose remat, micro-batches and fsdp that fit; the global batch
