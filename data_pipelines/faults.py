@@ -6,19 +6,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import tell
 
 MOST_SKIPPED = 0.05
 """Largest share of faulty records to learn from the others. Blank texts do not count: they hold nothing to learn"""
-NAMED = 3
+NAMED, LONG = 3, 20  # records, and the characters of a fault that is not repeated
 FIRST = 1000  # records: if all of them are faulty, a setting is wrong, and the rest is not read
-
-R = TypeVar("R")
-E = TypeVar("E")
 
 
 class TextRow(NamedTuple):
@@ -40,7 +37,7 @@ class Faults:
 
     def __init__(self) -> None:
         self.read = self.blank = self.faulty = 0
-        self._named: list[str] = []
+        self._named: list[tuple[str, str]] = []
         self._remedy = ""
 
     def add(self, row: TextRow) -> None:
@@ -49,7 +46,7 @@ class Faults:
         self.faulty += bool(row.fault)
         self._remedy = row.remedy
         if len(self._named) < NAMED:
-            self._named.append(f"{row.where} {row.fault or 'is blank'}".strip())
+            self._named.append((row.where, row.fault or "is blank"))
 
     def texts(self, rows: Iterable[TextRow]) -> Iterator[str]:
         """Yield the texts to learn from."""
@@ -61,15 +58,6 @@ class Faults:
             self.add(row)
             if self.faulty == self.read == FIRST:
                 self.skip()
-
-    def examples(self, records: Iterable[R], read: Callable[[R], E]) -> Iterator[E]:
-        """Yield read(record) of the records to learn from, those for which it raises no InputError."""
-        for record in records:
-            self.read += 1
-            try:
-                yield read(record)
-            except InputError as error:
-                self.add(TextRow("", "", None, str(error)))
 
     def skip(self) -> None:
         """Print how many records were left out. Raises InputError if too many are faulty."""
@@ -99,5 +87,9 @@ class Faults:
             tell(f"{count:,} of {self.read:,} records have no text {what}: {self}")
 
     def __str__(self) -> str:
+        shown: list[str] = []
         more = self.blank + self.faulty - len(self._named)
-        return "; ".join(self._named) + (f"; and {more:,} more" if more else "")
+        for where, fault in self._named:
+            is_known = len(fault) > LONG and shown and fault == self._named[0][1]
+            shown.append(where if is_known else f"{where}{' ' * (fault[0] != ':')}{fault}")
+        return "; ".join(shown) + (f"; and {more:,} more" if more else "")

@@ -171,6 +171,8 @@ class FinetuneConfig(RunConfig):
     """labelled examples to choose the best checkpoint by; none = keep the last checkpoint"""
     predict: tuple[str, ...] = operational((), "common")
     """examples to write predictions for at the end; they need no labels"""
+    check: bool = operational(False)
+    """print what the examples hold and the baseline, and stop before training"""
     workdir: str | None = operational(None, "common")
     """folder of the run; None = runs/TASK, or runs/TASK-predictions without --train"""
     tokenizer: str | None = operational(None, "common")

@@ -7,6 +7,7 @@ direction; for pairs with scores CoSENT (Huang et al. 2024).
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,15 +53,19 @@ class Embedding(Task[E, A]):
         if config.data.long_texts != "tail":
             raise InputError(f"`data.long_texts` {config.data.long_texts}: embedding cuts long texts; leave it at tail")
         self._rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # texts encoded so far; a run has one tokenizer
+        self._cut: set[str] = set()  # those that lost tokens
 
     def items(self, groups: Sequence[Sequence[str]], tokenizer: Tokenizer, **values: np.ndarray) -> Features:
         """Return an item for each group of texts; all groups have the same size."""
         new = [text for text in dict.fromkeys(text for group in groups for text in group) if text not in self._rows]
         limit = self.config.data.seq_len - SPECIALS
-        self._rows |= {t: encode_text(ids[:limit]) for t, ids in zip(new, tokenizer.encode_lines(new), strict=True)}
+        encoded = tokenizer.encode_lines(new)
+        self._rows |= {text: encode_text(ids[:limit]) for text, ids in zip(new, encoded, strict=True)}
+        self._cut |= {text for text, ids in zip(new, encoded, strict=True) if len(ids) > limit}
         rows = [self._rows[text] for group in groups for text in group]
         tokens = {name: [row[part] for row in rows] for part, name in enumerate(("input_ids", "segment_ids"))}
-        return Features(tokens, values, np.arange(len(groups)), texts_per_item=len(groups[0]))
+        cut = len(self._cut.intersection(text for group in groups for text in group))
+        return Features(tokens, values, np.arange(len(groups)), texts_per_item=len(groups[0]), cut=cut)
 
     def contrasted(
         self, groups: Sequence[Sequence[str]], positives: Sequence[Sequence[str]], tokenizer: Tokenizer
@@ -146,10 +151,13 @@ class PairEmbedding(Embedding[TextGroup, Vectors]):
     """Embedding of the texts of tables. Answers are vectors by text."""
 
     metric = "mrr"
+    without_text = "the cosine nan"
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
-        given: Any = {k: (v,) for k in ("text", "text_pair", "label") if (v := getattr(config.columns, k)) is not None}
+        given: Any = {
+            k: (v.strip(),) for k in ("text", "text_pair", "label") if (v := getattr(config.columns, k)) is not None
+        }
         self._published = dataclasses.replace(PUBLISHED["embedding"], **given)
 
     def read(self, paths: Sequence[str], role: Role) -> list[TextGroup]:
@@ -173,19 +181,18 @@ class PairEmbedding(Embedding[TextGroup, Vectors]):
         return read_table(path, self._published, self.config.columns.header, self.config.tfds_data_dir)
 
     def example(self, record: Record, number: int, labelled: bool) -> TextGroup:
-        """Return the texts of a row, with its score if it has one. Raises InputError for an empty text, and for a score
-        beside negatives."""
+        """Return the texts of a row, with its score if it has one. Raises InputError for a score beside negatives."""
         columns, published, there = self.config.columns, self._published, record.content
         texts = [text_field(record, published.text, "text"), text_field(record, published.text_pair, "text_pair")]
-        score, name = None, number if columns.id is None else record.get(columns.id, object)
-        if labelled:
+        score, name = None, None if columns.id is None else record.get(columns.id, object)
+        if labelled and all(texts):
             negatives = columns.negatives or [column for column in there if NEGATIVE.fullmatch(column)]
             texts += [text_field(record, (column,), "negatives") for column in negatives]
             if columns.label is not None or not there.keys().isdisjoint(published.label):
                 score = number_field(record, published.label)
             if score is not None and negatives:
                 raise InputError(f"{record.where} has a score and {negatives[0]}: leave one of these columns out")
-        return TextGroup(str(name), tuple(texts), score, record.where)
+        return TextGroup(str(number if name is None else name), tuple(texts), score, record.where)
 
     def example_of(self, value: Any, where: str, number: int) -> TextGroup:
         """Return the example of a row or of a pair of texts."""
@@ -198,8 +205,11 @@ class PairEmbedding(Embedding[TextGroup, Vectors]):
         row = Record(dict(zip(("text", "text_pair"), value, strict=True)), where)
         return TextGroup(str(number), tuple(text_field(row, (name,), name) for name in row.content), None, where)
 
-    def text_of(self, example: TextGroup) -> str:
-        return max(example.texts, key=len)
+    def texts_of(self, example: TextGroup) -> tuple[str, ...]:
+        return example.texts
+
+    def labels_of(self, example: TextGroup) -> Sequence[Any]:
+        return (example.form,) if example.score is None else (example.score,)
 
     def features(
         self, examples: Sequence[TextGroup], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
@@ -262,7 +272,9 @@ def _distinct(groups: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _cosines(examples: Sequence[TextGroup], vectors: Vectors) -> np.ndarray:
-    return np.array([vectors[example.texts[0]] @ vectors[example.texts[1]] for example in examples])
+    """Return the cosine of the first two texts of each example, NaN if one is blank."""
+    pairs = [example.texts[:2] for example in examples]
+    return np.array([vectors[a] @ vectors[b] if a and b else math.nan for a, b in pairs])
 
 
 # ---- documents -------------------------------------------------------------------------------------------------------

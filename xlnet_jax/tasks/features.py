@@ -35,6 +35,8 @@ class Features:
     positions: Mapping[str, np.ndarray] = field(default_factory=dict)
     """int32 [items, …]: positions of tokens in an item, which shift when padding is on the left"""
     texts_per_item: int = 1
+    cut: int = 0
+    """number of texts that lost tokens"""
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -40,7 +40,7 @@ from xlnet_jax.tasks.defaults import (
 )
 from xlnet_jax.tasks.features import Split, TrainingBatches
 from xlnet_jax.tasks.model import RANKING, finetuning_of
-from xlnet_jax.tasks.prepare import Prepared, prepare, read_splits, weights_of, without_memory
+from xlnet_jax.tasks.prepare import Prepared, describe_examples, prepare, read_splits, weights_of, without_memory
 from xlnet_jax.tasks.readers import Role, rows_of
 from xlnet_jax.tasks.selection import Predictor, Selection, Supervised, describe, or_lowest
 from xlnet_jax.tasks.task import Task
@@ -81,7 +81,8 @@ def finetune(config: FinetuneConfig | None = None, **settings: Any) -> Result:
     """Finetune a checkpoint for a task, in this process and on all its devices; return the result.
 
     The same call resumes an interrupted run, and returns the result of a finished one. Without `train`, it writes the
-    predictions of a finetuned checkpoint for the examples of `eval` and `predict`.
+    predictions of a finetuned checkpoint for the examples of `eval` and `predict`. With `check` it only reads the
+    examples, and the result has no metrics.
 
     config: all settings. Each counts as given, except those of the network, which come with the weights. None = the
     defaults of `task`. settings: fields of FinetuneConfig by name, with sections as dictionaries: task="sst-2",
@@ -167,6 +168,8 @@ def _train_seeds(config: FinetuneConfig, top: Workdir, process: Process) -> tupl
     for number, (seed, workdir) in enumerate(workdirs.items(), 1):
         if prepared is None or prepared.task.draws_anew:
             prepared = prepare(replace(config, seed=seed), list(workdirs.values()), process.console)
+        if config.check:
+            return Result(str(top.folder), config.task, config.init, 0, "", {}, (), prepared.baseline), 0
         if len(seeds) > 1:
             process.console.print(f"\nseed        {seed}, {number} of {len(seeds)}, in {workdir.folder}")
         of_seed = replace(prepared, config=replace(prepared.config, seed=seed))
@@ -369,6 +372,9 @@ def predict(config: FinetuneConfig, workdir: Workdir, process: Process) -> Resul
         say(f"thresholds  of the checkpoint: {describe_thresholds(start.thresholds)}")
     task = make_task(config)
     splits = read_splits(config, task, tokenizer_of(start, config))
+    say("\n".join(describe_examples(task, splits)))
+    if config.check:
+        return Result(str(workdir.folder), config.task, config.init, 0, "", {}, ())
     program = Program.of(config, Supervised(config, task))
     params, _ = weights_of(start, config.head, program.plan.params)
     params = sharding.from_host(params, sharding.shardings_of(program.plan.params))

@@ -57,6 +57,7 @@ class MultipleChoice(Task[Question, list[Prediction]]):
     """Questions with options, in the format of the task: race, dream, or else JSON lines."""
 
     metric = "accuracy"
+    without_text = "the answer to the question alone"
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
@@ -71,20 +72,28 @@ class MultipleChoice(Task[Question, list[Prediction]]):
         return forms.get(self.config.task, json_lines)(path)
 
     def example(self, record: Record, number: int, labelled: bool) -> Question:
-        """Return the question of a row. The answer is the text, the letter or the number of an option."""
+        """Return the question of a row. The answer is the text, the letter or the number of an option. A question to
+        predict may have no options."""
         columns, where = self.config.columns, record.where
         name = str(record.content.get(columns.id or "id", number))
-        context, question = record.get(columns.text or "context", str), record.get(columns.text_pair or "question", str)
-        options = record.get("options", tuple[str, ...])
-        if not context.strip():
-            raise InputError(f"{where}: the text of the question is empty")
-        if not 2 <= len(options) <= len(LETTERS) or sum(not option.strip() for option in options) > 1:
+        context, question = record.text(columns.text or "context"), record.text(columns.text_pair or "question")
+        options = record.get("options", tuple[str, ...] | None) or ()
+        is_right = 2 <= len(options) <= len(LETTERS) and sum(not option.strip() for option in options) <= 1
+        if not is_right and (options or labelled):
             raise InputError(f"{where}: give 2 to {len(LETTERS)} options, of which at most one is empty")
+        labelled = labelled and bool(context.strip())
         right = _number_of(record.get(columns.label or "answer", object), options, where) if labelled else None
         return Question(name, context, question, options, right, where, record.content.get("level"))
 
-    def text_of(self, example: Question) -> str:
-        return example.context
+    def texts_of(self, example: Question) -> tuple[str, ...]:
+        return example.context, " ".join((example.question, *example.options))
+
+    def is_blank(self, example: Question) -> bool:
+        """Return True if there is no text or no option."""
+        return not example.context.strip() or not example.options
+
+    def labels_of(self, example: Question) -> Sequence[str]:
+        return (LETTERS[example.answer or 0],)
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
         """Return a head with the largest number of options in the training examples."""
@@ -106,9 +115,13 @@ class MultipleChoice(Task[Question, list[Prediction]]):
         contexts = dict(zip(distinct, tokenizer.encode_lines(distinct), strict=True))
         asked = iter(tokenizer.encode_lines([q.asked(i) for q in examples for i in range(len(q.options))]))
         texts: list[tuple[np.ndarray, np.ndarray]] = []
+        cut = 0
         for question in examples:
             context = contexts[question.context]
-            options = [encode_option(context, next(asked), seq_len, max_qa_len) for _ in question.options]
+            questions = [next(asked) for _ in question.options]
+            options = [encode_option(context, ids, seq_len, max_qa_len) for ids in questions]
+            longest = max(map(len, questions), default=0)
+            cut += longest > max_qa_len or len(context) + longest + SPECIALS > seq_len
             texts += options + [encode_text(context[:0], context[:0])] * (most - len(options))
         values = {"options": np.array([len(question.options) for question in examples], np.int32)}
         if training:
@@ -118,6 +131,7 @@ class MultipleChoice(Task[Question, list[Prediction]]):
             values,
             np.arange(len(examples)),
             texts_per_item=most,
+            cut=cut,
         )
 
     def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
@@ -130,9 +144,12 @@ class MultipleChoice(Task[Question, list[Prediction]]):
         return {"probabilities": jax.nn.softmax(_scores_BC(model, params, batch, None), axis=-1)}
 
     def answers(self, examples: Sequence[Question], features: Features, outputs: Outputs) -> list[Prediction]:
-        """Return the most likely option, and the probability of each."""
+        """Return the most likely option, and the probability of each; "" for a question without options."""
         return [
-            Prediction(question.options[row.argmax()], dict(zip(question.options, row.tolist(), strict=False)))
+            Prediction(
+                question.options[row.argmax()] if question.options else "",
+                dict(zip(question.options, row.tolist(), strict=False)),
+            )
             for question, row in zip(examples, outputs["probabilities"], strict=True)
         ]
 
@@ -169,7 +186,7 @@ class MultipleChoice(Task[Question, list[Prediction]]):
             for question, (text, probabilities) in zip(examples, answers, strict=True):
                 row = {
                     "id": question.id,
-                    "answer": LETTERS[question.options.index(str(text))],
+                    "answer": LETTERS[question.options.index(str(text))] if question.options else "",
                     "text": text,
                     "probabilities": [round(probabilities[option], 6) for option in question.options],
                 }

@@ -20,6 +20,7 @@ from xlnet_jax.tasks.baseline import Baseline, measure_baseline
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task, set_ungiven, validate_finetuning
 from xlnet_jax.tasks.features import Features, Split
+from xlnet_jax.tasks.labels import describe_labels
 from xlnet_jax.tasks.readers import Role
 from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
@@ -70,7 +71,7 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     task = make_task(config)
     train = task.read(config.train, "train")
     config = replace(config, head=task.head(train))
-    unknown = tokenizer.demand_known(map(task.text_of, train), "`train`")
+    unknown = demand_known(task, train, tokenizer, "train")
     splits = read_splits(config, task, tokenizer)
 
     @functools.lru_cache(1)
@@ -87,10 +88,8 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     warmup = round(config.optimizer.warmup_steps * config.steps / DEFAULTS[config.task]().steps)
     config = set_ungiven(config, {"optimizer.warmup_steps": warmup})
     sharding.make_mesh(config)  # raises InputError if the mesh does not fit, before the workdir is claimed
-    read = [f"{len(train):,} to learn from", *(f"{len(s.examples):,} to {name}" for name, s in splits.items())]
-    console.print(f"examples    {', '.join(read)}")
-    if unknown:
-        console.print(f"unknown     {unknown:.2%} of the letters in the training examples are <unk>")
+    for line in describe_examples(task, {"train": Split(train, training_features(0)), **splits}, unknown):
+        console.print(line)
     baseline = measure_baseline(task, train, splits["eval"].examples) if "eval" in splits else None
     if baseline:
         console.print(f"baseline    {baseline.describe()}")
@@ -98,8 +97,10 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
         console.print(
             f"narrow      {narrow}, as the network is {config.model.d_model} wide; --no-narrow-start undoes this"
         )
-    sha256 = hashlib.sha256("".join(map(repr, train)).encode()).hexdigest()
-    return Prepared(config, task, start, tokenizer, sha256, training_features, splits, baseline)
+    digest = hashlib.sha256()
+    for example in train:
+        digest.update(repr(example).encode())
+    return Prepared(config, task, start, tokenizer, digest.hexdigest(), training_features, splits, baseline)
 
 
 def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokenizer) -> dict[Role, Split]:
@@ -109,9 +110,41 @@ def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokeniz
     for role in roles:
         if paths := getattr(config, role):
             examples = task.read(paths, role)
-            tokenizer.demand_known(map(task.text_of, examples), f"`{role}`")
+            demand_known(task, examples, tokenizer, role)
             splits[role] = Split(examples, task.features(examples, tokenizer, config.head, training=False))
     return splits
+
+
+def demand_known(task: Task[Any, Any], examples: Sequence[Any], tokenizer: Tokenizer, role: Role) -> float:
+    """Return the share of the letters that the tokenizer does not know (`Tokenizer.demand_known`)."""
+    return tokenizer.demand_known((max(task.texts_of(each), key=len) for each in examples), f"`{role}`")
+
+
+USES: dict[Role, str] = {"train": "to learn from", "eval": "to eval", "predict": "to predict"}
+
+
+def describe_examples(task: Task[Any, Any], splits: Mapping[Role, Split], unknown: float = 0.0) -> list[str]:
+    """Return at most three lines: numbers of examples, with those that were left out, are blank, or are used twice;
+    labels; and the number of texts that are cut. unknown: share of the letters that the tokenizer does not know."""
+    known = {task.texts_of(example) for example in splits["train"].examples} if "train" in splits else set()
+    read, cut = [], []
+    labels: list[Any] = []
+    for role, (examples, features) in splits.items():
+        faults = task.faults[role]
+        notes = [f"{count:,} {what}" for what, count in (("blank", faults.blank), ("faulty", faults.faulty)) if count]
+        if role == "eval" and known:
+            twice = sum(task.texts_of(example) in known for example in examples)
+            notes.append(f"{twice:,} also in train")
+        shown = ", ".join(notes)
+        read.append(f"{len(examples):,} {USES[role]}{shown and f' ({shown})'}")
+        cut.append(f"{features.cut:,} {USES[role]}")
+        if role != "predict" and not labels:
+            labels = [label for example in examples for label in task.labels_of(example)]
+    lines = [f"examples    {', '.join(read)}"]
+    if labels:
+        lines.append(f"labels      {describe_labels(labels)}")
+    letters = unknown and f"; {unknown:.2%} of the letters to learn from are <unk>"
+    return [*lines, f"cut texts   {', '.join(cut)}{letters or ''}"]
 
 
 def without_memory(config: FinetuneConfig) -> FinetuneConfig:

@@ -6,7 +6,7 @@ Files that end in .gz, .zst, .xz or .bz2 are decompressed. Every InputError name
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 from etils import epath
@@ -19,7 +19,6 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.storage.reading import decode_json
 
 Role = Literal["train", "eval", "predict"]  # use of the examples; the setting with this name lists their files
-V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -29,13 +28,34 @@ class Record:
     content: Mapping[str, Any]
     """values by column name, or by column number from 0 if the table has no header"""
     where: str
+    fault: str = ""
+    """why there is no content, as the end of a sentence that begins with `where`"""
 
-    def get(self, key: str, form: type[V]) -> V:
+    def get(self, key: str, form: Any) -> Any:
         """Return the value of a key. Raises InputError if there is none, or it has the wrong type."""
+        if self.fault:
+            raise InputError(f"{self.where} {self.fault}")
         if key not in self.content:
             raise InputError(f"{self.where} has no {key!r}, only {', '.join(map(repr, self.content)) or 'nothing'}")
-        value: V = demand_form(self.content[key], form, f"{self.where}: {key!r}")
-        return value
+        return demand_form(self.content[key], form, f"{self.where}: {key!r}")
+
+    def text(self, key: str) -> str:
+        """Return the text of a key, "" for null. Raises InputError as `get` does."""
+        return self.get(key, str | None) or ""
+
+
+class _Nulls(dict[str, Any]):
+    """Has every key, with the value None."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
+NO_CONTENT = _Nulls()
+"""Content of a row in which everything is missing"""
 
 
 def demand_form(value: Any, form: Any, where: str) -> Any:
@@ -80,12 +100,18 @@ def json_file(path: str, form: Any = Any) -> Any:
 
 def json_lines(path: str) -> Iterator[Record]:
     """Yield the objects of a JSON Lines file."""
+    wanted = "an example is one JSON object on one line"
     for number, line in lines(path):
         where = f"{path}: line {number}"
-        value = decode_json(line, where, wanted := "an example is one JSON object on one line")
-        if not isinstance(value, dict):
-            raise InputError(f"{where} is not a JSON object; {wanted}")
-        yield Record(demand_form(value, dict[str, Any], where), where)
+        try:
+            value = decode_json(line, where, wanted)
+        except InputError as error:
+            yield Record({}, where, str(error).removeprefix(where).strip())
+            continue
+        if isinstance(value, dict):
+            yield Record(demand_form(value, dict[str, Any], where), where)
+        else:
+            yield Record({}, where, f"is not a JSON object; {wanted}")
 
 
 def rows_of(value: Any) -> list[dict[str, Any]] | None:

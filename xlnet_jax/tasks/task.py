@@ -15,6 +15,7 @@ import flax.linen as nn
 import jax
 from etils import epath
 
+from data_pipelines.faults import Faults, TextRow
 from data_pipelines.sources import kind_of
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
@@ -25,7 +26,7 @@ from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.storage.reading import naming_damage
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs
-from xlnet_jax.tasks.readers import Record, Role, demand_form, files, json_lines
+from xlnet_jax.tasks.readers import NO_CONTENT, Record, Role, demand_form, files, json_lines
 
 
 def inputs_of(batch: DeviceBatch) -> Inputs:
@@ -74,8 +75,15 @@ class Task(ABC, Generic[E, A]):
     draws_anew = False
     """True if the training features differ from epoch to epoch; their number stays the same"""
 
+    keeps_blank: tuple[Role, ...] = ("predict",)
+    """uses in which a row with a blank text stays"""
+    without_text = "an empty answer"
+    """the answer to such a row, in messages"""
+
     def __init__(self, config: FinetuneConfig):
         self.config = config
+        self.faults: dict[Role, Faults] = {}
+        """what is wrong with the rows that were read"""
 
     def demand_room(self, others: int, setting: str = "") -> None:
         """Raise InputError if data.seq_len leaves no room for text beside `others` tokens. setting: the setting that
@@ -102,23 +110,55 @@ class Task(ABC, Generic[E, A]):
         """Read the examples of files, in order. Examples for training and evaluation need labels; for prediction,
         labels are not read.
 
-        Raises InputError, with file and line or record, for an example that cannot be read, an empty file, or an id
-        that occurs twice.
+        For training and evaluation, a row with a blank text or without a label is left out and counted (`Faults.skip`).
+        For prediction (`keeps_blank`), a row with a blank text stays and is counted (`Faults.keep`). Raises InputError,
+        with file and line or record, if too many rows are faulty, and for a file that cannot be read, an empty file, or
+        an id that occurs twice.
         """
         examples: list[Any] = []
         places: dict[Any, str] = {}
+        faults = self.faults[role] = Faults()
         for path in self.find(paths, role):
-            before = len(examples)
+            before, first = len(examples), faults.read
             with naming_damage(path):
-                examples += self.examples_in(path, before, role != "predict")
-            if len(examples) == before:
+                examples += self.mend(path, self._usable(path, role, faults))
+            if faults.read == first:
                 raise InputError(f"{path}: there are no examples in it")
             for example in examples[before:]:
                 key = self.key(example)
                 if key in places:
                     raise InputError(f"{example.where}: its id {example.id} is also that of {places[key]}")
                 places[key] = example.where
+        if not examples and not faults.faulty:
+            raise InputError(f"there is no text: {faults}")
+        if role in self.keeps_blank and not (faults.faulty and role != "predict"):
+            faults.keep(self.without_text)
+        else:
+            faults.skip()
         return examples
+
+    def _usable(self, path: str, role: Role, faults: Faults) -> Iterator[Any]:
+        """Yield the examples of a file, and count those without a text. An example that is faulty to predict has no
+        text."""
+        keeps = role in self.keeps_blank
+        for number, record in enumerate(self.records(path), faults.read):
+            faults.read += 1
+            try:
+                if record.fault:
+                    raise InputError(f"{record.where} {record.fault}")
+                with naming_damage(record.where):
+                    example: Any = self.example(record, number, role != "predict")
+            except InputError as error:
+                fault = str(error).removeprefix(record.where).strip()
+                faults.add(TextRow(record.where, "", None, fault))
+                if role != "predict":
+                    continue
+                yield self.example(Record(NO_CONTENT, record.where), number, False)
+            else:
+                if is_blank := self.is_blank(example):
+                    faults.add(TextRow(record.where, ""))
+                if keeps or not is_blank:
+                    yield example
 
     def examples_of(self, values: Sequence[Any]) -> list[E]:
         """Return an unlabelled example for each Python value: a row as a dictionary, or another type that the family
@@ -133,10 +173,9 @@ class Task(ABC, Generic[E, A]):
         """Return the files that the settings name. Raises InputError if there are none."""
         return files(paths, "examples")
 
-    def examples_in(self, path: str, first: int, labelled: bool) -> Iterator[E]:
-        """Yield the examples of a file. first: number of its first example in the run."""
-        for number, record in enumerate(self.records(path), first):
-            yield self.example(record, number, labelled)
+    def mend(self, path: str, examples: Iterable[E]) -> Iterable[E]:
+        """Return the labelled examples of a file with corrections."""
+        return examples
 
     def records(self, path: str) -> Iterator[Record]:
         """Yield the rows of a file: JSON lines, or the published format of the task."""
@@ -158,10 +197,17 @@ class Task(ABC, Generic[E, A]):
         """Return a key that is unique to an example: its id, with other fields if the id is not enough."""
         return example.id
 
-    def text_of(self, example: Any) -> str:
-        """Return the text of an example, or the longest of its texts."""
-        text: str = example.text
-        return text
+    def texts_of(self, example: Any) -> tuple[str, ...]:
+        """Return all texts of an example."""
+        return (example.text,)
+
+    def is_blank(self, example: E) -> bool:
+        """Return True if a text of the example is blank."""
+        return not all(text.strip() for text in self.texts_of(example))
+
+    def labels_of(self, example: E) -> Sequence[Any]:
+        """Return the labels or the number of a labelled example, for the output."""
+        return ()
 
     # ---- examples to features and outputs ---------------------------------------------------------------------------
 

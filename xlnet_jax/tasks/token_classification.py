@@ -27,12 +27,16 @@ from xlnet_jax.plots.confusion import Confusion
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text
+from xlnet_jax.tasks.labels import label_name
 from xlnet_jax.tasks.readers import Record
 from xlnet_jax.tasks.task import Prediction, Task, inputs_of, most_frequent
 
 DOCUMENT_START = "-DOCSTART-"
 SPECIALS = 2  # <sep> and <cls>, after a window
 PREDICTIONS, REPORT = "predictions.txt", "entities.tsv"
+BLANK = "_"  # in predictions.txt, for a word that a line cannot hold
+NO_LABEL = ("", "-100")  # Hugging Face numbers tags from 0, and a word without one -100
+_BREAKS_LINES = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # as str.splitlines
 # Thai, Lao, Burmese and Khmer; Chinese and Japanese with their punctuation and full-width forms. Korean has spaces.
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u312f\u3190-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff9f"
@@ -101,6 +105,8 @@ def read_conll(path: str, word: int, label: int) -> Iterator[Record]:
 class TokenClassification(Task[Sentence, list[Prediction]]):
     """Labels of words. The task ner takes tags of entities; the task token_classification takes any labels."""
 
+    without_text = "no label"
+
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
         self._of_entities = config.task != "token_classification"
@@ -123,24 +129,27 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         return read_conll(path, self._word, self._label)
 
     def example(self, record: Record, number: int, labelled: bool) -> Sentence:
-        """Return the sentence of a row. Raises InputError if words and labels are not lists of equal length."""
-        words = record.get("words", tuple[str, ...])
-        labels = record.get("labels", tuple[str, ...]) if labelled else None
-        if not words or (labels is not None and len(words) != len(labels)):
-            raise InputError(f"{record.where} has {len(words)} words and {len(labels or ())} labels: label each word")
-        if labels is not None and (labels == words or not all(labels)):
+        """Return the sentence of a row. Words and labels may be numbers. Raises InputError if words and labels are not
+        lists of equal length."""
+        words = tuple(map(str, record.get("words", list[str | int | float] | None) or ()))
+        labels = tuple(map(label_name, record.get("labels", list[str | int | float]))) if labelled else None
+        if labels is not None and len(words) != len(labels):
+            raise InputError(f"{record.where} has {len(words)} words and {len(labels)} labels: label each word")
+        if labels is not None and (not {*labels}.isdisjoint(NO_LABEL) or labels == words != ()):
             raise InputError(f"{record.where}: a word has no label; `columns.label` names their column")
         lines = record.content.get("lines")
         if lines is None:
-            for word in (*words, *(labels or ())):
-                if not word.strip() or len(word.splitlines()) > 1 or "\t" in word:
-                    raise InputError(f"{record.where}: {word!r:.60} is neither a word nor its label")
-            lines = words if labels is None else tuple(map("\t".join, zip(words, labels, strict=True)))
+            broken = [word for word in (*words, *(labels or ())) if _BREAKS_LINES.search(word) or not word.strip()]
+            if broken and labelled:
+                raise InputError(f"{record.where}: {broken[0]!r:.60} is neither a word nor its label")
+            lines = tuple(BLANK if word in broken else word for word in words)
+            lines = lines if labels is None else tuple(map("\t".join, zip(words, labels, strict=True)))
         for word, label in zip(words, labels or (), strict=False):
             if self._of_entities and not is_tag(label):
                 raise InputError(
                     f"{record.where}: {label!r}, the label of {word!r}, is not a tag of an entity, as B-PER; name "
-                    "the column by `columns.label`, or learn other labels by `task` token_classification"
+                    "the column by `columns.label`, write tags instead of their numbers, or learn other labels by "
+                    "`task` token_classification"
                 )
         return Sentence(words, labels, lines, record.where)
 
@@ -153,8 +162,11 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         """Return a new object, because sentences have no ids."""
         return object()
 
-    def text_of(self, example: Sentence) -> str:
-        return " ".join(example.words)
+    def texts_of(self, example: Sentence) -> tuple[str, ...]:
+        return (" ".join(example.words),)
+
+    def labels_of(self, example: Sentence) -> Sequence[str]:
+        return example.labels or ()
 
     def head(self, train: Sequence[Sentence]) -> HeadConfig:
         """Return a head with the labels of the training examples, sorted."""
@@ -176,7 +188,7 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         items = [
             (i, window) for i, p in enumerate(pieces) for window in windows(p, self.config.data.seq_len - SPECIALS)
         ]
-        most = max(window.last_word - window.first_word for _, window in items)
+        most = max((window.last_word - window.first_word for _, window in items), default=1)
         places, ids = np.zeros((len(items), most), np.int32), np.zeros((len(items), most), np.int32)
         weights = np.zeros((len(items), most), np.float32)
         for row, (i, window) in enumerate(items):
@@ -195,7 +207,7 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         return Features(
             {"input_ids": [t[0] for t in texts], "segment_ids": [t[1] for t in texts]},
             values,
-            np.array([i for i, _ in items]),
+            np.array([i for i, _ in items], np.int64),
             {"words": places},
         )
 
@@ -211,7 +223,8 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
     def answers(self, examples: Sequence[Sentence], features: Features, outputs: Outputs) -> list[Prediction]:
         """Return the label of each word."""
         # Windows are in the order of the sentence, and so are the words labelled in each.
-        labels = iter(outputs["label"][features.values["target_weights"] > 0].tolist())
+        is_labelled = features.values["target_weights"] > 0
+        labels = iter(outputs["label"][is_labelled].tolist() if len(features) else [])
         return [Prediction(tuple(self._names[next(labels)] for _ in sentence.words), {}) for sentence in examples]
 
     def metrics(self, examples: Sequence[Sentence], answers: list[Prediction]) -> dict[str, float]:
@@ -328,8 +341,8 @@ def windows(pieces: Pieces, room: int) -> list[Window]:
     stride = max(room // 2, 1)
     count = 1 + max(-(-(len(pieces.ids) - room) // stride), 0)
     begins = np.minimum(np.arange(count) * stride, max(len(pieces.ids) - room, 0))
-    nearest = np.abs(pieces.places[:, None] - (begins + (room - 1) / 2)).argmin(1)
-    bounds = np.searchsorted(nearest, np.arange(count + 1))
+    halfway = (begins[:-1] + begins[1:] + room - 1) / 2  # between the middles of neighboring windows
+    bounds = [0, *np.searchsorted(pieces.places, halfway, side="right"), len(pieces.places)]
     found = (
         Window(int(begin), min(int(begin) + room, len(pieces.ids)), int(first), int(last))
         for begin, first, last in zip(begins, bounds[:-1], bounds[1:], strict=True)
@@ -338,9 +351,10 @@ def windows(pieces: Pieces, room: int) -> list[Window]:
 
 
 def _joined(words: Sequence[tuple[np.ndarray, int]]) -> Pieces:
-    lengths = np.array([len(ids) for ids, _ in words])
-    firsts = np.array([first for _, first in words])
-    return Pieces(np.concatenate([ids for ids, _ in words]), np.cumsum(lengths) - lengths + firsts)
+    lengths = np.array([len(ids) for ids, _ in words], np.int64)
+    firsts = np.array([first for _, first in words], np.int64)
+    ids = np.concatenate([np.zeros(0, np.int32), *(ids for ids, _ in words)])
+    return Pieces(ids, np.cumsum(lengths) - lengths + firsts)
 
 
 # ---- entities -------------------------------------------------------------------------------------------------------

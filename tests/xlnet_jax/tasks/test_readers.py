@@ -24,8 +24,8 @@ def squad(*questions, context="The tea was cold."):
     ("task", "file", "content", "message"),
     [
         # ---- texts and labels
-        ("classification", "a.tsv", "sentence\tlabel\na\t1\n", "line 2: there is no column text, only sentence"),
-        ("classification", "a.tsv", "text\tlabel\na\t1\n \t1\n", "line 3: its text is empty; fill it, or leave"),
+        ("classification", "a.tsv", "sentence\tlabel\na\t1\n", "line 2: there is no column 'text', only 'sentence'"),
+        ("classification", "a.tsv", "text\tlabel\n\t0\n \t1\n", "a.tsv: line 2 is blank; "),
         ("classification", "a.tsv", "text\tlabel\n", "a.tsv: there are no examples in it"),
         ("classification", "a.tsv", "text\tlabel\na\t\n", "line 2: it has no label; training and evaluation need one"),
         ("classification", "a.jsonl", '{"text": "a", "label": NaN}', "line 1: it has no label"),
@@ -40,8 +40,8 @@ def squad(*questions, context="The tea was cold."):
         ("ner", "a.jsonl", {"words": ["a", "b"], "labels": ["O"]}, "line 1 has 2 words and 1 labels: label each word"),
         # ---- questions with options
         ("multiple_choice", "a.jsonl", CHOICE | {"answer": "C"}, "the answer 'C' is none of its 2 options"),
-        ("multiple_choice", "a.jsonl", CHOICE | {"options": "xy"}, "line 1: 'options': Expected array, got str"),
-        ("multiple_choice", "a.jsonl", CHOICE | {"context": " "}, "line 1: the text of the question is empty"),
+        ("multiple_choice", "a.jsonl", CHOICE | {"options": "xy"}, "line 1: 'options': Expected array | null, got str"),
+        ("multiple_choice", "a.jsonl", CHOICE | {"context": " "}, "line 1 is blank"),
         ("multiple_choice", "a.jsonl", {"question": "q"}, "line 1 has no 'context', only 'question'"),
         ("multiple_choice", "a.jsonl", "[1]", "line 1 is not a JSON object; an example is one JSON object on one line"),
         ("race", "a.txt", RACE, "question 1: the answer 'C' is none of its 2 options"),
@@ -50,7 +50,7 @@ def squad(*questions, context="The tea was cold."):
         ("squad2", "a.json", squad(ASKED | {"answers": []}), "question a needs either an answer or"),
         ("squad2", "a.json", squad(PLACELESS), "question a: an answer is a text and answer_start"),
         ("squad2", "a.json", squad(ASKED, ASKED), "its id a is also that of"),
-        ("squad2", "a.json", squad(ASKED, context=" \n"), "question a: its text is empty"),
+        ("squad2", "a.json", squad(ASKED, context=" \n"), "question a is blank"),
         ("squad", "a.json", squad({"id": "a", "question": "?", "is_impossible": True}), "`task` squad2 learns that"),
         ("cmrc2018", "a.json", [{"qas": [{"query_id": "a", "query_text": "?"}]}], "it has no 'context_text'"),
     ],

@@ -2,9 +2,10 @@
 
 import csv
 import dataclasses
+import itertools
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ Groups = tuple[tuple[str, ...], ...]
 _ENDS = (".tsv", ".csv", ".jsonl", ".parquet")  # in messages
 TABLES = (".tsv", ".csv", ".txt", *JSON_LINES, PARQUET)
 SHARD = re.compile(r"-\d+-of-\d+$")  # as Hugging Face and TFDS divide a table
+DIVIDERS = (",", ";", "\t", "|")
 SHOWN = 12  # columns, in a message
 
 
@@ -67,9 +69,11 @@ def read_table(
     """Yield the rows of a file, a glob (its files in order), a folder of texts, a URL, or tfds:NAME[SPLIT].
 
     The extension gives the format: .jsonl and .json with one object per line, .parquet, .csv with quotes; any other
-    file is read as TSV, where quotes have no meaning. A folder of texts has one folder per label, with one file per
-    text. header: the first line of TSV and CSV names the columns. tfds_data_dir: where TFDS datasets are prepared; None
-    = TFDS's default. Raises InputError, with file and line, for what cannot be read.
+    file is read as TSV, where quotes have no meaning. If the first line names the text's column only between other
+    `DIVIDERS`, the file is read as CSV with these. Names of columns lose the spaces around them. A folder of texts has
+    one folder per label, with one file per text. header: the first line of TSV and CSV names the columns.
+    tfds_data_dir: where TFDS datasets are prepared; None = TFDS's default. Raises InputError, with file and line, for
+    what cannot be read.
     """
     if name.startswith(TFDS):
         rows = dataset_rows(name.removeprefix(TFDS), tfds_data_dir, not published.labels)
@@ -85,8 +89,7 @@ def read_table(
         elif kind == PARQUET:
             yield from (Record(fields, f"{path}: row {i}") for i, fields in enumerate(parquet_rows(path), start=1))
         else:
-            tsv = ((number, line.split("\t")) for number, line in numbered_lines(path) if line)
-            yield from _with_columns(_csv(path) if kind == ".csv" else tsv, path, published, header)
+            yield from _with_columns(_fields_of_lines(path, kind, published), path, published, header)
 
 
 def files_of_role(name: str, stems: Groups) -> list[str]:
@@ -114,14 +117,36 @@ def files_of_role(name: str, stems: Groups) -> list[str]:
     raise InputError(f"{name}: this folder has no table named {wanted} ({', '.join(_ENDS)}): name a file")
 
 
-def _csv(path: str) -> Iterator[tuple[int, list[str]]]:
+def _fields_of_lines(path: str, kind: str, published: Published) -> Iterator[tuple[int, list[str]]]:
+    """Yield (number of the first line, fields) of each row, without fields for a blank line."""
+    lines = numbered_lines(path)
+    first = next(lines, None)
+    if first is None:
+        return
+    lines = itertools.chain([first], lines)
+    own = "," if kind == ".csv" else "\t"
+    divider = _divider(first[1], own, published.text)
+    if divider == "\t" == own:
+        yield from ((number, line.split("\t") if line else []) for number, line in lines)
+    else:
+        yield from _csv(path, lines, divider)
+
+
+def _divider(header: str, own: str, names: Sequence[str]) -> str:
+    """Return the character between the columns: the one of the format, or else one that gives the text's column."""
+    for divider in (own, *DIVIDERS):
+        if not {field.strip(' "') for field in header.split(divider)}.isdisjoint(names):
+            return divider
+    return own
+
+
+def _csv(path: str, lines: Iterable[tuple[int, str]], divider: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(sys.maxsize)  # a text may be a book
-    reader = csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True)
+    reader = csv.reader((line + "\n" for _, line in lines), delimiter=divider, strict=True)
     begin = 1
     try:
         for fields in reader:
-            if fields:
-                yield begin, fields
+            yield begin, fields
             begin = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{path}: line {begin} is not CSV ({error})") from None
@@ -134,9 +159,14 @@ def _with_columns(
     names = {name for name in (*published.text, *published.label) if not name.isdecimal()}
     incomplete = 0
     for number, fields in records:
+        if not fields:
+            if len(columns) != 1:
+                continue
+            fields = [""]  # of texts alone, a blank line is a text
         if not columns:
-            named = header and not (published.headless and names.isdisjoint(fields))
-            columns = fields if named else [str(i) for i in range(len(fields))]
+            stripped = [field.strip() for field in fields]
+            named = header and not (published.headless and names.isdisjoint(stripped))
+            columns = stripped if named else [str(i) for i in range(len(fields))]
             if len(set(columns)) < len(columns):
                 raise InputError(
                     f"{path}: line {number} has two columns with one name; if it is not a header: `columns.no_header`"
@@ -146,9 +176,8 @@ def _with_columns(
         if len(fields) < len(columns) and published.flawed:
             incomplete += 1
         elif len(fields) != len(columns):
-            raise InputError(
-                f"{path}: line {number} has {len(fields)} fields, and the first line has {len(columns)}; mend the line"
-            )
+            fault = f"has {len(fields)} fields, and the first line has {len(columns)}"
+            yield Record({}, f"{path}: line {number}", fault)
         else:
             yield Record(dict(zip(columns, fields, strict=True)), f"{path}: line {number}")
     if incomplete:
@@ -174,20 +203,19 @@ def field(row: Record, names: Sequence[str], setting: str) -> Any:
     for name in names:
         if name in row.content:
             return row.content[name]
-    there = list(map(str, row.content))
+    there, wanted = (list(map(repr, columns)) for columns in (row.content, names))
     shown = ", ".join(there[:SHOWN]) + (f" and {len(there) - SHOWN} more" if len(there) > SHOWN else "")
     raise InputError(
-        f"{row.where}: there is no column {' or '.join(names)}, only {shown}: name it by `columns.{setting}`, or where "
+        f"{row.where}: there is no column {' or '.join(wanted)}, only {shown}: name it by `columns.{setting}`, or if "
         "the first line is an example, give `columns.no_header`; a .csv file has commas between columns, any other tabs"
     )
 
 
 def text_field(row: Record, names: Sequence[str], setting: str) -> str:
-    """Return a text as `field` does. Raises InputError if it is empty or not text."""
+    """Return a text as `field` does; "" if it is missing or blank. Raises InputError if it is not text."""
     value = field(row, names, setting)
-    column = next(name for name in names if name in row.content)
     if value is None or (isinstance(value, str) and not value.strip()):
-        raise InputError(f"{row.where}: its {column} is empty; fill it, or leave the line out")
+        return ""
     if not isinstance(value, str):
-        raise InputError(f"{row.where}: its {column} is not text, but {value!r}")
+        raise InputError(f"{row.where}: its {setting} is not text, but {value!r:.60}")
     return value

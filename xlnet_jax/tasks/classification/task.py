@@ -32,12 +32,13 @@ from xlnet_jax.tasks.classification.glue import (
 from xlnet_jax.tasks.classification.tables import ANY, field, files_of_role, read_table, text_field
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text, head_and_tail, shorten
+from xlnet_jax.tasks.labels import OFF, ON, SHOWN, label_list, label_name, vector_length
 from xlnet_jax.tasks.readers import Record, demand_form
 from xlnet_jax.tasks.task import Prediction, Role, Task, most_frequent
 
 PARTS = ("accuracy_m", "accuracy_mm")  # of MNLI
 PREDICTIONS = "predictions.tsv"
-SHOWN = 12  # labels, in a message
+NO_LABEL = "it has no label; training and evaluation need one"
 LOSSES_B: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "classification": optax.softmax_cross_entropy_with_integer_labels,
     "regression": optax.squared_error,
@@ -74,12 +75,14 @@ class TextTask(Task[TextExample, list[Prediction]]):
     """names of the metrics"""
     column: ClassVar[str]
     """name of the answer column in predictions.tsv"""
+    nothing: ClassVar[Any]
+    """answer to a blank text"""
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
         published = PUBLISHED.get(config.task, ANY)
         given: dict[str, Any] = {
-            k: (v,) for k in ("text", "text_pair", "label") if (v := getattr(config.columns, k)) is not None
+            k: (v.strip(),) for k in ("text", "text_pair", "label") if (v := getattr(config.columns, k)) is not None
         }
         self._published = dataclasses.replace(published, **given)
         self._labels: tuple[str, ...] = ()  # of the head
@@ -101,32 +104,45 @@ class TextTask(Task[TextExample, list[Prediction]]):
         return read_table(path, self._published, self.config.columns.header, self.config.tfds_data_dir)
 
     def example(self, record: Record, number: int, labelled: bool) -> TextExample:
-        """Return the example of a row. Raises InputError for an empty text and an unknown label."""
+        """Return the example of a row, without a label if a text is blank. Raises InputError for a label that the task
+        cannot use."""
         published, id_column = self._published, self.config.columns.id
         text, pair = self._texts(record)
-        label = self._label(record) if labelled else None
         if id_column is not None:
             name = field(record, (id_column,), "id")
         else:
             there = (record.content[column] for column in published.id if column in record.content and not labelled)
-            name = next(there, number)
+            name = next(there, None)
+        name = number if name is None else name
         part = ("mm" if "mismatched" in record.where else "m") if published.parts else ""
-        return TextExample(str(name), text, pair, label, record.where, part)
+        example = TextExample(str(name), text, pair, None, record.where, part)
+        if not labelled or self.is_blank(example):
+            return example
+        return dataclasses.replace(example, label=self._label(record))
 
     def example_of(self, value: Any, where: str, number: int) -> TextExample:
         """Return the example of a row, a text or a pair of texts."""
         if isinstance(value, Mapping):
             return super().example_of(value, where, number)
-        texts = (value,) if isinstance(value, str) else value
+        texts = (value,) if isinstance(value, str | float | None) else value
         if not isinstance(texts, list | tuple) or not 1 <= len(texts) <= 2:
             raise InputError(f"{where} is neither a text nor a pair of texts, but {value!r:.60}")
-        row = Record(dict(zip(("text", "text_pair"), demand_form(texts, list[str], where), strict=False)), where)
-        text, *pair = (text_field(row, (name,), name) for name in row.content)
+        texts = [None if text != text else text for text in texts]  # NaN, which pandas takes for None
+        text, *pair = (text or "" for text in demand_form(texts, list[str | None], where))
         return TextExample(str(number), text, pair[0] if pair else None, None, where)
 
     def key(self, example: TextExample) -> tuple[str, str]:
         """Return part and id."""
         return example.part, example.id
+
+    def texts_of(self, example: TextExample) -> tuple[str, ...]:
+        return (example.text,) if example.text_pair is None else (example.text, example.text_pair)
+
+    def labels_of(self, example: TextExample) -> Sequence[Any]:
+        return (example.label,)
+
+    def is_blank(self, example: TextExample) -> bool:
+        return not self._published.flawed and super().is_blank(example)
 
     def _texts(self, row: Record) -> tuple[str, str | None]:
         columns, pair_columns = self._published.text, self._published.text_pair
@@ -156,9 +172,10 @@ class TextTask(Task[TextExample, list[Prediction]]):
                 f"{', '.join(has[:SHOWN])}: name the `task` that it was finetuned for"
             )
         self._labels = head.labels or tuple(map(str, range(head.num_labels))) * (head.task != "regression")
+        known = set(map(label_name, self._labels))
         for example in examples:
             for label in example.label if isinstance(example.label, tuple) else [example.label]:
-                if isinstance(label, str) and label not in self._labels:
+                if isinstance(label, str) and label not in known:
                     shown = ", ".join(self._labels[:SHOWN]) + (", …" if len(self._labels) > SHOWN else "")
                     raise InputError(
                         f"{example.where}: the label {label!r:.60} does not occur in the training examples, which have "
@@ -174,6 +191,10 @@ class TextTask(Task[TextExample, list[Prediction]]):
             tokens={"input_ids": [ids for ids, _ in rows], "segment_ids": [segments for _, segments in rows]},
             values={"labels": labels if labels.dtype == np.int32 else labels.astype(np.float32)} if training else {},
             examples=np.arange(len(examples)),
+            cut=sum(
+                len(ids) < len(a) + 2 + (0 if e.text_pair is None else len(b) + 1)
+                for (ids, _), e, a, b in zip(rows, examples, texts, pairs, strict=True)
+            ),
         )
 
     def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
@@ -212,6 +233,17 @@ class TextTask(Task[TextExample, list[Prediction]]):
         """Return the true and the predicted labels."""
         return self._array([e.label for e in examples]), self._array([a.value for a in answers])
 
+    def answers(self, examples: Sequence[TextExample], features: Features, outputs: Outputs) -> list[Prediction]:
+        """Return the answer to each text, without one for a blank text (`nothing`)."""
+        return [
+            Prediction(self.nothing, dict.fromkeys(found.probabilities, math.nan)) if self.is_blank(example) else found
+            for example, found in zip(examples, self._answers(outputs), strict=True)
+        ]
+
+    @abstractmethod
+    def _answers(self, outputs: Outputs) -> list[Prediction]:
+        """Return the answer to each text, from the network."""
+
     def metrics(self, examples: Sequence[TextExample], answers: list[Prediction]) -> dict[str, float]:
         """Return the metrics of glue.py, the mean of two official ones as `average`, and the accuracy on each part of
         MNLI."""
@@ -247,14 +279,14 @@ class TextTask(Task[TextExample, list[Prediction]]):
 class Classification(TextTask):
     """One of several labels."""
 
-    scores, column = ("accuracy", "f1", "mcc"), "label"
+    scores, column, nothing, without_text = ("accuracy", "f1", "mcc"), "label", "", "an empty label"
 
     def _label(self, row: Record) -> Any:
         labels = self._published.labels
         value = _single_label(row, self._published.label, -1 if labels else None)
-        if labels and type(value) is int:
+        if labels and type(value) in (int, float):
             value = dict(enumerate(self._published.numbered or labels)).get(value, value)
-        label = str(value)
+        label = label_name(value)
         if labels and label not in labels:
             raise InputError(
                 f"{row.where}: the label {label!r:.60} is none of {', '.join(labels)}, which {self.config.task} has"
@@ -265,7 +297,7 @@ class Classification(TextTask):
         """Return a head with the labels of the task, or else those of the training examples, sorted. Raises InputError
         if all examples have the same label."""
         published = self._published.labels
-        labels = published or tuple(sorted({str(e.label) for e in train}))
+        labels = published or tuple(sorted({e.label for e in train}))
         if len(labels) == 1:
             raise InputError(
                 f"{train[0].where}: all examples have the same label, {labels[0]}: training needs two or more"
@@ -274,10 +306,10 @@ class Classification(TextTask):
         return dataclasses.replace(self.config.head, num_labels=len(labels), labels=labels, scope=scope)
 
     def _array(self, values: Sequence[Any]) -> np.ndarray:
-        numbers = {label: number for number, label in enumerate(self._labels)}
-        return np.array([0 if value is None else numbers[value] for value in values], np.int32)
+        numbers = {label_name(label): number for number, label in enumerate(self._labels)}
+        return np.array([0 if value is None else numbers[label_name(value)] for value in values], np.int32)
 
-    def answers(self, examples: Sequence[TextExample], features: Features, outputs: Outputs) -> list[Prediction]:
+    def _answers(self, outputs: Outputs) -> list[Prediction]:
         """Return the most likely label, and the probability of each."""
         return [
             Prediction(self._labels[row.argmax()], dict(zip(self._labels, np.exp(row).tolist(), strict=True)))
@@ -303,7 +335,7 @@ class Classification(TextTask):
 class Regression(TextTask):
     """A number."""
 
-    scores, column = ("pearson", "spearman"), "score"
+    scores, column, nothing, without_text = ("pearson", "spearman"), "score", math.nan, "the score nan"
 
     def _label(self, row: Record) -> Any:
         return number_field(row, self._published.label, "; give `task` classification for names")
@@ -316,7 +348,7 @@ class Regression(TextTask):
     def _array(self, values: Sequence[Any]) -> np.ndarray:
         return np.array([value or 0 for value in values], float)
 
-    def answers(self, examples: Sequence[TextExample], features: Features, outputs: Outputs) -> list[Prediction]:
+    def _answers(self, outputs: Outputs) -> list[Prediction]:
         return [Prediction(float(score), {}) for score in outputs["scores"]]
 
     def _scores(self, true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
@@ -338,28 +370,57 @@ class Multilabel(TextTask):
     """Any number of labels, each decided independently: a list, or a field with `columns.label_separator` between
     them."""
 
-    scores, column = ("micro_f1", "macro_f1", "accuracy"), "labels"
+    scores, column, nothing, without_text = ("micro_f1", "macro_f1", "accuracy"), "labels", (), "no label"
+
+    def __init__(self, config: FinetuneConfig):
+        super().__init__(config)
+        self._length: int | None = None  # of the indicator vectors
+
+    def read(self, paths: Sequence[str], role: Role) -> list[TextExample]:
+        """Read the examples of files. Labels are names, or all are indicator vectors (`vector_length`), as in the
+        training examples; label 0 is then the first number. Raises InputError for a vector of another length."""
+        examples = super().read(paths, role)
+        if role == "predict":
+            return examples
+        if role == "train" or "train" not in self.faults:
+            self._length = vector_length([e.label for e in examples])
+        return [dataclasses.replace(e, label=self._names(e)) for e in examples]
+
+    def _names(self, example: TextExample) -> tuple[str, ...]:
+        if self._length is None:
+            return tuple(dict.fromkeys(example.label))
+        if len(example.label) != self._length or not {*example.label} <= {*ON, *OFF}:
+            raise InputError(
+                f"{example.where}: its label has {len(example.label)} values, and the label of most training examples "
+                f"is a vector of {self._length} numbers, 0 or 1"
+            )
+        return tuple(str(i) for i, one in enumerate(example.label) if one in ON)
 
     def _label(self, row: Record) -> Any:
         value = field(row, self._published.label, "label")
-        if isinstance(value, str):
-            value = value.split(self.config.columns.label_separator)
-        if not isinstance(value, list | tuple | np.ndarray) or any(isinstance(one, list | dict) for one in value):
+        if value is None:
+            raise InputError(f"{row.where}: {NO_LABEL}")
+        names = label_list(value, self.config.columns.label_separator)
+        if names is None:
             raise InputError(f"{row.where}: its label {value!r:.60} is neither text nor a list of labels")
-        return tuple(name for name in dict.fromkeys(str(one).strip() for one in value) if name)
+        return tuple(filter(None, map(label_name, names)))
+
+    def labels_of(self, example: TextExample) -> Sequence[str]:
+        return example.label or ("no label",)
 
     def head(self, train: Sequence[TextExample]) -> HeadConfig:
         """Return a head with the labels of the training examples, sorted. Raises InputError if no example has a
         label."""
-        labels = tuple(sorted({label for example in train for label in example.label or ()}))
-        if not labels:
+        labels = tuple(map(str, range(self._length or 0)))
+        labels = labels or tuple(sorted({label for example in train for label in example.label}))
+        if not any(example.label for example in train):
             raise InputError(f"{train[0].where}: no example has a label; there is nothing to learn")
         return dataclasses.replace(self.config.head, num_labels=len(labels), labels=labels)
 
     def _array(self, values: Sequence[Any]) -> np.ndarray:
         return np.array([[label in (value or ()) for label in self._labels] for value in values], float)
 
-    def answers(self, examples: Sequence[TextExample], features: Features, outputs: Outputs) -> list[Prediction]:
+    def _answers(self, outputs: Outputs) -> list[Prediction]:
         """Return the labels with a probability of at least multilabel.threshold, and the probability of every label."""
         labels, threshold = np.array(self._labels, object), self.config.multilabel.threshold
         return [
@@ -408,8 +469,8 @@ def number_field(row: Record, columns: Sequence[str], advice: str = "") -> float
 
 def _single_label(row: Record, columns: Sequence[str], unknown: int | None) -> Any:
     value = field(row, columns, "label")
-    if value is None or value == "" or value != value or (type(value) is int and value == unknown):
-        raise InputError(f"{row.where}: it has no label; training and evaluation need one")
+    if value is None or not str(value).strip() or value != value or (type(value) is int and value == unknown):
+        raise InputError(f"{row.where}: {NO_LABEL}")
     if isinstance(value, (list, dict)):
         raise InputError(f"{row.where}: its label {value!r:.60} is neither text nor a number; an example has one label")
     return value

@@ -16,6 +16,7 @@ from data_pipelines.tokenizer import SPACE
 UNMATCHED = -1
 ENOUGH = 0.8  # share of the text's characters that must have a partner, as in the original
 BLOCK_ROWS = 4096  # rows of a long text in memory at a time; those of earlier blocks are computed twice
+MOST_BAND = 2**14  # so that time grows as the text; the two then differ by at most so many characters anywhere
 
 
 class Alignment(NamedTuple):
@@ -70,10 +71,14 @@ def _nearest(partner: np.ndarray, size: int | None, *, is_start: bool) -> np.nda
 
 def _partners(characters: Sequence[str], tokens_text: str) -> np.ndarray:
     length = len(characters)
-    if characters[0] != " " and [" ", *characters] == list(tokens_text):
-        return np.arange(length) + 1  # most texts; no other subsequence of all characters ends as early
+    repeats = [c == before == " " for before, c in zip(["", *characters], characters, strict=False)]
+    once = [c for c, is_repeat in zip(characters, repeats, strict=True) if not is_repeat]
+    if characters[0] != " " and [" ", *once] == list(tokens_text):
+        # Most texts; no other subsequence of all characters ends as early.
+        return np.where(repeats, UNMATCHED, np.cumsum(~np.array(repeats)))
     band = abs(length - len(tokens_text)) + 5
-    for width in (band, 2 * band, max(length, len(tokens_text))):  # the original gives up after the second
+    widths = band, 2 * band, max(length, len(tokens_text))  # the original gives up after the second
+    for width in sorted({min(width, MOST_BAND) for width in widths}):
         partner = longest_common_subsequence(characters, tokens_text, width)
         if np.count_nonzero(partner != UNMATCHED) > ENOUGH * length:
             break
@@ -86,37 +91,64 @@ def longest_common_subsequence(a: Sequence[str], b: Sequence[str], band: int) ->
     The partner of position i is in [i - band, i + band). Of several longest subsequences, take the one that, going back
     from the end, ends earliest in a, then in b.
     """
-    places: dict[str, int] = {}
-    for j, character in enumerate(b):
-        places[character] = places.get(character, 0) | 1 << j
-    blocks = [range(begin, min(begin + BLOCK_ROWS, len(a))) for begin in range(0, len(a), BLOCK_ROWS)]
-    above = [0]  # the row before each block
-    rows: list[int] = []
-    for block in blocks:
-        rows = _rows(a, block, places, len(b), band, above[-1])
-        above.append(rows[-1])
+    begins = range(0, len(a), BLOCK_ROWS)
+    firsts: list[int] = []  # the row before each block
+    counts: list[int] = []  # bits of that row on the left of the block's columns
+    rows, low, count = [0], 0, 0
+    for begin in begins:
+        block = _Block.at(begin, a, b, band)
+        passed = block.low - low
+        count += (rows[-1] & (1 << passed) - 1).bit_count()
+        low = block.low
+        firsts.append(rows[-1] >> passed)
+        counts.append(count)
+        rows = block.rows(firsts[-1])
     partner = np.full(len(a), UNMATCHED)
-    count, below = above[-1].bit_count(), (1 << len(b)) - 1
-    for block, first in zip(reversed(blocks), reversed(above[:-1]), strict=True):
-        rows = [first, *(rows or _rows(a, block, places, len(b), band, first))]
-        for i in range(len(block), 0, -1):
-            if count and (rows[i - 1] & below).bit_count() < count:
-                j = (rows[i] & below).bit_length() - 1
-                partner[block.start + i - 1] = j
-                count, below = count - 1, (1 << j) - 1
+    count, end = count + rows[-1].bit_count(), len(b)  # of the subsequence that is left to find, in b[:end]
+    for begin, first, left in zip(reversed(begins), reversed(firsts), reversed(counts), strict=True):
+        block = _Block.at(begin, a, b, band)
+        rows = [first, *(rows or block.rows(first))]
+        below = (1 << end - block.low) - 1
+        for i in range(len(block.a), 0, -1):
+            if count and left + (rows[i - 1] & below).bit_count() < count:
+                place = (rows[i] & below).bit_length() - 1
+                partner[block.begin + i - 1] = end = block.low + place
+                count, below = count - 1, (1 << place) - 1
         rows = []
     return partner
 
 
-def _rows(a: Sequence[str], block: range, places: Mapping[str, int], length: int, band: int, row: int) -> list[int]:
-    # Bit j of row i is set if a[: i + 1] shares one character more with b[: j + 1] than with b[:j].
-    full, in_band = (1 << length) - 1, (1 << 2 * band) - 1
-    equal = full ^ row
-    rows = []
-    for i in block:
-        near = in_band << i - band if i >= band else in_band >> band - i
-        if hits := equal & places.get(a[i], 0) & near:
-            equal = ((equal + hits) | (equal - hits)) & full
-            row = full ^ equal
-        rows.append(row)
-    return rows
+class _Block(NamedTuple):
+    """Rows begin, begin + 1, … of the table, in the columns of b that their bands reach. Outside of these, the rows do
+    not differ from the row before the block, so memory and time do not depend on the length of b."""
+
+    begin: int
+    a: Sequence[str]  # elements of the rows
+    low: int  # first column
+    width: int
+    places: Mapping[str, int]  # columns of each element, as bits
+    band: int
+
+    @classmethod
+    def at(cls, begin: int, a: Sequence[str], b: Sequence[str], band: int) -> "_Block":
+        part = a[begin : begin + BLOCK_ROWS]
+        low = min(max(begin - band, 0), len(b))
+        columns = b[low : max(begin + len(part) - 1 + band, 0)]
+        places: dict[str, int] = {}
+        for j, element in enumerate(columns):
+            places[element] = places.get(element, 0) | 1 << j
+        return cls(begin, part, low, len(columns), places, band)
+
+    def rows(self, row: int) -> list[int]:
+        """Return the rows after `row`. Bit j of row i is set if a[: i + 1] shares one element more with b[: j + 1] than
+        with b[:j]; the first bit is that of column `low`."""
+        full, in_band = (1 << self.width) - 1, (1 << 2 * self.band) - 1
+        equal = full ^ row
+        rows = []
+        for i, element in enumerate(self.a, self.begin - self.band - self.low):
+            near = in_band << i if i >= 0 else in_band >> -i
+            if hits := equal & self.places.get(element, 0) & near:
+                equal = ((equal + hits) | (equal - hits)) & full
+                row = full ^ equal
+            rows.append(row)
+        return rows

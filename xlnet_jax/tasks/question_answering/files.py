@@ -60,9 +60,7 @@ def question_of(row: Record, number: int, labelled: bool, unanswerable: bool) ->
     labelled: read the answers; the question must have one, or be unanswerable. unanswerable: the task has unanswerable
     questions. Raises InputError for a row in another format.
     """
-    where, context, question = row.where, row.get("context", str), row.get("question", str)
-    if not context.strip():
-        raise InputError(f"{where}: its text is empty")
+    where, context, question = row.where, row.text("context"), row.text("question")
     name = str(row.content.get("id", number))
     if not labelled:
         return Question(name, question, context, (), where=where)

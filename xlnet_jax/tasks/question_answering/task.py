@@ -7,7 +7,7 @@ answer counts as unanswerable. The prediction is the most likely span of all win
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, NamedTuple, cast
@@ -104,6 +104,7 @@ class QuestionAnswering(Task[Question, Answers]):
     """Tasks squad, squad2, cmrc2018 and drcd. Their metrics differ; only squad2 has unanswerable questions."""
 
     top = 100.0
+    keeps_blank = ("predict", "eval")  # the official scripts count every question
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
@@ -121,15 +122,22 @@ class QuestionAnswering(Task[Question, Answers]):
     def published_rows(self, path: str) -> Iterator[Record]:
         return read_rows(path)
 
-    def examples_in(self, path: str, first: int, labelled: bool) -> Iterator[Question]:
-        """Yield the questions of a file, with answers moved to where they occur in the text (`files.mend_answers`)."""
-        yield from mend_answers(path, list(super().examples_in(path, first, labelled)))
+    def mend(self, path: str, examples: Iterable[Question]) -> list[Question]:
+        """Return the questions of a file, with answers moved to where they occur in the text (`files.mend_answers`)."""
+        return mend_answers(path, list(examples))
 
     def example(self, record: Record, number: int, labelled: bool) -> Question:
         return question_of(record, number, labelled, self._unanswerable)
 
-    def text_of(self, example: Question) -> str:
-        return example.context
+    def texts_of(self, example: Question) -> tuple[str, ...]:
+        return example.context, example.question
+
+    def is_blank(self, example: Question) -> bool:
+        """Return True if there is no text to answer from."""
+        return not example.context.strip()
+
+    def labels_of(self, example: Question) -> Sequence[str]:
+        return ("unanswerable" if example.is_impossible else "answerable",)
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
         return HEAD
@@ -141,15 +149,18 @@ class QuestionAnswering(Task[Question, Answers]):
         neither start nor end. positions: cls_index, start and end, int32 [items]; start and end are <cls> if there is
         no answer. value: is_impossible, float32 [items].
 
-        A question has no window if its text cannot be aligned with its tokens or, in training, if its answer does not
-        occur. Raises InputError if no question has a window.
+        A question has no window if its text is blank, if its text cannot be aligned with its tokens or, in
+        training, if its answer does not occur. Raises InputError for training if no question has a window.
         """
-        texts = _align_texts(examples, tokenizer)
-        queries = [ids[: self._qa.max_query_len] for ids in tokenizer.encode_lines([q.question for q in examples])]
+        texts = _align_texts([q for q in examples if not self.is_blank(q)], tokenizer)
+        whole = tokenizer.encode_lines([q.question for q in examples])
+        queries = [ids[: self._qa.max_query_len] for ids in whole]
         tokens: dict[str, list[np.ndarray]] = {"input_ids": [], "segment_ids": [], "excluded": []}
         places: dict[str, list[int]] = {"cls_index": [], "start": [], "end": []}
         windows, of_examples = [], []
         for example, (question, query) in enumerate(zip(examples, queries, strict=True)):
+            if self.is_blank(question):
+                continue
             ids_E, alignment = texts[question.context]
             answer = question.answer
             if alignment is None or (training and answer is None and not question.is_impossible):
@@ -172,13 +183,16 @@ class QuestionAnswering(Task[Question, Answers]):
                     places[name].append(place)
                 windows.append(Window(alignment.starts[begin:end], alignment.ends[begin:end], is_widest_E))
                 of_examples.append(example)
-        if not windows:
+        if training and not windows:
             raise InputError(
                 f"none of {len(examples)} questions can be used: no answer occurs in its text, or no text in its tokens"
             )
         positions = {name: np.array(each, np.int32) for name, each in places.items()}
         is_impossible = (positions["start"] == positions["cls_index"]).astype(np.float32)
-        return SpanFeatures(tokens, {"is_impossible": is_impossible}, np.array(of_examples), positions, windows=windows)
+        return SpanFeatures(
+            tokens, {"is_impossible": is_impossible}, np.array(of_examples, np.int64), positions, windows=windows,
+            cut=sum(len(ids) > self._qa.max_query_len for ids in whole),
+        )  # fmt: skip
 
     def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
         """Return the loss of start, end and answerability, in nats: float32 [B] (`span_loss_B`)."""
@@ -301,11 +315,12 @@ def widest_contexts(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
     window, then to the first."""
     if len(windows) == 1:
         return [np.ones(windows[0][1], bool)]
-    shown = np.full((len(windows), windows[-1][1]), -1.0)
-    for scores, (begin, end) in zip(shown, windows, strict=True):
+    widest, most = np.zeros(windows[-1][1], np.int64), np.full(windows[-1][1], -1.0)
+    for i, (begin, end) in enumerate(windows):
         here = np.arange(end - begin)
-        scores[begin:end] = np.minimum(here, here[::-1]) + 0.01 * (end - begin)
-    widest = shown.argmax(0)
+        context = np.minimum(here, here[::-1]) + 0.01 * (end - begin)
+        widest[begin:end][context > most[begin:end]] = i
+        np.maximum(most[begin:end], context, out=most[begin:end])
     return [widest[begin:end] == i for i, (begin, end) in enumerate(windows)]
 
 

@@ -6,8 +6,9 @@ ClueWeb09-B with XLNet's word embeddings in a kernel pooling network, without fi
 """
 
 import hashlib
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 import optax
 from etils import epath
 
+from data_pipelines.faults import Faults, TextRow
 from data_pipelines.stateless import Purpose, choice, uniforms
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
@@ -43,6 +45,7 @@ from xlnet_jax.tasks.task import Role, Task, inputs_of
 RUN_FILE = "run.trec"
 SPECIALS = 3  # document <sep> query <sep> <cls>
 SHUFFLES, SHUFFLED_PAIRS = 20, 1_000_000  # for the baseline: random orders, and (query, document) pairs in all of them
+MOST_BANNED = 1000  # random numbers to draw instead of documents that must not be drawn, for each group
 EVALUATION_SEED = 0  # the same for all runs, so that they rank the same documents
 
 
@@ -95,6 +98,9 @@ class Retrieval(Task[RankedQuery, Run]):
         self._settings = config.ranking
         self.metric = f"ndcg@{config.ranking.cutoff}"
 
+    def labels_of(self, example: RankedQuery) -> Sequence[str]:
+        return [f"grade {grade}" for grade in example.grades.values()]
+
     @cached_property
     def documents(self) -> dict[str, str]:
         """Text of each document, by id."""
@@ -116,7 +122,7 @@ class Retrieval(Task[RankedQuery, Run]):
         settings, labelled = self._settings, role != "predict"
         where = f"qrels {paths[0]}" if labelled else "`predict`"
         of_runs = not labelled and all(map(is_run, files(paths, where)))
-        queries = self._read_queries(settings.queries if labelled or of_runs else paths)
+        queries = self._read_queries(settings.queries if labelled or of_runs else paths, role)
         judged = read_qrels(paths, settings.judgements) if labelled else {}
         best = self._best(paths, where) if of_runs else self._candidates
         everything = None if labelled else tuple(self.documents)
@@ -125,6 +131,8 @@ class Retrieval(Task[RankedQuery, Run]):
         _demand_known(asked, queries, "queries", where)
         examples = []
         for query in asked:
+            if labelled and not queries[query]:
+                continue
             grades = {document: grade for document, grade in judged.get(query, {}).items() if grade is not None}
             left_out = tuple(document for document in judged.get(query, {}) if document not in grades)
             candidates = tuple(d for d in best.get(query, ()) if d not in left_out)
@@ -140,10 +148,17 @@ class Retrieval(Task[RankedQuery, Run]):
             tell(f"{where}: {len(without)} of {len(examples)} queries have no candidates, {without[0]!r} the first")
         return examples
 
-    def _read_queries(self, paths: Sequence[str]) -> dict[str, str]:
-        queries = read_collection(paths, "queries")
-        if empty := [query for query, text in queries.items() if not text]:
-            raise InputError(f"queries {paths[0]}: {len(empty)} have no text, {empty[0]} the first; leave them out")
+    def _read_queries(self, paths: Sequence[str], role: Role) -> dict[str, str]:
+        """Return text by id. Queries without text are counted: they are not learned from or evaluated."""
+        queries, faults = read_collection(paths, "queries"), Faults()
+        self.faults[role], faults.read = faults, len(queries)
+        for query, text in queries.items():
+            if not text:
+                faults.add(TextRow(f"queries {paths[0]}: {query}", text))
+        if role == "predict":
+            faults.keep("the scores of their documents alone")
+        else:
+            faults.skip()
         if self._settings.judgements == "cranfield":
             return {str(number): text for number, text in enumerate(queries.values(), 1)}
         return queries
@@ -182,14 +197,14 @@ class Retrieval(Task[RankedQuery, Run]):
         items = [(q, place) for q, places in enumerate(relevant) for place in places if place in with_text]
         if not items:
             raise InputError(f"training: no document with a text has a grade from {least} on, so none is learned")
-        far = 2 * count + max(map(len, never))  # more than needed, because banned documents are skipped
+        far = 2 * count + min(max(map(len, never)), MOST_BANNED)  # banned documents are skipped
         rows = np.arange(len(items))
         uniform = uniforms(self.config.seed, Purpose.NEGATIVES, epoch, rows, count + far + 1 + count)
         for_near, for_far, left = np.split(uniform, [count, count + far], axis=1)
         documents = np.zeros(left.shape, np.int64)
         for row, (q, document) in enumerate(items):
             drawn = [near[q][i] for i in first_of_shuffle(for_near[row], len(near[q]))]
-            drawn += self._draw_any(for_far[row], never[q].union(drawn), count - len(drawn))
+            drawn += self._draw_any(for_far[row], never[q], count - len(drawn), drawn)
             if len(drawn) < count:
                 raise InputError(
                     f"training: query {examples[q].id} has {len(drawn)} documents that are not relevant, and a group "
@@ -203,7 +218,7 @@ class Retrieval(Task[RankedQuery, Run]):
         its judged documents and some others, the same in every call. Raises InputError if there are none."""
         judged = [self.places_of((*e.grades, *e.left_out)) for e in examples]
         others = self._settings.others
-        width = others + max(map(len, judged), default=0)
+        width = others + min(max(map(len, judged), default=0), MOST_BANNED)
         uniform = uniforms(EVALUATION_SEED, Purpose.CANDIDATES, 0, np.arange(len(examples)), width)
         found = [
             [*self.places_of(e.grades), *self._draw_any(of_query, set(places), others)]
@@ -219,9 +234,20 @@ class Retrieval(Task[RankedQuery, Run]):
     def places_of(self, documents: Iterable[str]) -> list[int]:
         return [self._places[document] for document in documents if document in self._places]
 
-    def _draw_any(self, uniform: np.ndarray, banned: set[int], count: int) -> list[int]:
-        drawn = (self._with_text[i] for i in first_of_shuffle(uniform, len(self._with_text)))
-        return [place for place in drawn if place not in banned][: max(count, 0)]
+    def _draw_any(
+        self, uniform: np.ndarray, banned: Collection[int], count: int, drawn: Collection[int] = ()
+    ) -> list[int]:
+        """Draw documents with a text that are neither banned nor drawn; fewer than `count` if there are no more."""
+
+        def left(places: Iterable[int]) -> Iterator[int]:
+            return (place for place in places if place not in banned and place not in drawn)
+
+        shuffled = (self._with_text[i] for i in first_of_shuffle(uniform, len(self._with_text)))
+        found = list(itertools.islice(left(shuffled), max(count, 0)))
+        if (missing := count - len(found)) > 0 and len(uniform) < len(self._with_text):  # most documents are banned
+            others = [place for place in left(self._with_text) if place not in found]
+            found += [others[i] for i in first_of_shuffle(uniform[:missing], len(others))]
+        return found
 
     def metrics(self, examples: Sequence[RankedQuery], answers: Run) -> dict[str, float]:
         """Return NDCG@k, ERR@k, MAP, MRR and P@k, 0 to 1 (`mean_scores`)."""
@@ -285,6 +311,8 @@ class Ranking(Retrieval):
         group = passages.shape[1]
         pairs = np.stack([passages.ravel(), queries.repeat(group)], axis=1)
         pieces, limit = [piece for cut in cuts for piece in cut], self.config.data.seq_len
+        lengths = (np.array(list(map(len, side)))[pairs[:, i]] for i, side in enumerate((pieces, query_tokens)))
+        too_long = sum(lengths) > limit - SPECIALS
         return Features(
             tokens={
                 name: PairTokens(pieces, query_tokens, pairs, limit, part)
@@ -293,6 +321,7 @@ class Ranking(Retrieval):
             values={"document": documents.astype(np.int32)},
             examples=queries,
             texts_per_item=group,
+            cut=len(np.unique(pairs[too_long, 0])),
         )
 
     def _passages(self, documents: Sequence[int], tokenizer: Tokenizer) -> list[list[np.ndarray]]:
@@ -348,16 +377,14 @@ def softmax_loss_B(scores_BC: jax.Array) -> jax.Array:
 LOSSES_B = {"pairwise": pairwise_loss_B, "softmax": softmax_loss_B, "pointwise": pointwise_loss_B}
 
 
-def first_of_shuffle(uniform: np.ndarray, size: int) -> list[int]:
-    """Return the first `len(uniform)` elements of a random order of 0 … size - 1, from uniform numbers in [0, 1)
+def first_of_shuffle(uniform: np.ndarray, size: int) -> Iterator[int]:
+    """Yield the first `len(uniform)` elements of a random order of 0 … size - 1, from uniform numbers in [0, 1)
     (Fisher and Yates, without an array of all elements)."""
     steps = np.arange(min(len(uniform), size))
     moved: dict[int, int] = {}
-    picked = []
     for i, j in zip(steps.tolist(), (steps + choice(uniform[: len(steps)], size - steps)).tolist(), strict=True):
-        picked.append(moved.get(j, j))
+        yield moved.get(j, j)
         moved[j] = moved.get(i, i)
-    return picked
 
 
 def _demand_known(ids: Iterable[str], texts: Mapping[str, str], what: str, where: str) -> None:

@@ -24,7 +24,11 @@ def tsv(path, rows, end="\n", mark=""):
 
 
 def rows_of(name, *settings):
-    return [dict(row.content) for row in read_table(str(name), *settings)]
+    rows = list(read_table(str(name), *settings))
+    for row in rows:
+        if row.fault:
+            raise InputError(f"{row.where} {row.fault}")
+    return [dict(row.content) for row in rows]
 
 
 def test_every_form_of_a_table_gives_the_same_rows(tmp_path):
@@ -68,7 +72,7 @@ def test_a_table_without_header_has_numbers_for_columns(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", "text\tlabel\na\t1\nb\t1\t2\n", "line 3 has 3 fields, and the first line has 2; mend the line"),
+        ("a.tsv", "text\tlabel\na\t1\nb\t1\t2\n", "line 3 has 3 fields, and the first line has 2"),
         ("a.csv", 'text,label\n"a\n",1\nb\n', "a.csv: line 4 has 1 fields, and the first line has 2"),
         ("a.csv", 'text,label\n"a"b,1\n', "a.csv: line 2 is not CSV ("),
         (
@@ -93,7 +97,9 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path):
     tsv(tmp_path / "a.tsv", ROWS)
     row = next(read_table(str(tmp_path / "a.tsv")))
     assert field(row, ("sentence", "text"), "text") == ROWS[0]["text"]
-    said = r"a\.tsv: line 2: there is no column a or b, only text, label: name it by `columns\.text_pair`, or where"
+    said = (
+        r"a\.tsv: line 2: there is no column 'a' or 'b', only 'text', 'label': name it by `columns\.text_pair`, or if"
+    )
     with pytest.raises(InputError, match=said):
         field(row, ("a", "b"), "text_pair")
 
