@@ -32,11 +32,13 @@ settings() {
     local known=" $1 " flags=" $2 dry-run " given
     shift 2
     rest=()
+    # A manifest, a unit or a remote shell would read what follows a line break as lines of their own.
+    [[ $* != *[[:cntrl:]]* ]] || fail "an argument has a line break or another control character: remove it"
     while [ $# -gt 0 ]; do
         given=${1#--}
         case $1 in
             --help) usage && exit ;;
-            --) shift && rest=("$@") && return ;;
+            --) shift && rest=("$@") && break ;;
             --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" && continue ;;
             --*) ;;
             *) fail "unknown argument $1: give settings of the launched command after --" ;;
@@ -45,12 +47,16 @@ settings() {
             printf -v "${given//-/_}" true
         elif [[ $known == *" $given "* ]]; then
             [ $# -gt 1 ] || fail "$1 needs a value"
+            [[ $2 != -* ]] || fail "$1 $2: a value that begins with - would be an option of another program"
             printf -v "${given//-/_}" %s "$2" && shift
         else
             fail "unknown setting $1: --help lists all settings"
         fi
         shift
     done
+    # shellcheck disable=SC2154 # a setting of every launcher that calls this
+    [[ $name =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] ||
+        fail "--name $name: give up to 40 characters of a-z, 0-9 and -, starting with a letter"
 }
 
 # required NAME...: fails if a setting was not given.
@@ -64,7 +70,16 @@ required() {
 whole_number() {
     local given
     for given; do
-        [[ ${!given} =~ ^[1-9][0-9]*$ ]] || fail "--${given//_/-} ${!given}: give a whole number of at least 1"
+        [[ ${!given} =~ ^[1-9][0-9]{0,8}$ ]] || fail "--${given//_/-} ${!given}: give a whole number of at least 1"
+    done
+}
+
+# by_digest NAME...: fails unless an image is named by its content. A tag may mean another image when a pod restarts.
+by_digest() {
+    local given
+    for given; do
+        [[ ${!given} =~ ^[^@]+@sha256:[0-9a-f]{64}$ ]] ||
+            fail "--$given ${!given}: give NAME@sha256:DIGEST; docs/launch.md shows the command that prints it"
     done
 }
 

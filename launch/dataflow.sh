@@ -14,7 +14,8 @@ usage: launch/dataflow.sh --project PROJECT --region REGION --temp gs://BUCKET/T
   --temp FOLDER        gs:// folder for Dataflow's temporary files
   --machine-type TYPE  machine type of a worker ($machine_type)
   --max-workers N      maximum number of workers ($max_workers)
-  --image IMAGE        worker image with Beam and xlnet_jax (default: workers install the last commit)
+  --image IMAGE        worker image with Beam and xlnet_jax, NAME@sha256:DIGEST (default: workers install the last
+                       commit)
   --name NAME          name of the job ($name)
   --dry-run            prints the commands without running them
 
@@ -29,6 +30,7 @@ whole_number max_workers
 [[ $temp == gs://* ]] || fail "--temp $temp: Dataflow needs a folder in a bucket: give gs://BUCKET/TEMP"
 [[ " ${rest[*]-} " =~ \ --out[=\ ]gs:// ]] ||
     fail "the workers must be able to write the corpus: give --out gs://BUCKET/CORPUS after --"
+[ -z "$image" ] || by_digest image
 needs git "$python"
 package=sdk_container_image=$image
 if [ -z "$image" ]; then

@@ -71,7 +71,7 @@ install() {
 }
 
 copy() {
-    tpus tpu-vm scp "$wheel" launch/tpu_worker.sh constraints.txt "$1:" --worker=all
+    tpus tpu-vm scp "$wheel" launch/tpu_worker.sh launch/requirements.txt "$1:" --worker=all
 }
 
 train() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# launch/tpu_vm.sh copies this script, the wheel and constraints.txt to every worker of a TPU VM and calls `install WHEEL`
+# launch/tpu_vm.sh copies this script, the wheel and requirements.txt to every worker of a TPU VM and calls `install WHEEL`
 # and `train SETTING...`.
 # Training is the systemd unit xlnet, so it survives the ssh connection and gets a signal when the machine shuts down.
 set -euo pipefail
@@ -15,8 +15,9 @@ install() {
     echo "uv==0.13.9 --hash=sha256:d7f459fe4fd247d830351c75686d3996ace3c6f3f728eb0e85a30b7ada0cef19" >uv.txt
     python3 -m pip install --quiet --disable-pip-version-check --require-hashes --upgrade --target ~/uv --requirement uv.txt
     ~/uv/bin/uv venv --quiet --clear --python 3.12 ~/xlnet
-    ~/uv/bin/uv pip install --quiet --python ~/xlnet/bin/python --constraint constraints.txt \
-        "xlnet_jax[tpu,gcs] @ file://$HOME/$1"
+    ~/uv/bin/uv pip install --quiet --python ~/xlnet/bin/python --require-hashes \
+        --build-constraint requirements.txt --requirement requirements.txt
+    ~/uv/bin/uv pip install --quiet --python ~/xlnet/bin/python --no-deps "xlnet_jax @ file://$HOME/$1"
 }
 
 train() {

@@ -3,7 +3,7 @@
 # shellcheck source-path=SCRIPTDIR source=../common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
-name=xlnet image='' accelerator='' topology='' slices=1 chips_per_host='' spot=false max_restarts=100 grace=300
+name=xlnet base='' image='' accelerator='' topology='' slices=1 chips_per_host='' spot=false max_restarts=100 grace=300
 namespace=default service_account=default
 usage() {
     cat <<EOF
@@ -14,7 +14,8 @@ usage: launch/gke/jobset.sh ACTION [SETTING...] [-- SETTINGS OF xlnet_jax.train]
   follow     prints the log until Ctrl-C
   delete     saves and stops training
 
-  --image IMAGE                image to push or run (for image and create)
+  --base IMAGE                 image of Python 3.12 to build on, NAME@sha256:DIGEST (for image)
+  --image IMAGE                image to push, NAME:TAG (for image), or to run, NAME@sha256:DIGEST (for create)
   --accelerator ACCELERATOR    node label gke-tpu-accelerator, such as tpu-v6e-slice (for create)
   --topology TOPOLOGY          node label gke-tpu-topology, such as 16x16 (for create)
   --slices N                   number of slices of that topology ($slices)
@@ -31,10 +32,11 @@ EOF
 
 image() {
     make_wheel
-    run cp constraints.txt dist/
-    run docker build --platform=linux/amd64 --file=launch/gke/Dockerfile --build-arg=WHEEL="${wheel##*/}" \
-        --tag="$image" dist
+    run cp launch/requirements.txt launch/gke/entrypoint.sh dist/
+    run docker build --platform=linux/amd64 --file=launch/gke/Dockerfile --build-arg=BASE="$base" \
+        --build-arg=WHEEL="${wheel##*/}" --tag="$image" dist
     run docker push "$image"
+    run docker image inspect --format='{{index .RepoDigests 0}}' "$image" # --image for create
 }
 
 create() {
@@ -52,14 +54,18 @@ create() {
 # Prints the template with its ${...} replaced, like envsubst, which few machines have.
 # shellcheck disable=SC2034 # used by the template
 manifest() {
-    local hosts=$((chips / chips_per_host)) arguments spot_selector=''
-    arguments=$(json "${rest[@]}")
+    local hosts=$((chips / chips_per_host)) arguments setting spot_selector=''
+    arguments=[$(json "${rest[@]}")]
+    for setting in name image accelerator topology service_account; do
+        local "$setting=$(json "${!setting}")"
+    done
     if $spot; then spot_selector='cloud.google.com/gke-spot: "true"'; fi
     eval "cat <<TEMPLATE
 $(<launch/gke/jobset.yaml)
 TEMPLATE" | sed '/^#/d; /^ *$/d'
 }
 
+# json WORD...: prints the words as texts of JSON, which is YAML.
 json() {
     local word list=''
     for word; do
@@ -67,7 +73,7 @@ json() {
         word=${word//\"/\\\"}
         list+="${list:+, }\"$word\""
     done
-    printf '[%s]\n' "$list"
+    printf '%s\n' "$list"
 }
 
 follow() {
@@ -100,17 +106,16 @@ check_slice() {
 action=${1-}
 case $action in
     image | create | follow | delete) settings \
-        'name image accelerator topology slices chips-per-host max-restarts grace namespace service-account' \
+        'name base image accelerator topology slices chips-per-host max-restarts grace namespace service-account' \
         spot "${@:2}" ;;
     --help) usage && exit ;;
     *) fail "give an action: image, create, follow or delete; --help explains them" ;;
 esac
-[[ $name =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] ||
-    fail "--name $name: Kubernetes allows up to 40 characters of a-z, 0-9 and -, starting with a letter"
 case $action in
-    image) required image && needs git "$python" docker ;;
+    image) required image base && by_digest base && needs git "$python" docker ;;
     create)
         required image accelerator topology
+        by_digest image
         whole_number slices max_restarts grace
         check_slice
         cloud_workdir

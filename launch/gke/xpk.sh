@@ -13,7 +13,7 @@ usage: launch/gke/xpk.sh ACTION --cluster CLUSTER [SETTING...] [-- SETTINGS OF x
 (launch/gke/jobset.sh image builds the image; launch/gke/jobset.sh follow prints the log)
 
   --cluster CLUSTER     name of the cluster, as given to xpk cluster create
-  --image IMAGE         image from launch/gke/jobset.sh image (for create)
+  --image IMAGE         image from launch/gke/jobset.sh image, NAME@sha256:DIGEST (for create)
   --type TYPE           type of a slice, such as v6e-256 or v5p-128 (for create)
   --slices N            number of slices ($slices)
   --priority PRIORITY   very-low, low, medium, high or very-high ($priority)
@@ -36,7 +36,7 @@ create() {
     # run is the command's first process, which gets the signal to save.
     xpk_workload create --tpu-type="$type" --num-slices="$slices" --docker-image="$image" --priority="$priority" \
         --max-restarts="$max_restarts" --restart-on-exit-codes=1 --termination-grace-period-seconds="$grace" \
-        --command="exec python -m xlnet_jax.train --tpu $(quoted "${rest[@]}")"
+        --command="exec /entrypoint.sh python -m xlnet_jax.train --tpu $(quoted "${rest[@]}")"
 }
 
 delete() {
@@ -53,6 +53,7 @@ esac
 required cluster
 if [ "$action" = create ]; then
     required image type
+    by_digest image
     whole_number slices max_restarts grace
     cloud_workdir
     named_slices "$slices"

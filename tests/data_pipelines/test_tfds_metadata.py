@@ -57,6 +57,7 @@ def test_code_that_a_dataset_names_is_not_imported(tmp_path, monkeypatch, featur
     ("changed", "message"),
     [
         ({"filepathTemplate": "../{SPLIT}"}, "which is not in"),
+        ({"filepathTemplate": "*-{SPLIT}"}, "which is a pattern and not a file"),
         ({"filepathTemplate": "{0}"}, "is damaged"),
         ({"shardLengths": ["9223372036854775807"]}, "claims 9,223,372,036,854,775,807 bytes"),
     ],

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+DIGEST = "@sha256:" + "0123456789abcdef" * 4
 ROOT = Path(__file__).parents[2]
-TOOLS = "gcloud kubectl docker xpk sbatch srun scontrol git python3 sleep sudo systemctl systemd-run curl".split()
+TOOLS = "gcloud kubectl docker xpk sbatch srun scontrol git python3 sleep sudo systemctl systemd-run setpriv".split()
 # All else that the launchers call. Nothing but these and the stand-ins is on PATH.
 ORDINARY = "bash cat cp date dirname env grep id mkdir hostname mv sed".split()
 RECORDER = """#!/usr/bin/env bash

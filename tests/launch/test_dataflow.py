@@ -3,11 +3,11 @@
 import pytest
 
 from data_pipelines.prepare.commands import PrepareSettings
-from tests.launch.conftest import StandIns, printed
+from tests.launch.conftest import DIGEST, StandIns, printed
 from xlnet_jax.settings import parser
 
 LINE = (
-    "launch/dataflow.sh --dry-run --project mine --region europe-west4 --temp gs://mine/tmp --image eu.gcr.io/m/b "
+    f"launch/dataflow.sh --dry-run --project mine --region europe-west4 --temp gs://mine/tmp --image m/b{DIGEST} "
     "-- --source 'gs://mine/*.txt' --beam-options no_use_public_ips --tokenizer gs://mine/t --out gs://mine/corpus"
 )
 
@@ -15,7 +15,7 @@ LINE = (
 def test_beam_knows_every_option(stand_ins: StandIns, caplog: pytest.LogCaptureFixture) -> None:
     asked = parser.parse(PrepareSettings, printed(stand_ins.run(LINE).stdout)[-1][3:], "prepare", "")
     assert (asked.runner, asked.out) == ("Dataflow", "gs://mine/corpus")
-    assert {"no_use_public_ips", "sdk_container_image=eu.gcr.io/m/b"} <= {*asked.beam_options}
+    assert {"no_use_public_ips", f"sdk_container_image=m/b{DIGEST}"} <= {*asked.beam_options}
     beam = pytest.importorskip("apache_beam.options.pipeline_options")
     read = beam.PipelineOptions([f"--{option}" for option in asked.beam_options]).get_all_options(drop_default=True)
     assert len(read) == len(asked.beam_options)

@@ -7,16 +7,18 @@ import subprocess
 
 import pytest
 
-from tests.launch.conftest import ROOT, TOOLS, StandIns, printed
+from tests.launch.conftest import DIGEST, ROOT, TOOLS, StandIns, printed
 from xlnet_jax.objectives import presets
 
 TRAIN = "-- --preset base --workdir gs://mine/run --corpus 'gs://mine/my corpus' --log.wandb \"it's mine\""
-POD = f"--image eu.gcr.io/mine/xlnet --accelerator tpu-v6e-slice --topology 4x8 {TRAIN}"
+POD = f"--image eu.gcr.io/mine/xlnet{DIGEST} --accelerator tpu-v6e-slice --topology 4x8 {TRAIN}"
 PAGE = (ROOT / "docs/launch.md").read_text()
 BLOCKS = re.findall(r"^```console\n(.*?)^```$", PAGE, re.S | re.M)
 EXAMPLE = re.compile(r"^\$ (.*?[^\\])\n(.*?)(?=^\$ |\Z)", re.S | re.M)
 EXAMPLES = [(re.sub(r"\\\n +", "", line), output) for block in BLOCKS for line, output in EXAMPLE.findall(block)]
-EXAMPLES = [(line, output) for line, output in EXAMPLES if "launch/" in line]
+EXAMPLES = [
+    (re.sub(r'"\$(BASE|IMAGE)"', f"mine{DIGEST}", line), output) for line, output in EXAMPLES if "launch/" in line
+]
 LINES = [line.partition("PYTHON=.venv-beam/bin/python ")[2] or line for line, _ in EXAMPLES]
 LINES += [
     "launch/tpu_vm.sh create --zone us-east5-b --type v5p-128 --slices 2 --reserved --dry-run",
@@ -27,6 +29,19 @@ LINES += [
     f"launch/tpu_vm.sh train --zone us-east5-b --dry-run {TRAIN}",
     f"launch/gke/jobset.sh create --dry-run {POD}",
     f"launch/slurm.sh --nodes=4 '--comment=my run' --dry-run {TRAIN}",
+]
+NAMED = [
+    "launch/tpu_vm.sh stop --zone a",
+    "launch/gke/jobset.sh delete",
+    "launch/gke/xpk.sh delete --cluster a",
+    "launch/dataflow.sh --project a --region b --temp gs://c",
+]
+TAGS = ("mine/xlnet:latest", "mine/xlnet@sha256:12", f"mine/xlnet{DIGEST}0", f"mine/xlnet{DIGEST.upper()}", DIGEST)
+BY_TAG = [
+    *(f"launch/gke/jobset.sh create --accelerator tpu7x --topology 4x4 --image {tag}" for tag in TAGS),
+    *(f"launch/gke/jobset.sh image --image mine/xlnet --base {tag}" for tag in TAGS),
+    *(f"launch/gke/xpk.sh create --cluster a --type v6e-8 --image {tag}" for tag in TAGS),
+    *(f"launch/dataflow.sh --project a --region b --temp gs://c --image {tag} -- --out gs://d" for tag in TAGS),
 ]
 # What `launch/tpu_vm.sh resume` rehearses: a preemption, a new slice, the end.
 PREEMPTED = """
@@ -77,7 +92,7 @@ def test_a_dry_run_prints_the_very_commands_of_a_run_and_runs_none(stand_ins: St
 def test_every_launcher_is_on_the_page() -> None:
     scripts = {path.relative_to(ROOT).as_posix() for path in (ROOT / "launch").rglob("*.sh")}
     shown = {word for line, _ in EXAMPLES for word in shlex.split(line) if word in scripts}
-    assert shown == scripts - {"launch/common.sh", "launch/tpu_worker.sh"}
+    assert shown == scripts - {"launch/common.sh", "launch/tpu_worker.sh", "launch/gke/entrypoint.sh"}
 
 
 @pytest.mark.parametrize(
@@ -97,10 +112,22 @@ def test_every_launcher_is_on_the_page() -> None:
         ),
         (f"launch/gke/jobset.sh create {POD.replace('4x8', '32')}", "--topology 32: give the chips along each axis"),
         (f"launch/gke/jobset.sh create --chips-per-host 5 {POD}", "5 does not divide the 32 chips of 4x8"),
-        (
-            "launch/gke/jobset.sh delete --name My_Run",
-            "--name My_Run: Kubernetes allows up to 40 characters of a-z, 0-9 and -",
+        *(
+            (f"{line} --name {name}", "give up to 40 characters of a-z, 0-9 and -")
+            for line in NAMED
+            for name in ("My_Run", "a|b", "a.b", "'a b'", "a-", 41 * "a", "''")
         ),
+        *(
+            (f"{line} {given}", "a value that begins with - would be an option of another program")
+            for line in NAMED
+            for given in ("--name --flags-file=/tmp/x", "--name=--flags-file=/tmp/x", "--name -x", "--name --dry-run")
+        ),
+        ("launch/tpu_vm.sh follow --zone a --project --impersonate-service-account=x", "a value that begins with -"),
+        ("launch/gke/xpk.sh delete --cluster --x", "--cluster --x: a value that begins with - would be an option"),
+        *((line, "give NAME@sha256:DIGEST; docs/launch.md shows the command that prints it") for line in BY_TAG),
+        (f"launch/gke/jobset.sh create {POD} 'a\nb'", "an argument has a line break or another control character"),
+        ("launch/tpu_vm.sh stop --zone 'a\nb'", "an argument has a line break or another control character"),
+        ("launch/tpu_vm.sh stop --zone a --slices 9999999999", "give a whole number of at least 1"),
         (
             "launch/slurm.sh --nodes 4 -- --workdir /shared/run",
             "4 is not an option: give options of sbatch as --name=value",

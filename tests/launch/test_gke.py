@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.launch.conftest import StandIns
+from tests.launch.conftest import DIGEST, ROOT, StandIns
 
-CREATE = "launch/gke/jobset.sh create --dry-run --image eu.gcr.io/mine/xlnet"
+CREATE = f"launch/gke/jobset.sh create --dry-run --image eu.gcr.io/mine/xlnet{DIGEST}"
 TRAIN = "-- --workdir gs://mine/run"
 
 
@@ -49,6 +49,51 @@ def test_the_manifest_follows_the_schema_and_settings_reach_the_container(stand_
     assert keep_known(read.to_dict(), ours) == ours
     assert "cloud.google.com/gke-spot" in pod(ours)["nodeSelector"]
     assert pod(ours)["containers"][0]["args"] == shlex.split(train)[1:]
+
+
+@pytest.mark.parametrize(
+    "value", ["true", "null", "1e3", "0x1f", "a: b", "a # b", "'a'", "[a", "&a", "*a", "!a", "{a", "a\\b", '"', "$HOME"]
+)
+def test_a_value_is_a_text_and_adds_nothing_to_the_manifest(stand_ins: StandIns, value: str) -> None:
+    slices = "--accelerator tpu7x --topology 2x2"
+    plain = manifest(stand_ins, slices)
+    assert pod(plain)["serviceAccountName"] == "default"
+    pod(plain)["serviceAccountName"] = value
+    assert manifest(stand_ins, f"{slices} --service-account {shlex.quote(value)}") == plain
+
+
+@pytest.mark.parametrize("name", ["true", "null", "y", "on"])
+def test_the_name_of_a_run_and_its_image_are_texts(stand_ins: StandIns, name: str) -> None:
+    ours = manifest(stand_ins, f"--accelerator tpu7x --topology 2x2 --name {name} --image 'a: &b #{DIGEST}'")
+    assert ours["metadata"]["name"] == name
+    assert pod(ours)["containers"][0]["image"] == f"a: &b #{DIGEST}"
+
+
+def test_training_gives_up_root_after_it_is_allowed_to_lock_memory(stand_ins: StandIns) -> None:
+    command = pod(manifest(stand_ins, "--accelerator tpu7x --topology 2x2"))["containers"][0]["command"]
+    assert command == ["/entrypoint.sh", "python", "-m", "xlnet_jax.train", "--tpu"]
+    (stand_ins.folder / "bin" / "id").unlink()  # a link to that of this machine
+    line = "launch/gke/entrypoint.sh git --tpu 'a b'"
+    for user, drop in (("0", ["setpriv", "--reuid=xlnet", "--regid=xlnet", "--init-groups"]), ("1000", [])):
+        (stand_ins.folder / "calls").unlink(missing_ok=True)
+        stand_ins.answer("id", f"echo {user}")
+        assert stand_ins.run(line).returncode == 0
+        assert stand_ins.calls() == [["id", "-u"], [*drop, "git", "--tpu", "a b"]]
+
+
+def test_the_image_is_built_from_a_digest_and_hashes_without_the_environments(stand_ins: StandIns) -> None:
+    lines = [line for line in (ROOT / "launch/gke/Dockerfile").read_text().splitlines() if line[:1] != "#"]
+    assert [line for line in lines if line.startswith(("ARG BASE", "FROM"))] == ["ARG BASE", "FROM ${BASE}"]
+    installs = [line for line in lines if "pip install" in line]
+    assert all("--require-hashes" in line or "--no-deps" in line for line in installs)
+    assert len(installs) == 3
+    assert lines[-1] == 'ENTRYPOINT ["/entrypoint.sh"]'
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    for pattern in (ROOT / ".gitignore").read_text().split():
+        plain = pattern.strip("/")
+        at_any_depth = plain.startswith(("__", "*.", ".pytest", ".mypy", ".ruff"))
+        assert (f"**/{plain}" if at_any_depth else plain) in ignored
+    assert ".git" in ignored
 
 
 @pytest.mark.parametrize(

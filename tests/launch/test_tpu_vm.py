@@ -175,11 +175,13 @@ def test_a_worker_installs_the_wheel_that_was_copied_and_pinned_packages(stand_i
     line = "launch/tpu_vm.sh install --zone a --dry-run"
     (copy,) = (words for words in printed(stand_ins.run(line).stdout) if "scp" in words)
     on_worker(stand_ins, line, "dead")
-    *_, uv = (call for call in stand_ins.calls() if call[0] == "uv")
-    wheel = copy[copy.index("scp") + 1]
-    assert "constraints.txt" in copy
-    assert uv[uv.index("--constraint") + 1] == "constraints.txt"
-    assert uv[-1] == f"xlnet_jax[tpu,gcs] @ file://{stand_ins.folder}/{wheel.removeprefix('dist/')}"
+    *_, packages, wheel = (call for call in stand_ins.calls() if call[0] == "uv")
+    assert "launch/requirements.txt" in copy
+    assert "--require-hashes" in packages
+    for option in ("--requirement", "--build-constraint"):
+        assert packages[packages.index(option) + 1] == "requirements.txt"
+    file = copy[copy.index("scp") + 1].removeprefix("dist/")
+    assert wheel[-2:] == ["--no-deps", f"xlnet_jax @ file://{stand_ins.folder}/{file}"]
     # It fetches nothing else without a version and a checksum.
     assert {call[0] for call in stand_ins.calls()} == {"systemctl", "python3", "uv"}
     (pip,) = (call for call in stand_ins.calls() if call[0] == "python3")

@@ -2,6 +2,7 @@
 and their files: xlnet_config.json, NAME.ckpt.index and .data-*, spiece.model. TensorFlow 2 reads and writes them; it is
 imported only when needed."""
 
+import glob
 import json
 import math
 import re
@@ -243,6 +244,8 @@ def _newest(folder: Path) -> Path:
 
 def _variables(prefix: Path) -> tuple[dict[str, np.ndarray], int]:
     tf = tensorflow()
+    if glob.has_magic(str(prefix)):
+        raise InputError(f"{prefix}: TensorFlow takes a name with *, ? or [ for a pattern: rename it")
     there = sum(demand_regular(file) for file in prefix.parent.glob(f"{prefix.name}.*"))
     with naming_damage(prefix):
         reader = tf.train.load_checkpoint(str(prefix))

@@ -6,6 +6,7 @@ HF_HUB_OFFLINE. The library is imported when a name is looked up.
 """
 
 import contextlib
+import glob
 import os
 import re
 import sys
@@ -62,7 +63,7 @@ class Model:
 
     def fetch(self, files: Sequence[str]) -> None:
         """Fetch files into `folder`, except those in the cache. Raises InputError."""
-        missing = [file for file in files if not (self.folder / file).exists()]
+        missing = [glob.escape(file) for file in files if not (self.folder / file).exists()]
         if missing:
             with _in_one_line(self.name, "the download broke off"), printing_bars():
                 _library().snapshot_download(self.name, revision=self.commit, allow_patterns=missing)

@@ -165,11 +165,14 @@ def inside(folder: epath.Path, name: str, where: str) -> epath.Path:
     """Return the path of a file in a folder whose name comes from another file.
 
     where: name of that other file. Raises InputError for a name that leads out of the folder, such as /etc/passwd, ../x
-    or gs://x. Links in the folder are followed: its author chose them.
+    or gs://x, and for a name that some libraries read as a pattern, such as * or x/, because it would stand for other
+    files. Links in the folder are followed: its author chose them.
     """
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "://" in name or "\0" in name or "\\" in name:
         raise InputError(f"{where} names {name[:200]!r}, which is not in {folder}: do not use this folder")
+    if set(name) & set("*?[") or name.endswith("/"):
+        raise InputError(f"{where} names {name[:200]!r}, which is a pattern and not a file: do not use this folder")
     return folder / name
 
 

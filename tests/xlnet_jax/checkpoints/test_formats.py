@@ -202,6 +202,13 @@ def test_a_truncated_file_ends_in_one_line(tmp_path, fmt, file):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["run[1]", "*", "?"])
+def test_the_name_of_a_checkpoint_of_2019_is_no_pattern(tmp_path, name):
+    (tmp_path / f"{name}.ckpt.index").write_bytes(b"")
+    with pytest.raises(InputError, match=r"TensorFlow takes a name with \*, \? or \[ for a pattern: rename it"):
+        xlnet_jax.load(tmp_path)
+
+
 def test_a_tokenizer_of_another_vocabulary_is_refused(hf_folder, reference):
     shutil.copy(reference / "data" / "spiece.model", hf_folder)
     with pytest.raises(InputError, match=r"tokenizer has 800 pieces and its weights 40: they do not belong together"):

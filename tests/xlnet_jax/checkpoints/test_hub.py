@@ -142,6 +142,26 @@ def test_what_cannot_be_read_is_refused_before_weights_are_fetched(hub, client, 
     assert not {"tf_model.h5", "model.safetensors"} & set(hub.fetched())
 
 
+@pytest.mark.parametrize("pattern", ["*", "*.h5", "tf_model.h?", "tf_[m]odel.h5", "onnx/", "**"])
+def test_an_index_fetches_no_more_than_the_files_that_it_names(hub, client, tmp_path, pattern):
+    files = {"config__json": '{"model_type": "bert"}', "tf_model__h5": "large"}
+    index = json.dumps({"weight_map": {"x": pattern}})
+    folder = folder_with(tmp_path / "greedy", **files, model__safetensors__index__json=index)
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.onnx").write_text("large")
+    hub.add("me/greedy", folder)
+    said = client("xlnet_jax.load('me/greedy')")
+    assert f"names {pattern!r}, which is a pattern and not a file" in said
+    assert not {"tf_model.h5", "onnx/model.onnx"} & set(hub.fetched())
+
+
+def test_a_name_is_no_pattern_to_the_library(hub, client, tmp_path):
+    hub.add("me/plain", folder_with(tmp_path / "plain", **{"a[1]__bin": "1", "a1__bin": "2"}))
+    client("hub.find('me/plain', ()).fetch(['a[1].bin'])")
+    assert "a1.bin" not in hub.fetched()
+    assert client("(hub.find('me/plain', ()).folder / 'a[1].bin').read_text()") == "1"
+
+
 def test_a_name_that_nobody_knows_is_one_line_with_both_readings(hub, client, xlnet):
     neither = "there is no such file or folder here, and no such model on the Hugging Face Hub"
     private = "; a private model needs a token: run `hf auth login`, or set HF_TOKEN"

@@ -105,6 +105,12 @@ def test_a_name_does_not_lead_out_of_its_folder(tmp_path, name):
         inside(epath.Path(tmp_path), name, "index")
 
 
+@pytest.mark.parametrize("name", ["*", "a/**/b", "model-0000?.safetensors", "[a-z]", "folder/"])
+def test_a_name_is_not_a_pattern(tmp_path, name):
+    with pytest.raises(InputError, match=r"index names '.*', which is a pattern and not a file"):
+        inside(epath.Path(tmp_path), name, "index")
+
+
 @pytest.mark.parametrize("shape", ["(1000000000000,)", "(4,)", "(5, 1)", "x()"])
 def test_an_array_whose_header_does_not_fit_its_file_is_refused(tmp_path, shape):
     np.save(tmp_path / "x.npy", np.arange(5))
