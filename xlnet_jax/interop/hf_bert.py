@@ -24,6 +24,7 @@ from xlnet_jax.interop.hf_settings import (
     head_settings,
     labels_of,
     norm,
+    scope_of,
     sequence_task,
     tagging_head,
     threshold_settings,
@@ -276,7 +277,7 @@ def _head_config(
         num_labels = len(variables[logits])
         labels = labels_of(theirs, num_labels, where)
         return HeadConfig(
-            sequence_task(theirs, num_labels), num_labels, "first", labels=labels, scope=theirs.get("tf1_scope", "")
+            sequence_task(theirs, num_labels), num_labels, "first", labels=labels, scope=scope_of(theirs, where)
         )
     is_tagger = f"{TAG_SCOPE}.weight" in variables
     return tagging_head(theirs, variables, TAG_SCOPE, where) if is_tagger else embedding_head(theirs)

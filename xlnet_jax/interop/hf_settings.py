@@ -1,13 +1,14 @@
 """Settings in config.json that all Hugging Face networks share (transformers, configuration_utils.py)."""
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import InputError, shown
 from xlnet_jax.interop.contents import (
     LABEL_THRESHOLD,
     NULL_THRESHOLD,
@@ -116,6 +117,14 @@ def head_settings(head: HeadConfig | None) -> dict[str, Any]:
         theirs["id2label"] = dict(enumerate(names))
         theirs["label2id"] = {name: i for i, name in enumerate(names)}
     return theirs
+
+
+def scope_of(theirs: Mapping[str, Any], where: str) -> str:
+    """Return the scope of a head's layer in a 2019 checkpoint. Raises InputError if it is not one word."""
+    scope: str = theirs.get("tf1_scope", "")
+    if not re.fullmatch(r"[\w.-]*", scope):
+        raise InputError(f"{where}: tf1_scope {shown(scope)} is not the name of one layer")
+    return scope
 
 
 def embedding_head(theirs: Mapping[str, Any]) -> HeadConfig | None:

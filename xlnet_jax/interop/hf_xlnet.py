@@ -21,6 +21,7 @@ from xlnet_jax.interop.hf_settings import (
     head_settings,
     labels_of,
     norm,
+    scope_of,
     sequence_task,
     tagging_head,
     threshold_settings,
@@ -154,10 +155,8 @@ def _head_config(theirs: Mapping[str, Any], variables: Mapping[str, np.ndarray],
     if activation != (ours := "tanh" if use_projection else _NO_ACTIVATION):
         kind = "with" if use_projection else "without"
         raise InputError(f"{where}: summary_activation {activation} {kind} projection is not supported, only {ours}")
-    scope = theirs.get("tf1_scope", "")
-    if "/" in scope:
-        raise InputError(f"{where}: tf1_scope {scope} is not the name of one layer")
-    if "XLNetForMultipleChoice" in theirs.get("architectures", ()):
+    scope = scope_of(theirs, where)
+    if "XLNetForMultipleChoice" in (theirs.get("architectures") or ()):
         return HeadConfig("multiple_choice", 4, summary, use_projection, scope=scope)
     num_labels = len(variables["logits_proj.weight"])
     labels = labels_of(theirs, num_labels, where)
