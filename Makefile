@@ -67,7 +67,7 @@ slurm: $(STAMP)-test  ## preempt and resume a run under a two-node Slurm on this
 	@PATH="$$PATH:/usr/sbin" command -v munged slurmctld slurmd || { echo "make slurm needs Slurm: apt-get install slurm-wlm"; exit 2; }
 	$(BIN)/python -m pytest tests/launch/test_slurm_real.py --long $(ARGS)
 
-faults: $(STAMP)-test  ## kill tiny runs, fill the disk or cut the power at every call that writes; takes hours, ARGS="--every 10" a tenth
+faults: $(STAMP)-test  ## kill and signal tiny runs, fill the disk or cut the power at every call that writes; takes hours, ARGS="--every 10" a tenth
 	$(BIN)/python -m tests.faults $(ARGS)
 
 clean:

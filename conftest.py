@@ -34,12 +34,6 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--kills",
-        type=int,
-        default=1,
-        help="how often a run is killed (tests of recovery): the first time while it saves",
-    )
-    parser.addoption(
         "--long", action="store_true", help="run what takes minutes too, as .ci/run does: those marked `long`"
     )
 

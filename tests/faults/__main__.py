@@ -1,8 +1,8 @@
 """python -m tests.faults: disturb tiny runs of the commands at every kind of call by which they change files.
 
 Each distinct pair of (kind of call, kind of file) of a sound run is a point. At every point a run is killed before and
-after the call, the disk is full from there on, or the call fails; then the same command runs again. It must end with
-the bits of the sound run, or in one line that says what to do.
+after the call, gets a signal, the disk is full from there on, or the call fails; then the same command runs again. It
+must end with the bits of the sound run, or in one line that says what to do.
 """
 
 import argparse

@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
@@ -42,12 +44,23 @@ class Outcome:
         return f"exit code {self.code}: {self.error[-3000:] or self.out[-300:]}"
 
 
+@dataclass(frozen=True)
+class Start:
+    """A command to run: its module and arguments, in a folder, under a fault."""
+
+    command: list[str]
+    folder: Path
+    fault: Fault = SOUND
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """variables besides those of the server"""
+
+
 class Children:
-    """Server that runs one command after the other, on one processor. Use as a context manager."""
+    """Server that runs commands on one processor. Use as a context manager."""
 
     def __init__(self, library: Path, folder: Path, programs: Path):
         """library: the compiled shim. folder: for outputs and logs. programs: compiled programs, shared and kept."""
-        self._folder, self.log, self._shared = folder, folder / "log", folder / "shared"
+        self._folder, self.log = folder, folder / "log-0"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FAULTS_")} | {
             "LD_PRELOAD": str(library),
             "JAX_PLATFORMS": "cpu",
@@ -73,21 +86,32 @@ class Children:
 
     def run(self, command: list[str], folder: Path, fault: Fault = SOUND) -> Outcome:
         """Run a command, module and arguments, in a folder; write the calls below it to `log`."""
-        out, error = (self._folder / name for name in ("out", "error"))
-        self._shared.write_bytes(bytes(16))
-        self.log.write_text("")
-        request = {
-            "command": command, "folder": str(folder), "out": str(out), "error": str(error),
-            "environment": {
-                "FAULTS_FOLDER": str(folder), "FAULTS_LOG": str(self.log), "FAULTS_SHARED": str(self._shared),
-                "FAULTS_ACT": fault.act, "FAULTS_KIND": fault.kind, "FAULTS_GLOB": fault.glob,
-                "FAULTS_COUNT": str(fault.count),
-            },
-        }  # fmt: skip
+        return self.run_together(Start(command, folder, fault))[0]
+
+    def run_together(self, *starts: Start) -> list[Outcome]:
+        """Run commands at the same time. Return when all have ended."""
+        requests = [self._request(number, start) for number, start in enumerate(starts)]
         assert self._server.stdin
         assert self._server.stdout
-        print(json.dumps(request), file=self._server.stdin, flush=True)
-        code = int(self._server.stdout.readline())
-        reached = int.from_bytes(self._shared.read_bytes()[:8], sys.byteorder)
-        texts = out.read_text(errors="replace"), error.read_text(errors="replace")
-        return Outcome(code, *texts, reached)
+        print(json.dumps(requests), file=self._server.stdin, flush=True)
+        codes = json.loads(self._server.stdout.readline())
+        return [self._outcome(number, code) for number, code in enumerate(codes)]
+
+    def _request(self, number: int, start: Start) -> dict[str, Any]:
+        (self._folder / f"shared-{number}").write_bytes(bytes(16))
+        (self._folder / f"log-{number}").write_text("")
+        of_shim = {
+            "FOLDER": start.folder, "LOG": self._folder / f"log-{number}", "SHARED": self._folder / f"shared-{number}",
+            "ACT": start.fault.act, "KIND": start.fault.kind, "GLOB": start.fault.glob, "COUNT": start.fault.count,
+        }  # fmt: skip
+        return {
+            "command": start.command,
+            "folder": str(start.folder),
+            **{stream: str(self._folder / f"{stream}-{number}") for stream in ("out", "error")},
+            "environment": {f"FAULTS_{name}": str(value) for name, value in of_shim.items()} | dict(start.environment),
+        }
+
+    def _outcome(self, number: int, code: int) -> Outcome:
+        out, error = ((self._folder / f"{stream}-{number}").read_text(errors="replace") for stream in ("out", "error"))
+        reached = int.from_bytes((self._folder / f"shared-{number}").read_bytes()[:8], sys.byteorder)
+        return Outcome(code, out, error, reached)

@@ -16,12 +16,12 @@ from tests.xlnet_jax.training.tiny_run import TINY, records_of
 
 Result = Mapping[str, Any]
 TRAIN = (
-    f"{' '.join(TINY)} --steps 6 --log.every-steps 2 --eval.every-steps 3 --eval.max-windows 16 "
-    "--checkpoint.every-steps 2 --checkpoint.keep 1"
+    f"{' '.join(TINY)} --steps 20 --log.every-steps 2 --eval.every-steps 10 --eval.max-windows 16 "
+    "--checkpoint.every-steps 4 --checkpoint.keep 2"
 )
 FINETUNE = (
-    "--steps 4 --optimizer.warmup-steps 1 --optimizer.learning-rate 0.02 --data.batch-size 8 --data.seq-len 16 "
-    "--data.buckets 16 --selection.every-steps 2 --checkpoint.every-steps 2 --checkpoint.keep 1"
+    "--steps 12 --optimizer.warmup-steps 1 --optimizer.learning-rate 0.02 --data.batch-size 8 --data.seq-len 16 "
+    "--data.buckets 16 --selection.every-steps 4 --checkpoint.every-steps 4 --checkpoint.keep 2"
 )
 
 
@@ -68,19 +68,21 @@ def _state(checkpoint: Path) -> dict[str, Any]:
     return {jax.tree_util.keystr(path): leaf.tobytes().hex() for path, leaf in leaves}
 
 
-def _run(folder: Path) -> Result:
-    """Return the learned numbers, and a hash of every file that holds no time."""
+def learned(folder: Path) -> Result:
+    """Return the records of a run, the step of its newest checkpoint, and a hash of every file that holds no time."""
     run = folder / "run"
-    checkpoints = _names(run / "checkpoints")
     kept = ("config.json", "text.json", "tokenizer/*", "corpus/**/*", "results.json", "predictions/*")
-    return {
-        "names": _names(folder),
-        "run": _names(run),
-        "checkpoints": checkpoints,
-        "states": [_state(run / "checkpoints" / step) for step in checkpoints],
-        "records": records_of(run),
-        "files": _hashes(run, *kept),
-    }
+    return {"records": records_of(run), "newest": newest(run).name, "files": _hashes(run, *kept)}
+
+
+def newest(run: Path) -> Path:
+    """Return the newest checkpoint of a run. Which older ones there are depends on the steps at which it stopped."""
+    return max((path for path in (run / "checkpoints").iterdir() if path.name.isdecimal()), key=lambda p: int(p.name))
+
+
+def _run(folder: Path) -> Result:
+    names = {"names": _names(folder), "run": _names(folder / "run")}
+    return {**names, **learned(folder), "state": _state(newest(folder / "run"))}
 
 
 def _files_alone(folder: Path) -> Result:
@@ -101,6 +103,11 @@ COMMANDS = {
             "prepare",
             "data_pipelines.prepare --source {given}/novel.txt --tokenizer {given}/run/tokenizer --block-len 64 "
             "--out corpus",
+            _files_alone,
+        ),
+        Command(
+            "tokenizer",
+            "data_pipelines.tokenizer train --source {given}/novel.txt --vocab-size 300 --out tok",
             _files_alone,
         ),
         Command("convert", "xlnet_jax.convert {given}/run hf --to hf", _files_alone),

@@ -6,8 +6,9 @@
  *   FAULTS_FOLDER  folder to watch; unset = nothing is done
  *   FAULTS_LOG     file that gets a line for each call: kind, errno, path, and the source of a rename or a link
  *   FAULTS_SHARED  file of 16 bytes that all processes count in
- *   FAULTS_ACT     kill-before, kill-after, kill-within (half of a write), errno:N (this call fails), full:N (this call
- *                  and all later ones that need room fail; with EROFS all later ones)
+ *   FAULTS_ACT     kill-before, kill-after, kill-within (half of a write), signal:N (this process gets signal N, and the
+ *                  call is done), errno:N (this call fails), full:N (this call and all later ones that need room fail;
+ *                  with EROFS all later ones)
  *   FAULTS_KIND    kind of the calls to act on: open write rename link unlink rmdir mkdir sync truncate
  *   FAULTS_GLOB    pattern of their paths, relative to the folder
  *   FAULTS_COUNT   number of the call to act on, from 1
@@ -35,12 +36,12 @@ enum kind { OPEN, WRITE, RENAME, LINK, UNLINK, RMDIR, MKDIR, SYNC, TRUNCATE, KIN
 static const char *const NAMES[KINDS] = {
     "open", "write", "rename", "link", "unlink", "rmdir", "mkdir", "sync", "truncate"};
 static const int NEEDS_ROOM[KINDS] = {1, 1, 1, 1, 0, 0, 1, 1, 1};
-enum act { NOTHING, KILL_BEFORE, KILL_AFTER, KILL_WITHIN, FAIL, FULL };
+enum act { NOTHING, KILL_BEFORE, KILL_AFTER, KILL_WITHIN, SIGNAL, FAIL, FULL };
 
 static struct {
     char folder[PATH_MAX], glob[PATH_MAX];
     size_t folder_length;
-    int log, kind, error, active;
+    int log, kind, number, active; /* number: an errno or a signal */
     enum act act;
     uint64_t count;
     uint64_t *shared; /* matching calls so far; 1 where the disk is full */
@@ -72,11 +73,12 @@ void faults_begin(void) {
         self.act = !strcmp(act, "kill-before")   ? KILL_BEFORE
                    : !strcmp(act, "kill-after")  ? KILL_AFTER
                    : !strcmp(act, "kill-within") ? KILL_WITHIN
+                   : !strncmp(act, "signal:", 7) ? SIGNAL
                    : !strncmp(act, "errno:", 6)  ? FAIL
                    : !strncmp(act, "full:", 5)   ? FULL
                                                  : NOTHING;
         const char *number = strchr(act, ':');
-        self.error = number ? atoi(number + 1) : 0;
+        self.number = number ? atoi(number + 1) : 0;
     }
     if (log) self.log = raw_open(log, O_WRONLY | O_CREAT | O_APPEND);
     if (shared) {
@@ -140,15 +142,16 @@ struct call {
 
 /* Count a call; return the errno with which it must fail, or 0. */
 static int before(struct call *call) {
-    if (self.shared && self.shared[1] && (NEEDS_ROOM[call->kind] || self.error == EROFS)) return self.error;
+    if (self.shared && self.shared[1] && (NEEDS_ROOM[call->kind] || self.number == EROFS)) return self.number;
     if (self.act == NOTHING || self.kind != call->kind || fnmatch(self.glob, relative(call->path), 0)) return 0;
     uint64_t number = self.shared ? __atomic_add_fetch(&self.shared[0], 1, __ATOMIC_SEQ_CST) : 0;
     if (number != self.count) return 0;
     call->acts = 1;
     switch (self.act) {
     case KILL_BEFORE: kill(0, SIGKILL); pause(); return 0;
-    case FULL: self.shared[1] = 1; return self.error;
-    case FAIL: return self.error;
+    case SIGNAL: kill(getpid(), self.number); return 0;
+    case FULL: self.shared[1] = 1; return self.number;
+    case FAIL: return self.number;
     default: return 0;
     }
 }

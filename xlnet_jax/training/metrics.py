@@ -23,6 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from xlnet_jax.costs import peak_flops
 from xlnet_jax.errors import InputError, first_line
 from xlnet_jax.objectives.registry import step_flops
+from xlnet_jax.printing import tell
 from xlnet_jax.settings.config import Config, RunConfig
 from xlnet_jax.settings.fields import to_dict
 from xlnet_jax.storage.files import Spool, in_bucket, write_durably
@@ -135,8 +136,8 @@ def _line(record: Record) -> str:
 def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a metrics.jsonl after the first, which has the version, with NaN for null.
 
-    Skip damaged lines, such as a last line cut off by a crash. Raises InputError if the version is missing or not
-    supported.
+    Skip damaged lines, and print a note if one is not the last line, which a crash may cut off. Raises InputError if
+    the version is missing or not supported.
     """
     if not path.exists():
         return
@@ -145,15 +146,19 @@ def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
     if lines:
         where, remedy = f"{path}, line 1", "delete the file; the run continues without its earlier records"
         without_version("metrics", parse_json(lines[0], where, dict[str, Any], remedy), where, remedy)
-    for line in lines[1:]:
+    damaged = 0
+    for number, line in enumerate(lines[1:], 2):
         try:
             record = parse_json(line, str(path), dict[str, int | float | str | None])
         except InputError:
+            damaged += number < len(lines)
             continue
         needed = {"train": "loss", "time": "wall"}.get(str(record.get("split")), "step")
         texts, step = {name for name, value in record.items() if isinstance(value, str)}, record.get("step")
         if isinstance(step, int) and step < 2**31 and needed in record and texts == {"split"}:
             yield {k: math.nan if v is None else v for k, v in record.items()}
+    if damaged:
+        tell(f"{path}: {damaged} damaged lines are skipped")
 
 
 LOSSES = ("start", "restarts", "compilation", "input", "evaluation", "checkpoints", "trace")

@@ -1,9 +1,6 @@
-"""Tiny run of the train command: its arguments, its process, its state and its records."""
+"""Tiny run of the train command: its arguments, its state and its records."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -35,33 +32,3 @@ def records_of(workdir):
     """Return the records of a run, without the numbers that depend on the clock."""
     lines = map(json.loads, (Path(workdir) / "metrics.jsonl").read_text().splitlines())
     return [{k: v for k, v in r.items() if k in LEARNED} for r in lines if r["split"] in ("train", "validation")]
-
-
-class Process:
-    """Command in a process of its own, on as many simulated devices as the tests have."""
-
-    def __init__(self, text, workdir, *more):
-        environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "xlnet_jax.train", *arguments(text, workdir, *more)],
-            env=environment,
-            cwd=Path(__file__).parents[3],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    @property
-    def running(self):
-        return self.process.poll() is None
-
-    def wait_for(self, words):
-        """Return the first line with these words; None where the command ends without them."""
-        return next((line for line in self.process.stdout if words in line), None)
-
-    def end(self, signum=None):
-        """Return (exit code, output since)."""
-        if signum:
-            self.process.send_signal(signum)
-        out, _ = self.process.communicate(timeout=300)
-        return self.process.returncode, out

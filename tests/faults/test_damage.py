@@ -1,0 +1,169 @@
+"""A workdir with a damaged or a foreign file: the same command ends with the bits of the undamaged run, or in one line
+that says what to do and changes nothing. Commands that read the run do the same, and none believes a damaged file."""
+
+import functools
+import hashlib
+import re
+import shutil
+
+import pytest
+
+from tests.faults.children import Fault
+from tests.faults.commands import learned, newest
+from tests.faults.trials import difference
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def empty(file):
+    file.write_bytes(b"")
+
+
+def flip(file):
+    """Change a bit in each 512 bytes."""
+    content = bytearray(file.read_bytes())
+    for place in range(min(256, len(content) // 2), len(content), 512):
+        content[place] ^= 4
+    file.write_bytes(content)
+
+
+def remove(file):
+    file.unlink()
+
+
+DAMAGES = {damage.__name__: damage for damage in (cut, empty, flip, remove)}
+NEWEST = """cut NEWEST/params/d/*
+    flip NEWEST/params/d/*
+    empty NEWEST/params/_METADATA
+    remove NEWEST/params/manifest.ocdbt
+    empty NEWEST/optimizer/d/*
+    remove NEWEST/guard/d/*
+    cut NEWEST/checksums.json
+    remove NEWEST/checksums.json
+    flip NEWEST/config/metadata
+    empty NEWEST/data/metadata
+    flip NEWEST/tokenizer/spiece.model
+    remove NEWEST/tokenizer/tokenizer_settings.json""".splitlines()
+"""What happens to the largest file of a pattern in the newest checkpoint"""
+RUN = """cut config.json
+    remove config.json
+    empty text.json
+    cut metrics.jsonl
+    remove metrics.jsonl
+    flip tokenizer/spiece.model
+    cut corpus/manifest.json
+    flip corpus/corpus-train*
+    remove corpus/corpus-train*""".splitlines()
+"""and in the workdir"""
+CASES = {
+    "train": [*NEWEST, *RUN],
+    "finetune": [*NEWEST[::4], "cut config.json", "flip metrics.jsonl", "remove tokenizer/spiece.model"],
+    "convert": NEWEST,
+    "score": NEWEST[1::4],
+}
+LAST = {"train": 16, "finetune": 8}
+"""Newest checkpoints of the runs that are damaged"""
+READERS = {
+    "convert": "xlnet_jax.convert run hf --to hf",
+    "score": "xlnet_jax.score run --sentences Rain. --out scores.jsonl",
+}
+
+
+def hashes(folder):
+    """Return a hash of each file, except locks."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture(scope="session")
+def answers(unfinished, children, tmp_path_factory):
+    """Return a function that returns what a command writes that reads the undamaged run."""
+
+    @functools.cache
+    def answer(name):
+        folder = tmp_path_factory.mktemp(name)
+        shutil.copytree(unfinished("train"), folder, dirs_exist_ok=True)
+        before, outcome = hashes(folder), children.run(READERS[name].split(), folder)
+        assert outcome.code == 0, outcome
+        return {path: content for path, content in hashes(folder).items() if path not in before}
+
+    return answer
+
+
+@pytest.fixture(scope="session")
+def unfinished(sound, children, tmp_path_factory):
+    """Return a function that returns the folder of a run that was killed: two checkpoints, and steps left to do."""
+
+    @functools.cache
+    def kill(name):
+        folder, run = tmp_path_factory.mktemp(name), sound(name)
+        at_checkpoint = Fault("kill-after", "rename", f"run/checkpoints/{LAST[name]}")
+        outcome = children.run(run.command.words(run.given), folder, at_checkpoint)
+        assert outcome.code == -9, outcome
+        return folder
+
+    return kill
+
+
+@pytest.fixture
+def run_damaged(sound, unfinished, answers, children, tmp_path):
+    """Return a function that damages a run, runs a command on it, and checks the end."""
+
+    def run_it(name, damage, unlike=()):
+        run = sound("train" if name in READERS else name)
+        shutil.copytree(unfinished(run.command.name), tmp_path, dirs_exist_ok=True)
+        damage(tmp_path / "run")
+        words = READERS[name].split() if name in READERS else run.command.words(run.given)
+        before, outcome = hashes(tmp_path), children.run(words, tmp_path)
+        after = hashes(tmp_path)
+        assert outcome.code == 0 or (outcome.code == 2 and outcome.is_one_line), outcome
+        if outcome.code == 2:
+            del before["run/metrics.jsonl"]  # records after the checkpoint go when a run resumes
+            assert before.items() <= after.items(), outcome
+        elif name in READERS:
+            assert {path: content for path, content in after.items() if path not in before} == answers(name), outcome
+        else:
+            ours = {what: found for what, found in learned(tmp_path).items() if what not in unlike}
+            assert not difference(ours, run.result), outcome
+            aside = {path: content for path, content in after.items() if "/broken-checkpoints/" in path}
+            assert aside.items() <= {p.replace("/c", "/broken-c", 1): content for p, content in before.items()}.items()
+            assert bool(aside) == ("was moved to" in outcome.out), outcome
+        return outcome
+
+    return run_it
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "damage"), [(name, " ".join(damage.split())) for name, damages in CASES.items() for damage in damages]
+)
+def test_a_damaged_file_changes_no_result(name, damage, run_damaged):
+    how, pattern = damage.split()
+
+    def do(run):
+        place = pattern.replace("NEWEST", f"checkpoints/{newest(run).name}")
+        DAMAGES[how](max(run.glob(place), key=lambda path: path.stat().st_size))
+
+    # Evaluations that are lost are no longer compared, so another checkpoint may be the best.
+    outcome = run_damaged(name, do, unlike=("records", "files") if pattern == "metrics.jsonl" else ())
+    if damage == "flip metrics.jsonl":
+        assert re.search(r"note: .*metrics.jsonl: \d+ damaged lines are skipped\n", outcome.error), outcome
+
+
+def add_foreign(run):
+    """Add what users, systems and killed runs leave among checkpoints."""
+    checkpoints, last = run / "checkpoints", newest(run).name
+    for folder in ("²", "998", "007", "-3", "30.orbax-checkpoint-tmp"):
+        (checkpoints / folder).mkdir()
+    for file in ("999", "notes.txt", ".DS_Store"):
+        (checkpoints / file).write_bytes(b"")
+    (checkpoints / "latest").symlink_to(last)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_foreign_names_among_the_checkpoints_are_no_checkpoints(name, run_damaged):
+    outcome = run_damaged(name, add_foreign)
+    assert outcome.code == 0, outcome
