@@ -72,7 +72,11 @@ def _made_beside(
 ) -> Iterator[tuple[epath.Path, epath.Path]]:
     """Yield two folders beside `out`, locked for this process, and remove them at the end. demand: raises InputError if
     `out` cannot be made. keep: as in `resumable_folder`."""
-    demand()
+    try:
+        demand()
+    except InputError:
+        drop_leftovers(out)  # of a process that was killed when `out` was complete
+        raise
     partial = beside(out)
     try:
         held = None if is_held(partial) else lock(partial, out)
