@@ -163,7 +163,7 @@ def add_foreign(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", READERS)
 def test_foreign_names_among_the_checkpoints_are_no_checkpoints(name, run_damaged):
     outcome = run_damaged(name, add_foreign)
     assert outcome.code == 0, outcome
