@@ -221,11 +221,15 @@ class Corpus:
     def _check_shards(self) -> None:
         for split in self.manifest.splits.values():
             for shard in split.shards:
-                if (found := _sha256(self.folder / shard.name)) != shard.sha256:
-                    raise InputError(
-                        f"corpus {self.folder}: the shard {shard.name} was changed: its sha256 is {found} instead "
-                        f"of {shard.sha256}; {AGAIN}"
-                    )
+                self.check_shard(shard)
+
+    def check_shard(self, shard: Shard) -> None:
+        """Read a shard. Raises InputError if it has changed since `prepare` wrote it."""
+        if (found := _sha256(self.folder / shard.name)) != shard.sha256:
+            raise InputError(
+                f"corpus {self.folder}: the shard {shard.name} was changed: its sha256 is {found} instead of "
+                f"{shard.sha256}; {AGAIN}"
+            )
 
     def read(self, split: SplitName, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Read the blocks with these indices, int [n].

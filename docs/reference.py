@@ -22,7 +22,7 @@ WIDTH = 78  # characters that a code block of the site shows
 NOTE = "<!-- `make reference` writes this page from the code. -->"
 ORDER = (
     *("train", "finetune", "compare", "plan", "evaluate", "score", "embed", "generate", "recl", "factorize"),
-    *("attention", "convert", "tokenizer", "prepare", "inspect"),
+    *("attention", "convert", "doctor", "tokenizer", "prepare", "inspect"),
 )
 """Commands, as settings.md lists them."""
 ADDS = {"compare", "plan"}
@@ -43,7 +43,7 @@ and `--help-all` all except those that presets and checkpoints determine.
 - Each setting has a link of its own, such as [settings.md#train--data.seq-len](#train--data.seq-len).
 """
 NAMES = {
-    "Checkpoints": ("load", "Pretrained", "save", "on_device", "convert", "ConvertSettings", "export"),
+    "Checkpoints": ("load", "Pretrained", "save", "on_device", "convert", "ConvertSettings", "export", "examine"),
     "Pretraining": ("pretrain", "preset", "Config", "ModelConfig", "DataConfig"),
     "A training loop of your own": ("XLNetLM", "initial_params", "batch_source", "inputs_of", "empty_memory"),
     "Finetuning": ("finetune", "FinetuneConfig", "predict", "Model", "Prediction"),

@@ -42,6 +42,7 @@ PUBLIC = {
     "embed_texts": "xlnet_jax.inference.embed",
     "empty_memory": "xlnet_jax.objectives.language_model",
     "evaluate": "xlnet_jax.tasks.evaluate",
+    "examine": "xlnet_jax.tasks.doctor",
     "export": "xlnet_jax.tasks.exporting",
     "factorize": "xlnet_jax.inference.factorize",
     "fill_in": "xlnet_jax.inference.factorize",

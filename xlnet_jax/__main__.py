@@ -150,6 +150,12 @@ _ALL = (
         function="xlnet_jax.tasks.convert:print_conversion",
     ),
     Command(
+        "doctor",
+        "find damage in a workdir, a checkpoint or a corpus: compare every file with its checksum.",
+        settings="xlnet_jax.tasks.doctor:DoctorSettings",
+        function="xlnet_jax.tasks.doctor:print_findings",
+    ),
+    Command(
         "embed",
         "compute vectors of sentences or documents, as .npy or Parquet.",
         settings="xlnet_jax.inference.embed:EmbedSettings",

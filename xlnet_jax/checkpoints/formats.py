@@ -48,7 +48,7 @@ def locate(path: str | Path) -> Path:
 
 def is_remote(path: str | Path) -> bool:
     """Return True for the name of a model on the Hugging Face Hub that is neither a path nor a prefix here."""
-    return hub.is_remote(path) and not tf1.is_checkpoint(Path(path))
+    return hub.is_remote(path) and not tf1.is_checkpoint(Path(path)) and not native.is_last_good(path)
 
 
 def recognize(source: Path) -> Format:

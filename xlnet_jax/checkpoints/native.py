@@ -19,6 +19,18 @@ from etils import epath
 
 from data_pipelines.corpus import Corpus, is_corpus
 from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.checkpoints.listing import (
+    CONFIG,
+    LAST_GOOD,
+    PARAMS,
+    TOKENIZER,
+    UNVERIFIED,
+    damage_of,
+    is_verified,
+    last_good,
+    list_checkpoints,
+    step_of,
+)
 from xlnet_jax.checkpoints.pretrained import Pretrained, check_params, check_tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import LABEL_THRESHOLD, NULL_THRESHOLD, Thresholds, read_thresholds
@@ -31,7 +43,6 @@ from xlnet_jax.storage.reading import (
     Count,
     demand_fitting,
     demand_regular_files,
-    find_damage,
     inside,
     naming_damage,
     read_json,
@@ -45,8 +56,7 @@ logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathn
 
 FILES = "params/ or checkpoints/ of this project"
 _DENSEST = 1000  # numbers per byte at most: arrays of zeros are compressed
-PARAMS, CONFIG, TOKENIZER, RESULTS = "params", Path("config") / "metadata", "tokenizer", "results.json"
-THRESHOLDS = "thresholds.json"
+RESULTS, THRESHOLDS = "results.json", "thresholds.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,18 +95,35 @@ class _Settings:
 
 def find(folder: Path) -> Path | None:
     """Return the checkpoint named in results.json of a finished finetuning run, else the newest one in checkpoints/ or
-    in this folder, else the folder itself; None if none of these is a checkpoint. Raises InputError if results.json is
-    damaged or names a path outside of the folder."""
+    in this folder, else the folder itself; None if none of these is a checkpoint. WORKDIR/last-good is the newest one
+    without damage. Raises InputError if results.json is damaged or names a path outside of the folder, or if all
+    checkpoints are damaged."""
+    if is_last_good(folder):
+        return _last_good(folder.parent)
     results = folder / RESULTS
     if results.is_file() and (name := read_versioned(results, "results", Results).checkpoint):
         chosen = Path(inside(epath.Path(folder), name, str(results)))
         if chosen.is_dir():
             return chosen
     for parent in (folder / "checkpoints", folder):
-        steps = [p for p in parent.iterdir() if p.name.isdecimal() and (p / PARAMS).is_dir()] if parent.is_dir() else []
-        if steps:
-            return max(steps, key=lambda p: int(p.name))
+        saved = list_checkpoints(parent)
+        if any(one.has_weights for one in saved):  # else the folder of something else
+            return Path(saved[-1].folder)
     return folder if (folder / PARAMS).is_dir() else None
+
+
+def is_last_good(path: str | Path) -> bool:
+    """Return True for WORKDIR/last-good."""
+    path = Path(path)
+    return path.name == LAST_GOOD and path.parent.is_dir() and not path.exists()
+
+
+def _last_good(folder: Path) -> Path:
+    there = next((parent for parent in (folder / "checkpoints", folder) if list_checkpoints(parent)), folder)
+    if found := last_good(there):
+        return Path(found.folder)
+    lines = [f"{saved.step}: {saved.damage()}" for saved in reversed(list_checkpoints(there))]
+    raise InputError(f"no checkpoint in {there} is without damage ({'; '.join(lines) or 'there is none'})")
 
 
 def is_checkpoint(source: Path) -> bool:
@@ -109,15 +136,23 @@ def read(source: Path) -> Pretrained:
     contradict each other."""
     folder = find(source) or source
     demand_regular_files(folder)
-    if damage := find_damage(folder, {PARAMS, CONFIG.parts[0], TOKENIZER}):
-        raise InputError(f"{folder} is damaged: {damage}")
+    if damage := damage_of(folder):
+        good = last_good(folder.parent) if step_of(folder) is not None else None
+        raise InputError(f"{folder} is damaged: {damage}" + (f"; {good.folder} is not: give that" if good else ""))
     settings = read_versioned(folder / CONFIG, "checkpoint", _Settings)
     model = from_dict(ModelConfig, settings.model)
     head = over(HeadConfig("classification"), settings.head, "config.head.") if settings.head else None
     validate_network(model, head, str(folder / CONFIG))
     tokenizer = Tokenizer.load(folder / TOKENIZER) if (folder / TOKENIZER).is_dir() else None
     check_tokenizer(tokenizer, model, str(folder))
-    notes = () if tokenizer else (f"no {TOKENIZER}/: the checkpoint has no tokenizer",)
+    notes = tuple(
+        note
+        for note, holds in (
+            (f"no {TOKENIZER}/: the checkpoint has no tokenizer", tokenizer is None),
+            (f"the checkpoint {UNVERIFIED}", not is_verified(folder)),
+        )
+        if holds
+    )
     params = _params(folder / PARAMS)
     objective = objective_named(settings.objective, f"{folder / CONFIG}: objective").name
     reuse_len = settings.data.reuse_len

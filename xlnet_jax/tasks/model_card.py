@@ -11,6 +11,7 @@ from etils import epath
 
 from data_pipelines.sources import describe
 from xlnet_jax.checkpoints import native
+from xlnet_jax.checkpoints.listing import step_of
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.interop.hf_xlnet import ANY_ORDER
 from xlnet_jax.interop.sentence_transformers import MODULES
@@ -84,8 +85,8 @@ def _training(checkpoint: Path | None, settings: dict[str, Any]) -> str:
     """Return paragraphs on how the weights were trained: the numbers and settings of the run."""
     if checkpoint is None or not {"preset", "task"} & settings.keys():
         return "How the weights were trained is not stored with them."
-    in_workdir = checkpoint.parent.name == "checkpoints" and checkpoint.name.isdecimal()
-    workdir, step = (checkpoint.parents[1], int(checkpoint.name)) if in_workdir else (None, None)
+    step = step_of(checkpoint) if checkpoint.parent.name == "checkpoints" else None
+    workdir = None if step is None else checkpoint.parents[1]
     done = "" if step is None else f"{step:,} of "
     config: Config | FinetuneConfig
     start: Config | FinetuneConfig

@@ -21,6 +21,7 @@ import orbax.checkpoint.experimental.v1 as ocp
 from etils import epath
 
 from xlnet_jax.checkpoints import native
+from xlnet_jax.checkpoints.listing import CONFIG, MEMORY, STATE, TOKENIZER, UNVERIFIED, damage_of, is_verified
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.fields import from_dict, identity_difference, to_dict
@@ -33,7 +34,7 @@ from xlnet_jax.storage.files import (
     sync,
     sync_tree,
 )
-from xlnet_jax.storage.reading import find_damage, read_json, write_checksums, write_versioned
+from xlnet_jax.storage.reading import read_json, write_checksums, write_versioned
 from xlnet_jax.training import sharding
 from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.step import Guard, TrainState, empty_mems_ZBMD
@@ -177,6 +178,8 @@ class Checkpoints:
                 try:
                     self._demand_same_run(self.path(step))
                     state = self._restore_step(step, plan, say)
+                    if not is_verified(self.path(step)):
+                        say(f"checkpoint {step} {UNVERIFIED}")
                     for newer, why in broken.items():
                         say(f"checkpoint {newer} cannot be read and was moved to {self._move_aside(newer)}: {why}")
                     return state
@@ -219,13 +222,9 @@ class Checkpoints:
         return TrainState(step_array, restored["params"], restored["optimizer"], mems_ZBMD, guard)
 
     def _damage(self, step: int) -> str | None:
-        """Return in all processes the damage that process 0 finds, as they must choose the same step. A bucket checks
-        its own objects."""
-        items = {"params", "optimizer", "guard", "config", "data"}
-        if (self.path(step) / "mems").exists():
-            items.add("mems")
-        look = self._process.first and not in_bucket(self.folder)
-        found = find_damage(Path(self.path(step)), items) if look else None
+        """Return in all processes the damage that process 0 finds, as they must choose the same step."""
+        memory = [MEMORY] * (self.path(step) / MEMORY).exists()
+        found = damage_of(self.path(step), (*STATE, *memory)) if self._process.first else None
         damage: str | None = self._process.gather(f"damage of checkpoint {step}", found)[0]
         return damage
 
@@ -249,12 +248,12 @@ class Checkpoints:
         assert self._saving is not None
         is_on_disk = not in_bucket(self.folder)
         for unfinished in self.folder.glob("*.orbax-checkpoint-tmp*") if is_on_disk else [self.path(self._saving)]:
-            for folder in (native.CONFIG.parts[0], "data", native.TOKENIZER):
+            for folder in (CONFIG.parts[0], "data", TOKENIZER):
                 (unfinished / folder).mkdir(exist_ok=True)
-            write_versioned(unfinished / native.CONFIG, "checkpoint", to_dict(self._config))
+            write_versioned(unfinished / CONFIG, "checkpoint", to_dict(self._config))
             (unfinished / "data" / "metadata").write_text(json.dumps(self._data))
             for file in self._tokenizer_folder.iterdir():
-                file.copy(unfinished / native.TOKENIZER / file.name)
+                file.copy(unfinished / TOKENIZER / file.name)
             if is_on_disk:
                 write_checksums(Path(unfinished))
                 sync_tree(unfinished)

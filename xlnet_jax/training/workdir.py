@@ -22,6 +22,7 @@ import jax
 from etils import epath
 from jax.experimental.compilation_cache import compilation_cache
 
+from xlnet_jax.checkpoints.listing import list_checkpoints
 from xlnet_jax.errors import InputError, OtherRun
 from xlnet_jax.settings.config import Config, RunConfig
 from xlnet_jax.settings.fields import differences, from_dict, identity_difference, to_dict
@@ -63,9 +64,9 @@ class Workdir:
 
     @property
     def newest_step(self) -> int | None:
-        """Step of the newest complete checkpoint; None if there is none."""
-        there = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
-        return max((int(p.name) for p in there if p.name.isdigit() and _is_complete(p)), default=None)
+        """Step of the newest checkpoint that is not empty; None if there is none."""
+        there = list_checkpoints(self.checkpoints)
+        return max((saved.step for saved in there if saved.has_weights), default=None)
 
     def resumes(self, kind: type[R]) -> R | None:
         """Return the settings of the run that has a checkpoint here; None if there is none."""
@@ -206,8 +207,3 @@ def _use_compilation_cache(folder: str | None) -> None:
 def _has_text_of(ours: Config, theirs: Config) -> bool:
     """Return True if both settings give the same tokenizer and the same blocks."""
     return not any(setting.has("text", "blocks") for setting, _ in differences(ours, theirs))
-
-
-def _is_complete(checkpoint: epath.Path) -> bool:
-    """Return True if a checkpoint is complete: Orbax renames it on a disk, and marks it by a file in a bucket."""
-    return not in_bucket(checkpoint) or (checkpoint / "commit_success.txt").exists()

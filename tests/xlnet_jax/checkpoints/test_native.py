@@ -10,6 +10,7 @@ import pytest
 import xlnet_jax
 from tests.xlnet_jax.random_models import random_model
 from xlnet_jax.checkpoints import native
+from xlnet_jax.checkpoints.listing import CONFIG
 from xlnet_jax.errors import InputError
 
 
@@ -40,7 +41,7 @@ def change(file, **changes):
     ],
 )
 def test_settings_of_a_checkpoint_have_their_types(folder, changes, message):
-    change(folder / native.CONFIG, **changes)
+    change(folder / CONFIG, **changes)
     with pytest.raises(InputError, match=message):
         native.read(folder)
 
