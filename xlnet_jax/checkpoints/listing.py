@@ -12,6 +12,7 @@ from xlnet_jax.storage.reading import NAME as CHECKSUMS
 from xlnet_jax.storage.reading import find_damage, read_json
 
 PARAMS, CONFIG, TOKENIZER, MEMORY = "params", Path("config") / "metadata", "tokenizer", "mems"
+RESULTS = "results.json"  # of a finished finetuning run
 WEIGHTS = (PARAMS, CONFIG.parts[0], TOKENIZER)
 """Parts of a checkpoint that are read by all commands except a resumed run"""
 STATE = (*WEIGHTS, "optimizer", "guard", "data")

@@ -23,6 +23,7 @@ from xlnet_jax.checkpoints.listing import (
     CONFIG,
     LAST_GOOD,
     PARAMS,
+    RESULTS,
     TOKENIZER,
     UNVERIFIED,
     damage_of,
@@ -56,7 +57,7 @@ logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathn
 
 FILES = "params/ or checkpoints/ of this project"
 _DENSEST = 1000  # numbers per byte at most: arrays of zeros are compressed
-RESULTS, THRESHOLDS = "results.json", "thresholds.json"
+THRESHOLDS = "thresholds.json"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,8 @@ from etils import epath
 from data_pipelines import windows
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.checkpoints.native import RESULTS, Results
+from xlnet_jax.checkpoints.listing import RESULTS
+from xlnet_jax.checkpoints.native import Results
 from xlnet_jax.comparison.contenders import CONTENDERS, STEP_COST, fit_to_budget, step_operations, step_tokens
 from xlnet_jax.comparison.settings import CompareConfig, finetune_configs, list_differences, shared_config
 from xlnet_jax.errors import InputError

@@ -13,11 +13,11 @@ import tyro
 
 from data_pipelines.corpus import MANIFEST_FILE, Corpus
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.listing import (
     CONFIG,
     MEMORY,
     PARAMS,
+    RESULTS,
     STATE,
     TOKENIZER,
     UNVERIFIED,
@@ -105,7 +105,7 @@ def _walk(folder: Path, is_of_run: bool = False) -> Iterator[Finding]:
         yield _tokenizer(folder)
     else:
         has_settings = "config.json" in names and not {"checkpoints", TOKENIZER}.isdisjoint(names)
-        is_of_run = is_of_run or has_settings or native.RESULTS in names
+        is_of_run = is_of_run or has_settings or RESULTS in names
         for path in (folder / name for name in names if name not in _PASSED_OVER):
             if path.is_dir() and path.resolve() not in (real := folder.resolve(), *real.parents):
                 yield from _walk(path, is_of_run)
@@ -129,6 +129,8 @@ def _walk_checkpoints(folder: Path) -> Iterator[Finding]:
 
 def _checkpoint(folder: Path) -> Finding:
     """Compare all files with their checksums. Without checksums, read what `load` reads."""
+    from xlnet_jax.checkpoints import native
+
     parts = STATE if _is_of_run(folder) else WEIGHTS
     if not is_verified(folder):
         damage = damage_of(folder, parts) or _finding(folder, lambda: native.read(folder)).damage
@@ -188,6 +190,8 @@ def _tokenizer(folder: Path) -> Finding:
 
 def _check_settings(folder: Path) -> None:
     """Compare the settings of a run with those of its newest checkpoint without damage."""
+    from xlnet_jax.checkpoints import native
+
     content, good = read_versioned(folder / "config.json", "run"), last_good(folder / "checkpoints")
     if good is None:
         return

@@ -19,7 +19,8 @@ from etils import epath
 from rich.console import Console
 from rich.table import Table
 
-from xlnet_jax.checkpoints.native import RESULTS, write_thresholds
+from xlnet_jax.checkpoints.listing import RESULTS
+from xlnet_jax.checkpoints.native import write_thresholds
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import describe_thresholds
 from xlnet_jax.plots.curves import draw_learning_curves

@@ -242,7 +242,7 @@ def test_a_checkpoint_with_the_wrong_head_is_named_with_the_one_it_has(pretraine
 
 def test_workdirs_of_other_runs_are_refused_and_left_alone(straight, pretrained, table, tmp_path):
     before = (straight / "results.json").read_text()
-    (tmp_path / "pretrained" / "checkpoints" / "1").mkdir(parents=True)
+    (tmp_path / "pretrained" / "checkpoints" / "1" / "params").mkdir(parents=True)
     (tmp_path / "pretrained" / "config.json").write_text('{"format_version": 1, "corpus": ["novels"], "steps": 1}')
     (tmp_path / "seeds" / "seed-1").mkdir(parents=True)
     (tmp_path / "seeds" / "seed-1" / "config.json").touch()

@@ -91,7 +91,7 @@ def capped(monkeypatch, tmp_path):
 def test_auto_fit_applies_the_proposal_and_a_run_that_resumes_keeps_it(capped, tmp_path):
     applied = capped(2600)
     assert applied == changed(AUTO, {"remat": "full"})
-    (tmp_path / "checkpoints" / "4").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "4" / "params").mkdir(parents=True)
     before = Workdir(tmp_path).resumes(type(AUTO))
     kept = fit.keep_fit(AUTO, before)
     assert capped(9000, kept) == kept == applied  # more memory changes nothing
