@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import math
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from xlnet_jax.checkpoints.listing import (
     RESULTS,
     TOKENIZER,
     UNVERIFIED,
+    WEIGHTS,
     damage_of,
     is_verified,
     last_good,
@@ -137,9 +139,7 @@ def read(source: Path) -> Pretrained:
     contradict each other."""
     folder = find(source) or source
     demand_regular_files(folder)
-    if damage := damage_of(folder):
-        good = last_good(folder.parent) if step_of(folder) is not None else None
-        raise InputError(f"{folder} is damaged: {damage}" + (f"; {good.folder} is not: give that" if good else ""))
+    _demand_sound(folder, WEIGHTS)
     settings = read_versioned(folder / CONFIG, "checkpoint", _Settings)
     model = from_dict(ModelConfig, settings.model)
     head = over(HeadConfig("classification"), settings.head, "config.head.") if settings.head else None
@@ -165,9 +165,18 @@ def read(source: Path) -> Pretrained:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of the checkpoint in this folder, as nested dictionaries. Raises InputError if they cannot be
-    read."""
+    """Return the settings of the checkpoint in this folder, as nested dictionaries. Raises InputError if they are
+    damaged."""
+    _demand_sound(folder, CONFIG.parts[:1])
     return read_versioned(folder / CONFIG, "checkpoint")
+
+
+def _demand_sound(folder: Path, parts: Iterable[str]) -> None:
+    """Raise InputError if these parts of a checkpoint are damaged. It names the newest checkpoint beside it that is not
+    damaged."""
+    if damage := damage_of(folder, parts):
+        good = last_good(folder.parent) if step_of(folder) is not None else None
+        raise InputError(f"{folder} is damaged: {damage}" + (f"; {good.folder} is not: give that" if good else ""))
 
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 
 import pytest
@@ -98,6 +99,34 @@ def test_a_damaged_tokenizer_in_a_checkpoint_is_noticed_by_all_and_the_one_befor
     assert train.main(arguments(text, run)) == 0
     assert "checkpoint 12 cannot be read and was moved" in capsys.readouterr().out
     assert xlnet_jax.load(run)
+
+
+READERS = {
+    "attention": "{run} --text a --out a.html",
+    "convert": "{run} hf --to hf",
+    "embed": "{run} --text text.txt --out a.npy",
+    "evaluate": "{run}",
+    "factorize": "{run} --text 'a b' --targets b",
+    "finetune": "--task sst-2 --init {run} --train table.tsv --workdir w",
+    "generate": "{run} a",
+    "recl": "{run} --text text.txt",
+    "score": "{run} --sentences a",
+    "train": "--init {run} --corpus text.txt --workdir w",
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_command_names_the_checkpoint_that_is_not_damaged(run, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("It was a truth.\n" * 100)
+    (tmp_path / "table.tsv").write_text("sentence\tlabel\na\t0\nb\t1\n")
+    words = [word.format(run=run) for word in shlex.split(READERS[name])]
+    flip_a_bit(run / "checkpoints" / "12" / "config" / "metadata")
+    with pytest.raises(InputError, match=r"12 is damaged: config/metadata.* was changed; .*/8 is not: give that$"):
+        COMMANDS[name].main(words)
+    (run / "checkpoints" / "1000").mkdir()
+    with pytest.raises(InputError, match=r"1000 is damaged: (params|config) is missing; .*/8 is not: give that$"):
+        COMMANDS[name].main(words)
 
 
 def test_where_all_checkpoints_are_damaged_there_is_no_last_good_one(run):
