@@ -22,6 +22,7 @@ from typing import IO, Any, Literal
 from backports import zstd
 from etils import epath
 
+from data_pipelines import formats
 from data_pipelines.faults import Faults, TextRow
 from data_pipelines.remote import file_name, in_one_line, is_remote, on_web, open_file
 from xlnet_jax.errors import InputError
@@ -43,6 +44,7 @@ MARKS = (  # the mark of UTF-32LE begins with that of UTF-16LE
     (codecs.BOM_UTF32_LE, "UTF-32"), (codecs.BOM_UTF32_BE, "UTF-32"), (codecs.BOM_UTF16_LE, "UTF-16"),
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )  # fmt: skip
+ONE_A_LINE = "write one object on each line, as with jq -c '.[]' x.json > x.jsonl"
 NAME_FIELD = "name the text field with `text_field`"
 OR_REPLACE = ", or read it with `corpus_errors` replace"
 
@@ -52,20 +54,21 @@ Errors = Literal["strict", "replace"]
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text file with one sentence or paragraph per line. A blank line ends a document."""
+    """A text file with one sentence or paragraph per line. A blank line ends a document. Other kinds of files are
+    refused (`formats`)."""
 
     path: str
     errors: Errors
 
     def chunks(self, faults: Faults) -> Iterator[str]:
         """Yield chunks of lines. Raises InputError, with file and line, for bytes that are not text."""
-        return (lines for _, lines in _blocks_of_lines(self.path, self.errors))
+        return (lines for _, lines in _blocks_of_lines(self.path, self.errors, is_prose=True))
 
     def rows(self, id_field: str | None = None) -> Iterator[TextRow]:
         """Yield every line. Raises InputError as `chunks`, and for an `id_field`."""
         if id_field is not None:
             raise InputError(f"`id_field` {id_field}: works only with JSON Lines and Parquet")
-        for number, line in numbered_lines(self.path, self.errors):
+        for number, line in numbered_lines(self.path, self.errors, is_prose=True):
             yield TextRow(f"text {self.path}: line {number}", line)
 
 
@@ -99,7 +102,7 @@ class JsonLinesFile:
         if id_field is not None and (fault or id_field not in values):
             raise InputError(f"{where} {fault or lack_of(id_field, values)}: name the id field with `id_field`")
         if fault:
-            return TextRow(where, "", None, fault)
+            return TextRow(where, "", None, fault, ONE_A_LINE)
         id_, text = values.get(id_field), values.get(self.text_field)
         if self.text_field not in values:
             return TextRow(where, "", id_, lack_of(self.text_field, values), NAME_FIELD)
@@ -171,13 +174,13 @@ def _open_parquet(path: str) -> Iterator[Any]:
         yield stack.enter_context(pq.ParquetFile(file, buffer_size=CHUNK_BYTES, pre_buffer=False))
 
 
-def numbered_lines(path: str, errors: Errors | None = None) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: str, errors: Errors | None = None, is_prose: bool = False) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, line) of a UTF-8 file, without line ends, byte-order mark and carriage returns.
 
-    errors: None = strict, and the message does not mention the setting. Raises InputError, with file and line, for
-    bytes that are not text.
+    errors: None = strict, and the message does not mention the setting. is_prose: refuse other kinds of files. Raises
+    InputError, with file and line, for bytes that are not text.
     """
-    for first, lines in _blocks_of_lines(path, errors):
+    for first, lines in _blocks_of_lines(path, errors, is_prose):
         yield from enumerate(lines.split("\n")[:-1], first)
 
 
@@ -186,8 +189,17 @@ def read_text(path: str) -> str:
     are not text."""
     with open_text(path) as file:
         content = file.read()
+    formats.demand_readable(path, content)
     _demand_utf8(content, path)
     return _decode(content.removeprefix(codecs.BOM_UTF8), 1, path, None)
+
+
+def kind_of(path: epath.PathLike) -> str:
+    """Return the extension of a file name, in lower case, ignoring a compression suffix: .txt, .jsonl, …"""
+    name = file_name(os.fspath(path)).lower()
+    for end in OPENERS:
+        name = name.removesuffix(end)
+    return os.path.splitext(name)[1]
 
 
 @contextlib.contextmanager
@@ -206,11 +218,12 @@ def _open_raw(path: str) -> Any:
     return epath.Path(path).open("rb")
 
 
-def _blocks_of_lines(path: str, errors: Errors | None) -> Iterator[tuple[int, str]]:
+def _blocks_of_lines(path: str, errors: Errors | None, is_prose: bool) -> Iterator[tuple[int, str]]:
     """Yield (number of the first line, text of whole lines), about CHUNK_BYTES at a time."""
     number, rest = 1, b""
     with open_text(path) as file:
         first = file.read(CHUNK_BYTES)
+        formats.demand_prose(path, kind_of(path), first) if is_prose else formats.demand_readable(path, first)
         _demand_utf8(first, path)
         for chunk in itertools.chain([first.removeprefix(codecs.BOM_UTF8)], iter(lambda: file.read(CHUNK_BYTES), b"")):
             lines, newline, rest = (rest + chunk).rpartition(b"\n")

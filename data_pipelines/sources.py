@@ -22,7 +22,7 @@ from etils import epath
 from data_pipelines import remote
 from data_pipelines.corpus import MANIFEST_FILE
 from data_pipelines.faults import Faults, TextRow
-from data_pipelines.readers import OPENERS, Errors, JsonLinesFile, ParquetFile, TextFile
+from data_pipelines.readers import OPENERS, Errors, JsonLinesFile, ParquetFile, TextFile, kind_of
 from data_pipelines.remote import HUB, RemoteFile, file_name, find_dataset, in_one_line, is_remote, on_web
 from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
 from data_pipelines.tokenizer import EOD, SAMPLE_LINES, Normalization, Tokenizer
@@ -268,14 +268,6 @@ def _reader(path: str, text_field: str, errors: Errors) -> Unit:
     if kind == PARQUET:
         return ParquetFile(path, text_field, errors)
     return JsonLinesFile(path, text_field, errors) if kind in JSON_LINES else TextFile(path, errors)
-
-
-def kind_of(path: epath.PathLike) -> str:
-    """Return the extension of a file name, in lower case, ignoring a compression suffix: .txt, .jsonl, …"""
-    name = file_name(os.fspath(path)).lower()
-    for end in COMPRESSED:
-        name = name.removesuffix(end)
-    return os.path.splitext(name)[1]
 
 
 def _local_files(name: str) -> tuple[str | None, list[str]]:

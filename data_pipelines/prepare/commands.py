@@ -211,6 +211,10 @@ def prepare(
             tokenizer.demand_known(_readable_lines(to_encode), f"text {to_encode.given}")
         # Validation first, to find errors in the shorter text sooner.
         encoded = encode_text([*given["validation"], *given["train"]], tokenizer, work, runner)
+        for source in encoded:
+            if len(source.documents.hashes) == 1:
+                size = f"one document of {source.tokens:,} tokens"
+                tell(f"text {source.given.given} is {size}; a blank line ends a document")
         held_out, learned = encoded[: len(given["validation"])], encoded[len(given["validation"]) :]
         if learned:
             _refuse_copies(learned, held_out)

@@ -81,3 +81,19 @@ def run(place, monkeypatch, capsys):
         return stop.value.code, capsys.readouterr().err
 
     return run
+
+
+@pytest.fixture
+def refused(run, place):
+    """Run the command, check that it refuses its source and writes nothing, and return its one line of error."""
+
+    def refused(*argv, out="corpus", keeps=False):
+        code, err = run(*argv, out=out)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert err.startswith("error: ")
+        assert len(err) < 600
+        assert not (place / "corpus").exists()
+        assert (place / ".corpus.partial").exists() == keeps
+        return err
+
+    return refused

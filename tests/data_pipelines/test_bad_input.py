@@ -21,22 +21,6 @@ from xlnet_jax.printing import tell
 COMPRESS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress, "bz2": bz2.compress}
 
 
-@pytest.fixture
-def refused(run, place):
-    """Run the command, check that it refuses its source and writes nothing, and return its one line of error."""
-
-    def refused(*argv, out="corpus", keeps=False):
-        code, err = run(*argv, out=out)
-        assert (code, err.count("\n")) == (2, 1), err
-        assert err.startswith("error: ")
-        assert len(err) < 600
-        assert not (place / "corpus").exists()
-        assert (place / ".corpus.partial").exists() == keeps
-        return err
-
-    return refused
-
-
 @pytest.mark.parametrize("end", COMPRESS)
 def test_compressed_text_that_is_damaged_anywhere_is_named(refused, place, text, end):
     half = len(text) // 2
@@ -141,6 +125,13 @@ def test_a_few_records_without_text_are_skipped_counted_and_named(run, records):
     code, err = run("--source", records("a.parquet", *NO_TEXT[1:2], NO_TEXT[-1]), out="of-rows")
     assert code == 0
     assert "2 of 102 records have no text and are skipped: text a.parquet: row 1 has null in its column 'text'" in err
+
+
+def test_a_text_without_blank_lines_is_said_to_be_one_document(run, place, text):
+    (place / "whole.txt").write_text(text.replace("\n\n", "\n"))
+    code, err = run("--source", "whole.txt")
+    assert code == 0
+    assert re.fullmatch(r"note: text whole.txt is one document of [\d,]+ tokens; a blank line ends a document\n", err)
 
 
 def test_blank_texts_are_counted_but_never_too_many(run, records):
