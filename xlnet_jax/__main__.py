@@ -8,6 +8,7 @@ settings and calls the function that does the work. A mistake that the user can 
 import difflib
 import os
 import re
+import resource
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from xlnet_jax.storage.quiet import keep_tensorflow_quiet
 Main = Callable[[Sequence[str]], int]
 PROGRAM = "xlnet-jax"
 LONGEST_LINE = 1200  # characters of a message: names in files have any length
+OPEN_FILES, FEWEST_OPEN_FILES = 4096, 64
+TOO_MANY_FILES = "Too many open files"  # in errors of Python and of libraries
 _JAX_VARIABLE = re.compile(r"for JAX flag (jax_\w+)|for environment '(JAX_\w+)|known backends.*(JAX_PLATFORMS)")
 """Environment variable in an error of jax's settings"""
 
@@ -262,6 +265,7 @@ def run(main: Main) -> None:
     code: int | str | None
     try:
         try:
+            _allow_open_files()
             code = main(sys.argv[1:])
         except SystemExit as stop:  # --help
             code = stop.code
@@ -295,6 +299,8 @@ def _explain(error: Exception) -> tuple[str | None, int]:
     if is_out_of_memory(error):
         advice = "use smaller batches or shorter texts, close other programs, or use a machine with more"
         return f"out of memory ({first_line(error)}): {advice}", code
+    if TOO_MANY_FILES in text:
+        return f"{first_line(error)}: raise the limit, as with ulimit -n {OPEN_FILES}", USER_ERROR
     if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd
         return "the current folder was deleted or moved: change into one that is there", USER_ERROR
     if isinstance(error, OSError):
@@ -310,6 +316,19 @@ def _explain(error: Exception) -> tuple[str | None, int]:
         return f"{name} in the environment: {first_line(error)}; correct it, or unset it", USER_ERROR
     hint = "check the name, the network, and `gcloud auth application-default login`"
     return f"{text}: {hint}" if "gs://" in text else None, code
+
+
+def _allow_open_files() -> None:
+    """Raise the limit of open files as far as the shell allows. Raises InputError if that is too few for any run."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and allowed < OPEN_FILES:
+        raised = OPEN_FILES if most == resource.RLIM_INFINITY else min(most, OPEN_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, most))
+        if raised < FEWEST_OPEN_FILES:
+            raise InputError(
+                f"this shell allows {raised} open files, and a run needs {FEWEST_OPEN_FILES} or more: raise the limit, "
+                f"as with ulimit -n {OPEN_FILES}"
+            )
 
 
 def _load(name: str) -> Any:
