@@ -14,7 +14,7 @@ import numpy as np
 from data_pipelines.tokenizer import SPACE
 
 UNMATCHED = -1
-ENOUGH = 0.8  # share of the text's characters that must have a partner, as in the original
+ENOUGH = 0.8  # share of the text's characters that must have a partner, as in the original; white space may have none
 BLOCK_ROWS = 4096  # rows of a long text in memory at a time; those of earlier blocks are computed twice
 MOST_BAND = 2**14  # so that time grows as the text; the two then differ by at most so many characters anywhere
 
@@ -36,7 +36,8 @@ def align(characters: Sequence[str], pieces: Sequence[str]) -> Alignment | None:
     tokens_text = "".join(pieces).replace(SPACE, " ")
     partner = _partners(characters, tokens_text)
     matched = np.flatnonzero(partner != UNMATCHED)
-    if len(matched) == 0 or len(matched) < ENOUGH * len(characters):
+    skipped = sum(characters[i].isspace() for i in np.flatnonzero(partner == UNMATCHED).tolist())
+    if len(matched) == 0 or len(matched) < ENOUGH * (len(characters) - skipped):
         return None
     partner_of_place = np.full(len(tokens_text), UNMATCHED)
     partner_of_place[partner[matched]] = matched
@@ -71,11 +72,12 @@ def _nearest(partner: np.ndarray, size: int | None, *, is_start: bool) -> np.nda
 
 def _partners(characters: Sequence[str], tokens_text: str) -> np.ndarray:
     length = len(characters)
-    repeats = [c == before == " " for before, c in zip(["", *characters], characters, strict=False)]
-    once = [c for c, is_repeat in zip(characters, repeats, strict=True) if not is_repeat]
-    if characters[0] != " " and [" ", *once] == list(tokens_text):
-        # Most texts; no other subsequence of all characters ends as early.
-        return np.where(repeats, UNMATCHED, np.cumsum(~np.array(repeats)))
+    is_space = np.array([c.isspace() for c in characters])
+    after_space = np.append(True, is_space[:-1])
+    is_kept = ~(is_space & (after_space | (np.arange(length) > np.flatnonzero(~is_space).max(initial=-1))))
+    kept = (" " if space else c for c, space, keep in zip(characters, is_space, is_kept, strict=True) if keep)
+    if not is_space[0] and [" ", *kept] == list(tokens_text):
+        return np.where(is_kept, np.cumsum(is_kept), UNMATCHED)  # most texts: they differ only in white space
     band = abs(length - len(tokens_text)) + 5
     widths = band, 2 * band, max(length, len(tokens_text))  # the original gives up after the second
     for width in sorted({min(width, MOST_BAND) for width in widths}):

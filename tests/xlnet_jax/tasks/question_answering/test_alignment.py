@@ -48,6 +48,22 @@ def test_a_text_that_only_gains_a_space_is_aligned_as_any_other():
         assert alignment.first_tokens.tolist() == by_table(text, " " + text, 6).tolist()
 
 
+def test_any_white_space_stands_for_the_space_of_a_token():
+    rng = random.Random(2)
+    for _ in range(50):
+        words = ["".join(rng.choice("abc") for _ in range(rng.randrange(1, 4))) for _ in range(8)]
+        pieces = [f"▁{word}" for word in words]
+        single = align(" ".join(words), pieces)
+        gaps = [rng.choice([" ", "\n", "\n\n", "\t ", "\u3000"]) for _ in words]
+        text = "".join(word + gap for word, gap in zip(words, gaps, strict=True))
+        alignment = align(text, pieces)
+        letters, of_single = ([i for i, c in enumerate(t) if not c.isspace()] for t in (text, " ".join(words)))
+        assert alignment.first_tokens[letters].tolist() == single.first_tokens[of_single].tolist()
+        assert alignment.last_tokens[letters].tolist() == single.last_tokens[of_single].tolist()
+        shown = [text[s : e + 1].strip() for s, e in zip(alignment.starts, alignment.ends, strict=True)]
+        assert shown == words
+
+
 def english(character):
     return normalize(character, "english", remove_space=False)
 
