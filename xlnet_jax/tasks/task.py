@@ -150,7 +150,8 @@ class Task(ABC, Generic[E, A]):
                     example: Any = self.example(record, number, role != "predict")
             except InputError as error:
                 fault = str(error).removeprefix(record.where).strip()
-                faults.add(TextRow(record.where, "", None, fault))
+                is_blank = role != "predict" and self._lacks_text(record, number)
+                faults.add(TextRow(record.where, "", None, "" if is_blank else fault))
                 if role != "predict":
                     continue
                 yield self.example(Record(NO_CONTENT, record.where), number, False)
@@ -159,6 +160,13 @@ class Task(ABC, Generic[E, A]):
                     faults.add(TextRow(record.where, ""))
                 if keeps or not is_blank:
                     yield example
+
+    def _lacks_text(self, record: Record, number: int) -> bool:
+        """Return True if a row that cannot be learned from has a blank text, whatever is wrong with its label."""
+        try:
+            return not record.fault and self.is_blank(self.example(record, number, False))
+        except Exception:  # of a row without such a field
+            return False
 
     def examples_of(self, values: Sequence[Any]) -> list[E]:
         """Return an unlabelled example for each Python value: a row as a dictionary, or another type that the family

@@ -58,6 +58,15 @@ def test_a_blank_row_is_skipped_and_named_in_training_and_keeps_its_place_in_pre
     assert names in (["0", str(len(blank) + 1)], [])  # the numbers of the rows
 
 
+@pytest.mark.parametrize("task", sorted({*GOOD} - {"embedding"}))
+def test_a_blank_row_without_a_label_counts_as_blank(task, tmp_path):
+    answer = {"squad": "answers", "multiple_choice": "answer", "token_classification": "labels"}.get(task, "label")
+    row = {**blank_rows(task)[0], answer: None}
+    ours = make_task(DEFAULTS[task]())
+    assert len(ours.read(json_lines(tmp_path / "a.jsonl", [GOOD[task], row]), "train")) == 1
+    assert (ours.faults["train"].blank, ours.faults["train"].faulty) == (1, 0)
+
+
 @pytest.mark.parametrize("task", GOOD)
 def test_a_row_that_cannot_be_read_keeps_its_place_in_prediction(task, tmp_path, capsys):
     path = tmp_path / "a.jsonl"
