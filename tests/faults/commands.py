@@ -77,7 +77,7 @@ def learned(folder: Path) -> Result:
 
 def newest(run: Path) -> Path:
     """Return the newest checkpoint of a run. Which older ones there are depends on the steps at which it stopped."""
-    return max((path for path in (run / "checkpoints").iterdir() if path.name.isdecimal()), key=lambda p: int(p.name))
+    return max(run.glob("checkpoints/[0-9]*/config"), key=lambda found: int(found.parent.name)).parent
 
 
 def _run(folder: Path) -> Result:

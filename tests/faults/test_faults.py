@@ -18,6 +18,7 @@ MOMENTS = {
         ("killed within", "write", "run/.corpus.partial/finished/*", KILLED),
         ("SIGHUP", "rename", "run/corpus", -signal.SIGHUP),  # there is nothing to save yet
         ("SIGTERM", "write", "run/metrics.jsonl", SAVED),
+        ("killed within", "write", "run/*config.json*", KILLED),
         ("SIGHUP", "rename", "run/checkpoints/*", SAVED),  # during a save
         ("SIGINT", "unlink", "run/checkpoints/?/checksums.json", INTERRUPTED),  # an older checkpoint is deleted
         ("killed before", "sync", "run/checkpoints/*/checksums.json", KILLED),
