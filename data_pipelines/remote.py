@@ -88,7 +88,7 @@ def in_one_line(name: str) -> Iterator[None]:
         is_unknown_host = isinstance(causes[-1], socket.gaierror) and causes[-1].errno != socket.EAI_AGAIN
         scheme = name.partition(":")[0].lower()
         if "ImportError" in found and scheme in EXTRAS:
-            message = f"reading it needs a package that is not installed: pip install 'xlnet_jax[{EXTRAS[scheme]}]'"
+            message = f"reading it needs another package: pip install -e '.[{EXTRAS[scheme]}]' in the clone"
         elif found & REFUSED:
             message = f"it does not exist, or you have no permission to read it ({why}){LOGIN.get(scheme, '')}"
         elif found & BUSY and not is_unknown_host:

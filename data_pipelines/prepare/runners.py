@@ -62,7 +62,7 @@ class BeamRunner:
             import apache_beam as beam
             from apache_beam.options.pipeline_options import PipelineOptions
         except ImportError:
-            raise InputError("`runner` needs Apache Beam: pip install 'xlnet_jax[beam]', or omit `runner`") from None
+            raise InputError("`runner` needs Apache Beam: pip install -e '.[beam]' in the clone, or omit it") from None
         name = self.runner if self.runner.endswith("Runner") else f"{self.runner}Runner"
         options = PipelineOptions([f"--runner={name}", *self.options])
         if name == "DirectRunner":  # its workers log exceptions that this call raises anyway

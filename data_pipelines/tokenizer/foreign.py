@@ -200,5 +200,7 @@ def _library(origin: str) -> Any:
     try:
         import tokenizers
     except ImportError:
-        raise InputError(f"tokenizer {origin} needs the tokenizers library: pip install 'xlnet_jax[hf]'") from None
+        raise InputError(
+            f"tokenizer {origin} needs Hugging Face's tokenizers: pip install -e '.[hf]' in the clone"
+        ) from None
     return tokenizers

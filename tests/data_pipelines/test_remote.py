@@ -128,7 +128,7 @@ def test_a_missing_package_names_its_extra(monkeypatch, name, package, extra):
     monkeypatch.setitem(sys.modules, package, None)
     for registered in ("s3", "https", "hf"):
         monkeypatch.delitem(registry, registered, raising=False)
-    with pytest.raises(InputError, match=rf"{name}: reading it needs .* pip install 'xlnet_jax\[{extra}\]'"):
+    with pytest.raises(InputError, match=rf"{name}: reading it needs .* pip install -e '\.\[{extra}\]'"):
         sources.find([name])
 
 

@@ -262,7 +262,7 @@ def _tokenizer(folder: Path, is_xlnet: bool) -> tuple[Tokenizer | None, list[str
     if is_ours:
         return Tokenizer.load(folder / MODEL_FILE), []
     if find_spec("tokenizers") is None:
-        return None, ["the tokenizer is left out: it needs pip install 'xlnet_jax[hf]'"]
+        return None, ["the tokenizer is left out: it needs tokenizers: pip install -e '.[hf]' in the clone"]
     return Tokenizer(cast(bytes, model_in(epath.Path(folder))), FOREIGN_SETTINGS, str(folder)), []
 
 

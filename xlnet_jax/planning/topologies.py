@@ -183,7 +183,9 @@ def find_topology(name: str, slices: int = 1) -> Topology:
         return _find_gpus(*found_gpus, slices)
     generation, shape = parse_slice(name)
     if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
-        raise InputError("the TPU compiler is not installed: pip install 'xlnet_jax[plan]' in a separate environment")
+        raise InputError(
+            "the TPU compiler is not installed: pip install -e '.[plan]' in the clone, in a separate environment"
+        )
     from jax.experimental import topologies
 
     found = GENERATIONS[generation]
@@ -212,7 +214,7 @@ def _find_gpus(kind: str, count: int, slices: int) -> Topology:
         )
     if not any(importlib.util.find_spec(name) for name in CUDA_PLUGINS):
         raise InputError(
-            "the GPU compiler is not installed: pip install 'xlnet_jax[plan-gpu]' in a separate environment"
+            "the GPU compiler is not installed: pip install -e '.[plan-gpu]' in the clone, in a separate environment"
         )
     from jax.experimental import topologies
 

@@ -366,7 +366,7 @@ class LogConfig:
     """steps between records in metrics.jsonl and TensorBoard, and between printed lines if the output is not a
     terminal"""
     wandb: str | None = operational(None, "common")
-    """project of Weights & Biases that gets the same numbers (pip install 'xlnet_jax[wandb]'); None = none"""
+    """project of Weights & Biases that gets the same numbers (pip install -e '.[wandb]'); None = none"""
 
 
 @dataclass(frozen=True)

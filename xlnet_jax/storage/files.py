@@ -66,7 +66,9 @@ def demand_bucket_library() -> None:
     try:
         importlib.import_module("google.cloud.storage")
     except ImportError:
-        raise InputError("checkpoints in gs:// need google-cloud-storage: pip install 'xlnet_jax[gcs]'") from None
+        raise InputError(
+            "checkpoints in gs:// need google-cloud-storage: pip install -e '.[gcs]' in the clone"
+        ) from None
 
 
 def absolute(path: epath.PathLike) -> epath.Path:

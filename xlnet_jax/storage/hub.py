@@ -174,7 +174,7 @@ def _library(what: str = "") -> Any:
         import huggingface_hub.errors
         import huggingface_hub.utils
     except ImportError:
-        raise InputError(f"{what} needs huggingface_hub: pip install 'xlnet_jax[hub]'") from None
+        raise InputError(f"{what} needs huggingface_hub: pip install -e '.[hub]' in the clone") from None
     if not sys.stderr.isatty():
         huggingface_hub.utils.disable_progress_bars()
     return huggingface_hub

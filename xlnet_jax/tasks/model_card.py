@@ -207,7 +207,7 @@ model = {architecture}.from_pretrained({quoted})
 {theirs}```
 
 ```python
-import xlnet_jax  # pip install 'xlnet_jax[hub]'
+import xlnet_jax  # pip install 'xlnet_jax[hub] @ git+https://github.com/xlnet-jax/xlnet_jax'
 
 model = xlnet_jax.load({quoted})
 {ours}```"""

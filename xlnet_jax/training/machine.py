@@ -125,7 +125,7 @@ def demand_tpu() -> None:
     if not devices:
         raise InputError(
             f"`tpu`: no TPU here, jax sees {jax.default_backend()} only. On a TPU machine: pip install "
-            "'xlnet_jax[tpu]'; in Colab: Runtime > Change runtime type > TPU; elsewhere: leave `tpu` out"
+            "-e '.[tpu]' in the clone; in Colab: Runtime > Change runtime type > TPU; elsewhere: leave `tpu` out"
         )
 
 

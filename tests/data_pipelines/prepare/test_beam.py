@@ -53,5 +53,5 @@ def test_a_runner_that_beam_does_not_know_is_named(run):
 
 def test_without_beam_the_extra_is_named(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(InputError, match=r"`runner` needs Apache Beam: pip install 'xlnet_jax\[beam\]'"):
+    with pytest.raises(InputError, match=r"`runner` needs Apache Beam: pip install -e '\.\[beam\]' in the clone"):
         run(sources.embedded(), "beam", BeamRunner("Dataflow"))

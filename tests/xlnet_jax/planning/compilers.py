@@ -11,7 +11,7 @@ import pytest
 from xlnet_jax.planning.topologies import CUDA_PLUGINS, ENVIRONMENT
 
 needs_libtpu = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="the TPU compiler: pip install 'xlnet_jax[plan]'"
+    importlib.util.find_spec("libtpu") is None, reason="the TPU compiler: pip install -e '.[plan]'"
 )
 has_gpu_compiler = any(map(importlib.util.find_spec, CUDA_PLUGINS))
 needs_gpu_compiler = pytest.mark.skipif(not has_gpu_compiler, reason="the compiler for GPUs: make gpu-plans")

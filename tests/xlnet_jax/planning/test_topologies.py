@@ -85,7 +85,7 @@ def test_a_name_says_the_kind_and_the_number(name, expected):
         ("h100-12", 1, r"`topology` h100-12: no such slice; .* \(h100-8\): l4 a6000 a100 h100 h200$"),
         ("h100-8", 2, r"^`mesh.dcn_data` 2: GPUs have no slices; give their total number, h100-16$"),
         pytest.param(
-            "h200-1", 1, r"pip install 'xlnet_jax\[plan-gpu\]' in a separate environment$",
+            "h200-1", 1, r"pip install -e '\.\[plan-gpu\]' in the clone, in a separate environment$",
             marks=pytest.mark.skipif(has_gpu_compiler, reason="the compiler is here"),
         ),
     ],

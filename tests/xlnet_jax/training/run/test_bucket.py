@@ -79,7 +79,7 @@ def test_weights_are_neither_read_from_a_bucket_nor_written_to_one():
 def test_a_missing_library_and_a_missing_permission_are_one_line(bucket, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "google.cloud.storage", None)
-        with pytest.raises(InputError, match=r"gs:// need google-cloud-storage: pip install 'xlnet_jax\[gcs\]'"):
+        with pytest.raises(InputError, match=r"gs:// need google-cloud-storage: pip install -e '\.\[gcs\]'"):
             Workdir(FOLDER).claim(Config())
 
     def refuse(self, path, mode):  # as TensorFlow does, whose error is no OSError
