@@ -89,6 +89,40 @@ def test_a_dry_run_prints_the_very_commands_of_a_run_and_runs_none(stand_ins: St
     assert stand_ins.calls() == calls
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("launch/tpu_vm.sh stop --zone=a=b", "--zone=a=b"),
+        ("launch/tpu_vm.sh create --zone a --type v4-8 --spot", "--spot"),
+        ("launch/tpu_vm.sh create --zone a --type v4-8 --reserved", "--reserved"),
+        ("launch/tpu_vm.sh create --zone a --type v4-8 --service-account me@x", "--service-account=me@x"),
+        ("launch/tpu_vm.sh delete --zone a --project mine", "--project=mine"),
+        (f"launch/tpu_vm.sh resume --zone a --type v4-8 --name x {TRAIN}", "--filter=name~/x$"),
+        ("launch/tpu_vm.sh follow --zone a --slices 2 --worker all", "xlnet-0 --worker=all"),
+        ("launch/gke/jobset.sh delete --namespace b", "xlnet --namespace=b"),
+        ("launch/gke/jobset.sh follow --namespace b", "--namespace=b"),
+        (f"launch/gke/jobset.sh create --namespace b {POD}", "--namespace=b"),
+        (f"launch/gke/xpk.sh create --cluster a --image b{DIGEST} --type c {TRAIN}", "--restart-on-exit-codes=1"),
+        (f"launch/gke/xpk.sh create --cluster a --image b{DIGEST} --type c --grace 7 {TRAIN}",
+         "--termination-grace-period-seconds=7"),
+        ("launch/gke/xpk.sh delete --cluster a --zone b --project c", "--project=c --zone=b"),
+        ("launch/dataflow.sh --project a --region b --temp gs://c --max-workers 7 -- --out gs://d",
+         "max_num_workers=7"),
+    ],
+)  # fmt: skip
+def test_each_setting_reaches_its_command(stand_ins: StandIns, line: str, words: str) -> None:
+    before, dashes, after = line.partition(" -- ")
+    said = stand_ins.run(f"{before} --dry-run{dashes}{after}")
+    assert said.returncode == 0, said.stderr
+    assert any(set(words.split()) <= set(command) for command in printed(said.stdout))
+
+
+def test_the_command_of_xpk_is_the_process_that_gets_the_signal(stand_ins: StandIns) -> None:
+    line = f"launch/gke/xpk.sh create --cluster a --image b{DIGEST} --type c --dry-run {TRAIN}"
+    (create,) = printed(stand_ins.run(line).stdout)
+    assert create[-1].startswith("--command=exec /entrypoint.sh python -m xlnet_jax.train --tpu --preset base")
+
+
 def test_every_launcher_is_on_the_page() -> None:
     scripts = {path.relative_to(ROOT).as_posix() for path in (ROOT / "launch").rglob("*.sh")}
     shown = {word for line, _ in EXAMPLES for word in shlex.split(line) if word in scripts}
@@ -111,6 +145,8 @@ def test_every_launcher_is_on_the_page() -> None:
             "--accelerator tpu-v6e: give tpu-v3-slice",
         ),
         (f"launch/gke/jobset.sh create {POD.replace('4x8', '32')}", "--topology 32: give the chips along each axis"),
+        (f"launch/gke/jobset.sh create {POD.replace('4x8', '2x2x2x2')}", "--topology 2x2x2x2: give the chips along"),
+        (f"launch/gke/jobset.sh create {POD.replace('4x8', '2x3')}", "4 does not divide the 6 chips of 2x3"),
         (f"launch/gke/jobset.sh create --chips-per-host 5 {POD}", "5 does not divide the 32 chips of 4x8"),
         *(
             (f"{line} --name {name}", "give up to 40 characters of a-z, 0-9 and -")

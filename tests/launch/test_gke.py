@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from tests.launch.conftest import DIGEST, ROOT, StandIns
+from xlnet_jax.errors import USER_ERROR
 
 CREATE = f"launch/gke/jobset.sh create --dry-run --image eu.gcr.io/mine/xlnet{DIGEST}"
 TRAIN = "-- --workdir gs://mine/run"
@@ -67,6 +68,19 @@ def test_the_name_of_a_run_and_its_image_are_texts(stand_ins: StandIns, name: st
     ours = manifest(stand_ins, f"--accelerator tpu7x --topology 2x2 --name {name} --image 'a: &b #{DIGEST}'")
     assert ours["metadata"]["name"] == name
     assert pod(ours)["containers"][0]["image"] == f"a: &b #{DIGEST}"
+
+
+def test_all_slices_restart_as_often_as_asked_for_but_not_after_a_mistake(stand_ins: StandIns) -> None:
+    ours = manifest(stand_ins, "--accelerator tpu7x --topology 2x2 --max-restarts 7 --grace 60")
+    policy = {"maxRestarts": 7, "rules": [{
+        "name": "mistake", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"],
+    }]}  # fmt: skip
+    assert ours["spec"]["failurePolicy"] == policy
+    assert job(ours)["backoffLimit"] == 0
+    (rule,) = job(ours)["podFailurePolicy"]["rules"]
+    mistake = {"containerName": "train", "operator": "In", "values": [USER_ERROR]}
+    assert (rule["action"], rule["onExitCodes"]) == ("FailJob", mistake)
+    assert pod(ours)["terminationGracePeriodSeconds"] == 60
 
 
 def test_training_gives_up_root_after_it_is_allowed_to_lock_memory(stand_ins: StandIns) -> None:

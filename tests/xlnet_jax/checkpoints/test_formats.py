@@ -19,6 +19,7 @@ from xlnet_jax.interop import tf1
 from xlnet_jax.interop.weights import flatten, to_theirs
 from xlnet_jax.models.inputs import dense_inputs
 from xlnet_jax.models.xlnet import XLNetLM
+from xlnet_jax.settings.config import HeadConfig
 
 
 def assert_same(ours, theirs):
@@ -200,6 +201,27 @@ def test_a_truncated_file_ends_in_one_line(tmp_path, fmt, file):
     with pytest.raises(InputError, match="is damaged: ") as refused:
         xlnet_jax.load(tmp_path / "x")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("task", "labels"), [("regression", 1), ("classification", 2), ("multilabel", 2)])
+def test_one_label_is_a_number_and_two_are_classes(tmp_path, task, labels):
+    head = HeadConfig(task, labels, labels=("bad", "good")[:labels] if labels > 1 else ())
+    xlnet_jax.save(random_model(SMALL, head), tmp_path / "x", "hf")
+    assert xlnet_jax.load(tmp_path / "x").head == head
+
+
+def test_labels_have_the_numbers_of_the_file_in_whatever_order_they_stand(tmp_path):
+    xlnet_jax.save(random_model(SMALL, HEADS["classification"]), tmp_path / "x", "hf")
+    config = json.loads((tmp_path / "x" / "config.json").read_text())
+    config["id2label"] = {"2": "c", "0": "a", "1": "b"}
+    (tmp_path / "x" / "config.json").write_text(json.dumps(config))
+    assert xlnet_jax.load(tmp_path / "x").head.labels == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("changes", [{"layer_norm_eps": 1e-6}, {"activation": "gelu_erf"}])
+def test_what_the_2019_code_cannot_hold_is_refused(tmp_path, changes):
+    with pytest.raises(InputError, match="the 2019 code cannot hold"):
+        xlnet_jax.save(random_model(dataclasses.replace(SMALL, **changes)), tmp_path / "x", "tf1")
 
 
 @pytest.mark.parametrize("name", ["run[1]", "*", "?"])

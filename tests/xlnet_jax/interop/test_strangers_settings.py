@@ -6,6 +6,7 @@ load. The values that are planted here all contain MARK, so that it is found whe
 
 import dataclasses
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 import xlnet_jax
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import BERT, SMALL, random_model
+from xlnet_jax.interop.hf_settings import keep_settings
 from xlnet_jax.interop.sentence_transformers import write_modules
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.convert import ConvertSettings, convert
@@ -187,6 +189,13 @@ def test_a_known_setting_holds_no_more_than_its_type(clean, value, tmp_path):
         else:
             assert MARK not in (target / "config.json").read_text(), name
     assert not any("\n" in message for message in refused)
+
+
+def test_only_values_of_their_type_and_range_are_kept():
+    good = {"classifier_dropout": 0.25, "eos_token_id": [2, 3], "pad_token_id": None, "use_cache": False}
+    assert keep_settings(good) == good
+    bad = {"classifier_dropout": 1.5, "eos_token_id": ["2"], "pad_token_id": -2, "use_cache": 0, "start_n_top": 0}
+    assert keep_settings(bad | {"summary_type": MARK, "problem_type": MARK, "summary_last_dropout": math.nan}) == {}
 
 
 def test_what_a_stranger_wrote_into_a_checkpoint_of_ours_stays_there(tmp_path):

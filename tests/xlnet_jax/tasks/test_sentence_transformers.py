@@ -10,6 +10,7 @@ import xlnet_jax
 from tests.xlnet_jax.random_models import BERT, SMALL, random_model
 from tests.xlnet_jax.tasks.conftest import BAD, GOOD
 from xlnet_jax.errors import InputError
+from xlnet_jax.inference.embed import SEQ_LEN
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.convert import ConvertSettings, convert
 
@@ -78,6 +79,8 @@ def test_vectors_are_those_of_embed_and_the_folder_is_loaded_with_its_pooling(ex
     np.testing.assert_allclose(their_vectors(folder, TEXTS), expected, atol=1e-5)
     again = xlnet_jax.load(folder)
     assert again.head == ours.head
+    cut = min(SEQ_LEN, again.model.num_places) if again.model.network == "bert" else SEQ_LEN
+    assert json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"] == cut
     np.testing.assert_allclose(again.encode(TEXTS), expected, atol=1e-5)
 
 
