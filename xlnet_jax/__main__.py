@@ -126,7 +126,7 @@ _ALL = (
     ),
     Command(
         "tokenizer",
-        "train a tokenizer, describe one, or encode text with it.",
+        "train a tokenizer, adapt or describe one, or encode text with it.",
         settings="data_pipelines.tokenizer.commands:TokenizerSettings",
         function="data_pipelines.tokenizer.commands:print_tokenizer",
     ),

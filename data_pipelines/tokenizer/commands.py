@@ -68,6 +68,19 @@ class Train(TextSourceSettings):
 
 
 @dataclass(frozen=True)
+class Adapt:
+    """Add XLNet's special pieces to a SentencePiece model of others, and write the folder of a tokenizer.
+
+    Text becomes the same pieces, with other ids.
+    """
+
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """SentencePiece .model file: unigram or BPE, with any control pieces"""
+    out: str
+    """output folder, on disk or in the cloud (gs://)"""
+
+
+@dataclass(frozen=True)
 class Show:
     """Describe a tokenizer: its vocabulary, rules and hash."""
 
@@ -90,17 +103,20 @@ class Encode:
     """file, quoted glob, folder, URL, tfds:NAME or hf:NAME to read instead of TEXT; blank lines are skipped"""
 
 
-TokenizerSettings = Train | Show | Encode
+TokenizerSettings = Train | Adapt | Show | Encode
 
 
 def print_tokenizer(settings: TokenizerSettings) -> None:
-    """Run the train, show or encode command, and print its result. Raises InputError."""
+    """Run the train, adapt, show or encode command, and print its result. Raises InputError."""
     with printing_until_unread():
         if isinstance(settings, Encode):
             for line in encode(settings):
                 print(line)
             return
-        fields = train_tokenizer(settings) if isinstance(settings, Train) else describe_tokenizer(settings)
+        if isinstance(settings, Train):
+            fields = train_tokenizer(settings)
+        else:
+            fields = adapt_tokenizer(settings) if isinstance(settings, Adapt) else describe_tokenizer(settings)
         width = max(map(len, fields)) + 2
         for name, value in fields.items():
             print(f"{name:{width}}{value}")
@@ -138,6 +154,13 @@ def _train_into(folder: epath.Path, settings: Train) -> dict[str, str]:
         **({"chosen": survey.reason} if survey else {}),
         "tokenizer": f"{tokenizer.vocab_size:,} {NAME[settings.token_level]} in {settings.out}",
     }
+
+
+def adapt_tokenizer(settings: Adapt) -> dict[str, str]:
+    """Write the folder of an adapted tokenizer, and return the lines to print. Raises InputError."""
+    tokenizer = Tokenizer.adapt(settings.model)
+    tokenizer.save(settings.out)
+    return {"tokenizer": f"{tokenizer.vocab_size:,} pieces in {settings.out}", "normalization": "that of the model"}
 
 
 def describe_tokenizer(settings: Show) -> dict[str, str]:

@@ -33,7 +33,7 @@ from data_pipelines.tokenizer.settings import (
     read_settings,
     settings_of_hugging_face,
 )
-from data_pipelines.tokenizer.training import SAMPLE_BYTES, sample, train_model
+from data_pipelines.tokenizer.training import SAMPLE_BYTES, adapt_model, sample, train_model
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.fields import list_of_texts
 from xlnet_jax.storage import hub
@@ -68,8 +68,9 @@ class Tokenizer:
             found = self.pieces[i] if i < self.vocab_size else "missing"
             if found != expected:
                 raise InputError(
-                    f"tokenizer {origin}: id {i} is {found}, but XLNet needs {expected}; omit `tokenizer` in training, "
-                    "or train one: python -m data_pipelines.tokenizer train"
+                    f"tokenizer {origin}: id {i} is {found}, but XLNet needs its special pieces at the ids 0 to "
+                    f"{len(SPECIAL_PIECES) - 1}, here {expected}; add them (python -m data_pipelines.tokenizer adapt "
+                    f"{origin} --out FOLDER), or train a tokenizer: python -m data_pipelines.tokenizer train"
                 )
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes, Settings]]:
@@ -126,6 +127,24 @@ class Tokenizer:
         settings = Settings.suited_to(normalization, lower, token_level)
         normalized = (settings.normalize([line])[0] for line in text)
         return cls(train_model(normalized, vocab_size, settings.normalization, token_level), settings)
+
+    @classmethod
+    def adapt(cls, path: epath.PathLike) -> Tokenizer:
+        """Return the tokenizer of a SentencePiece .model file that has not XLNet's special pieces. It makes the pieces
+        of text that SentencePiece makes, with ids from 9 on; nothing else normalizes text before.
+
+        Raises InputError if the file is missing or damaged, or has the special pieces.
+        """
+        file = epath.Path(path).expanduser()
+        if not file.is_file():
+            raise InputError(f"tokenizer {file}: no such file; give a SentencePiece .model file")
+        model = read_document(file)
+        processor = _sentencepiece(model, str(file))
+        first = min(processor.get_piece_size(), len(SPECIAL_PIECES))
+        if tuple(map(processor.id_to_piece, range(first))) == SPECIAL_PIECES:
+            raise InputError(f"tokenizer {file} has XLNet's special pieces: use it as it is")
+        settings = Settings("none", split_digit_commas=False, remove_space=False)
+        return cls(adapt_model(model), settings, str(file))
 
     def save(self, folder: epath.PathLike) -> None:
         """Write a new folder with the model and the settings. The folder appears only when it is complete."""

@@ -150,6 +150,32 @@ def byte_model() -> bytes:
     return model.SerializeToString(deterministic=True)
 
 
+def adapt_model(model: bytes) -> bytes:
+    """Return a .model file with XLNet's special pieces at the ids 0 to 8, then all other pieces, with their scores and
+    in their order: text becomes the same pieces, with other ids. model: a .model file that SentencePiece reads."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto: Any = sentencepiece_model_pb2
+    kind = proto.ModelProto.SentencePiece
+    theirs, ours = proto.ModelProto.FromString(model), proto.ModelProto()
+    ours.CopyFrom(theirs)
+    # The piece of unknown characters may have another name; there is one.
+    kept = {piece.piece: piece for piece in theirs.pieces if piece.type != kind.UNKNOWN}
+    del ours.pieces[:]
+    for name in SPECIAL_PIECES:
+        unknown = name == "<unk>"
+        new = kind(piece=name, score=0.0, type=kind.UNKNOWN if unknown else kind.CONTROL)
+        there = kept.pop(name, None)
+        ours.pieces.append(new if unknown or there is None else there)
+    ours.pieces.extend(kept.values())
+    trained = ours.trainer_spec
+    trained.vocab_size = len(ours.pieces)
+    for field, name in {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "pad": "<pad>"}.items():
+        setattr(trained, f"{field}_id", SPECIAL_PIECES.index(name))
+        setattr(trained, f"{field}_piece", name)
+    return ours.SerializeToString(deterministic=True)
+
+
 def _vocabulary_error(vocab_size: int, message: str) -> InputError:
     """Return an InputError that explains SentencePiece's message about the vocabulary size, or else quotes it."""
     if largest := re.search(r"value <= (\d+)", message):

@@ -83,7 +83,7 @@ def test_a_model_without_xlnets_special_pieces_is_refused(novels, tmp_path):
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(novels[:100]), model_writer=file, vocab_size=200, minloglevel=2
         )
-    with pytest.raises(InputError, match="but XLNet needs <cls>; omit `tokenizer`") as error:
+    with pytest.raises(InputError, match="ids 0 to 8, here <cls>; add them") as error:
         Tokenizer.load(tmp_path / "other.model")
     assert f"tokenizer {tmp_path / 'other.model'}: id 3 is " in str(error.value)
 

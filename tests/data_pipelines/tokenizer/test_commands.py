@@ -82,7 +82,7 @@ MISTAKES = {
     "show one.txt": "error: tokenizer one.txt: it is not a SentencePiece model, or is damaged",
     "encode english text --file one.txt": "error: give either TEXT or --file, not both",
     "encode english two words": "error: words has no flag in front: this command takes no such word",
-    "shw english": "error: Expected one of {train, show, encode}.",
+    "shw english": "error: Expected one of {train, adapt, show, encode}.",
 }
 
 
