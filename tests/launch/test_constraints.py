@@ -46,7 +46,7 @@ def test_every_package_has_one_version_that_suits_setup_cfg() -> None:
 
 
 def test_ci_the_image_and_the_workers_install_these_versions() -> None:
-    assert "constraints.txt" in (ROOT / ".ci" / "run").read_text()
+    assert "constraints.txt" in (ROOT / ".ci/run").read_text(), ".ci/run"
     for file in INSTALLERS:
         assert "requirements.txt" in (ROOT / file).read_text(), file
     python = {**default_environment(), "python_version": "3.12", "python_full_version": "3.12.1"} | LINUX
