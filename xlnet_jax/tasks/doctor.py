@@ -38,7 +38,7 @@ from xlnet_jax.tasks.config import FinetuneConfig
 
 _PNG = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"  # its first and its last bytes
 _UNFINISHED = ".orbax-checkpoint-tmp"
-_PASSED_OVER = ("compiled", "tensorboard", "broken-checkpoints", ".lock")
+_PASSED_OVER = ("compiled", "tensorboard", "broken-checkpoints")
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,13 @@ def examine(folder: str | Path) -> list[Finding]:
     Every byte is compared with its checksum where there is one. Raises InputError if the folder has nothing that this
     project writes.
     """
-    demand_weights_on_disk(folder, "`folder` ")
+    demand_weights_on_disk(folder)
     path = Path(folder)
     if not path.is_dir():
-        raise InputError(f"`folder` {folder} is not a folder")
+        raise InputError(f"{folder} is not a folder")
     found = list(_walk(path))
     if not found:
-        raise InputError(
-            f"`folder` {folder} has no checkpoint, corpus or run: give a workdir, a checkpoint or a corpus"
-        )
+        raise InputError(f"{folder} has no checkpoint, corpus or run: give a workdir, a checkpoint or a corpus")
     return found
 
 
@@ -106,7 +104,7 @@ def _walk(folder: Path, is_of_run: bool = False) -> Iterator[Finding]:
     else:
         has_settings = "config.json" in names and not {"checkpoints", TOKENIZER}.isdisjoint(names)
         is_of_run = is_of_run or has_settings or RESULTS in names
-        for path in (folder / name for name in names if name not in _PASSED_OVER):
+        for path in (folder / name for name in names if name not in _PASSED_OVER and not name.startswith(".")):
             if path.is_dir() and path.resolve() not in (real := folder.resolve(), *real.parents):
                 yield from _walk(path, is_of_run)
             elif path.name == "config.json" and has_settings:
