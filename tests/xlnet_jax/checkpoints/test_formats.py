@@ -224,6 +224,12 @@ def test_what_the_2019_code_cannot_hold_is_refused(tmp_path, changes):
         xlnet_jax.save(random_model(dataclasses.replace(SMALL, **changes)), tmp_path / "x", "tf1")
 
 
+def test_the_newest_checkpoint_of_2019_is_that_of_the_latest_step(tmp_path):
+    for step in (9, 10):
+        (tmp_path / f"model.ckpt-{step}.index").touch()
+    assert tf1._newest(tmp_path).name == "model.ckpt-10"
+
+
 @pytest.mark.parametrize("name", ["run[1]", "*", "?"])
 def test_the_name_of_a_checkpoint_of_2019_is_no_pattern(tmp_path, name):
     (tmp_path / f"{name}.ckpt.index").write_bytes(b"")
