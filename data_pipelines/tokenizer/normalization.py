@@ -53,8 +53,8 @@ def normalize(
 
 
 def guess_normalization(lines: Iterable[str]) -> Normalization:
-    """Return english for English text with few accents and almost no other scripts, none if most letters are Thai or
-    Lao, else nfkc.
+    """Return english for English text with few accents and almost no other scripts, none if there are no letters or
+    most are Thai or Lao, else nfkc.
 
     Dropping accents ruins most other languages. NFKC splits the vowels ำ and ຳ, and decoding does not join them again.
     """
@@ -109,6 +109,8 @@ class Survey:
     @property
     def normalization(self) -> Normalization:
         """Normalization to choose for the text."""
+        if not self.letters:
+            return "none"
         if not self._not_english():
             return "english"
         thai = sum(n for c, n in self.beyond_ascii.items() if "\u0e00" <= c <= "\u0eff")
@@ -117,9 +119,11 @@ class Survey:
     @property
     def reason(self) -> str:
         """Why this normalization was chosen, and how many letters it changes."""
-        kind = self.normalization
+        kind, read = self.normalization, f"{self.lines:,} lines"
+        if not self.letters:
+            return f"as the {read} have no letters"
         reasons = {
-            "english": "the text is English",
+            "english": "ASCII text of few words counts as English" if self._is_short else "the text is English",
             "none": "most letters are Thai or Lao",
             "nfkc": self._not_english(),
         }
@@ -127,11 +131,16 @@ class Survey:
         shown = ", ".join(f"{c} {n:,}" for c, n in changed.most_common(SHOWN) if c.isalpha())
         which = f" ({shown}{', …' * (len(changed) > SHOWN)})" if shown else ""
         number = f"{changed.total():,}" if changed else "none"
-        return f"as {reasons[kind]}; it changes {number} of {self.letters:,} letters{which} in {self.lines:,} lines"
+        return f"as {reasons[kind]}; it changes {number} of {self.letters:,} letters{which} in {read}"
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether there are too few words to judge, and no letters that could be lost."""
+        return self.words < STRETCH and not self.beyond_ascii
 
     def _not_english(self) -> str:
         """Return why the text does not count as English, or "" if it does."""
-        if not self.letters or (self.words < STRETCH and not self.beyond_ascii):  # too short to judge, nothing to lose
+        if self._is_short:
             return ""
         if self.english < ENGLISH * self.letters:
             return f"{1 - self.english / self.letters:.0%} of it is not English"

@@ -48,7 +48,7 @@ def test_english_is_english_with_the_accents_that_novels_have(novels):
     with_loans = [part for i, line in enumerate(novels) for part in ([line, loan] if i % 100 == 0 else [line])]
     decomposed = [unicodedata.normalize("NFD", line) for line in with_loans]
     odd = ["“Curious,” said the ﬁrst of them — ½ of it is gone…", "It is not all that they had!"]
-    for lines in (novels, [*novels[:5], "O, Zoë!"], with_loans, decomposed, odd, [], ["An English line"]):
+    for lines in (novels, [*novels[:5], "O, Zoë!"], with_loans, decomposed, odd, ["An English line"]):
         assert guess_normalization(lines) == "english"
 
 
@@ -74,6 +74,19 @@ def test_thai_and_lao_keep_their_vowels():
         assert normalize(text, "none") == text
 
 
+@pytest.mark.parametrize("lines", [[], [""], ["31 4 15", "9,26"] * 100, ["１２ 34"], ["+ - = 。"]])
+def test_a_text_without_letters_stays_as_it_is(lines):
+    """There is nothing to choose a rule by, and each of the others would change such characters."""
+    survey = Survey.of(lines)
+    assert survey.normalization == "none"
+    assert survey.reason == f"as the {len(lines)} lines have no letters"
+
+
+@pytest.mark.parametrize("lines", [["ACGTTGCA"] * 20, ["x1 y2"], ["it was the best of times"]])
+def test_a_text_of_few_words_is_not_said_to_be_english(lines):
+    assert Survey.of(lines).reason.startswith("as ASCII text of few words counts as English; it changes none of ")
+
+
 def test_a_text_is_judged_by_all_its_files(tmp_path, novels):
     for number in range(20):
         lines = novels[number * 100 :][:100] if number < 10 else [OTHERS["Italian"]] * 100
@@ -85,6 +98,16 @@ def test_a_text_is_judged_by_all_its_files(tmp_path, novels):
 
 
 # ---- what commands print --------------------------------------------------------------------------------------------
+
+
+def test_commands_print_no_rule_about_the_letters_of_numbers(tmp_path, capsys):
+    (tmp_path / "numbers.txt").write_text("\n".join(f"{i} {i * i} {i * i * i}" for i in range(500)))
+    words = f"train --source {tmp_path}/numbers.txt --vocab-size 30 --out {tmp_path}/made --token-level character"
+    assert tokenizer.main(words.split()) == 0
+    assert (
+        "normalization  none (the text as it is)\nchosen         as the 500 lines have no letters\n"
+        in capsys.readouterr().out
+    )
 
 
 def test_commands_print_the_rule_that_they_choose_and_how_many_letters_it_changes(tmp_path, monkeypatch, capsys):
