@@ -80,6 +80,14 @@ class Case:
         return np.stack([self.hidden(f"{name}_{i}") for i in range(self.config.num_layers)])
 
 
+def padded_at_the_end(mapping_BPL):
+    """Our padding is at the last position; that of the original, rows of zeros, attends to nothing."""
+    if mapping_BPL is None:
+        return None
+    last_L = np.eye(mapping_BPL.shape[2])[-1]
+    return np.where(mapping_BPL.any(-1, keepdims=True), mapping_BPL, last_L).astype(np.float32)
+
+
 def assert_close(ours, theirs, atol):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), ours, theirs)
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any, NamedTuple, TypedDict, cast
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import msgspec
 import numpy as np
 
@@ -16,7 +15,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import Weight
 from xlnet_jax.models.bert import BertDetector
 from xlnet_jax.models.heads import build_encoder, build_model
-from xlnet_jax.models.inputs import Inputs, text_inputs
+from xlnet_jax.models.inputs import Inputs, check_inputs, text_inputs
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.settings.fields import list_of_texts
@@ -90,9 +89,9 @@ class Pretrained:
         self, input_ids_BL: np.ndarray, attention_mask_BL: np.ndarray, segment_ids_BL: np.ndarray | None = None
     ) -> jax.Array:
         """Return the hidden states of the last layer, [B, L, D]. All tokens see each other; rows of padding are
-        undefined."""
-        segments = None if segment_ids_BL is None else jnp.asarray(segment_ids_BL)
-        inputs = text_inputs(jnp.asarray(input_ids_BL), jnp.asarray(attention_mask_BL), segments)
+        undefined. Raises InputError for arrays that do not fit the network or each other."""
+        inputs = text_inputs(*cast(Any, (input_ids_BL, attention_mask_BL, segment_ids_BL)))
+        check_inputs(inputs, None, self.model)
         return _hidden_states_BLD(self.model, self.params["backbone"], inputs)
 
 

@@ -17,7 +17,8 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations
 from xlnet_jax.kernels.products import join_heads_BTE, to_heads_BNTH
 from xlnet_jax.models.attention import attend_with_dropout_BNTH
-from xlnet_jax.models.inputs import Inputs
+from xlnet_jax.models.checks import check_arrays
+from xlnet_jax.models.inputs import Inputs, check_inputs
 from xlnet_jax.models.layers import (
     ACTIVATIONS,
     Dense,
@@ -98,11 +99,13 @@ class BertEncoder(nn.Module):
     ) -> Outputs:
         """Return the hidden states of the content stream; reuse_len has no effect.
 
-        Raises InputError on a window of more than config.num_places positions, on memory, and on a query stream, which
-        this network does not support.
+        Raises InputError for arrays that do not fit the network or each other, on a window of more than
+        config.num_places positions, on memory, and on a query stream, which this network does not support.
         """
-        c, batch = self.config, inputs.input_ids_BL.shape[0]
-        _demand_places(inputs, c)
+        c = self.config
+        check_inputs(inputs, None, c)
+        _demand_places(inputs, mems_ZBMD, c)
+        batch = inputs.input_ids_BL.shape[0]
         rows_BLD = Norm(c, name="embedding_norm")(self._embed(inputs))
         rows_BLD = Dropout(c.dropout, train)(rows_BLD, inputs.example_B)
         if c.embedding_width:
@@ -138,14 +141,14 @@ def places_BL(inputs: Inputs) -> jnp.ndarray:
     return jnp.where(is_cls_BL, 0, inputs.positions_BL + is_cls_BL.any(1, keepdims=True))
 
 
-def _demand_places(inputs: Inputs, config: ModelConfig) -> None:
+def _demand_places(inputs: Inputs, mems_ZBMD: jnp.ndarray | None, config: ModelConfig) -> None:
     length = inputs.input_ids_BL.shape[1]
     if length > config.num_places:
         raise InputError(
             f"a window of {length} tokens is too long: the network has {config.num_places} learned positions "
             f"(`model.max_positions` {config.max_positions}); lower `seq_len` to at most {config.num_places}"
         )
-    if inputs.memory_BM.shape[1]:
+    if inputs.memory_BM.shape[1] or (mems_ZBMD is not None and mems_ZBMD.size):
         raise InputError("BERT's network has no memory: `model.mem_len` must be 0")
     if inputs.target_positions_BP is not None:
         raise InputError("BERT's network has no query stream: `objective` mlm predicts without one")
@@ -176,6 +179,7 @@ class BertLM(nn.Module):
         outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)
         hidden = outputs.content_BLD
         if at_BP is not None:
+            check_arrays({"B": hidden.shape[0], "T": hidden.shape[1]}, at_BP=at_BP)
             hidden = take_rows_BPD(hidden, at_BP)
         return tied_logits_BPV(self.transform(hidden), self.backbone.word_embedding, self.output_bias), outputs
 

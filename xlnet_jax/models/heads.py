@@ -10,8 +10,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import MASKED
 from xlnet_jax.models.bert import BertEncoder, BertLM, places_BL
+from xlnet_jax.models.checks import check_arrays
 from xlnet_jax.models.inputs import Inputs, dense_inputs, text_inputs
 from xlnet_jax.models.layers import Dense, Dropout, Norm, partitioned_param, projection_DNH
 from xlnet_jax.models.xlnet import Backbone, XLNetLM
@@ -148,7 +150,7 @@ class XLNetForQuestionAnswering(nn.Module):
         train: bool = False,
     ) -> SpanLogProbs:
         """Return log-probabilities [B, L] of starts and ends. start_B: the true first position of the answer."""
-        hidden_BLD = self.backbone(inputs, train=train).content_BLD
+        hidden_BLD = self._read_BLD(inputs, train, cls_index_B=cls_index_B, excluded_BL=excluded_BL, start_B=start_B)
         start_BL = self._start_BL(hidden_BLD, excluded_BL)
         end_BL = self._end_BIL(hidden_BLD, _states_BID(hidden_BLD, start_B[:, None]), excluded_BL)[:, 0]
         example_B = inputs.example_B if train else None
@@ -159,13 +161,21 @@ class XLNetForQuestionAnswering(nn.Module):
     ) -> SpanBeam:
         """Return the likeliest starts and ends. start_n_top: I, number of starts; end_n_top: J, number of ends per
         start."""
-        hidden_BLD = self.backbone(inputs, train=False).content_BLD
+        hidden_BLD = self._read_BLD(inputs, train=False, cls_index_B=cls_index_B, excluded_BL=excluded_BL)
+        for name, count in (("start_n_top", start_n_top), ("end_n_top", end_n_top)):
+            if not 0 < count <= (length := hidden_BLD.shape[1]):
+                raise InputError(f"`{name}` {count} must be from 1 to the number of positions, {length}")
         start_BL = self._start_BL(hidden_BLD, excluded_BL)
         start_top_BI, start_index_BI = jax.lax.top_k(start_BL, start_n_top)
         end_BIL = self._end_BIL(hidden_BLD, _states_BID(hidden_BLD, start_index_BI), excluded_BL)
         end_top_BIJ, end_index_BIJ = jax.lax.top_k(end_BIL, end_n_top)
         unanswerable_B = self._unanswerable_B(hidden_BLD, start_BL, cls_index_B, None)
         return SpanBeam(start_top_BI, start_index_BI, end_top_BIJ, end_index_BIJ, unanswerable_B)
+
+    def _read_BLD(self, inputs: Inputs, train: bool, **arrays: jnp.ndarray) -> jnp.ndarray:
+        hidden_BLD = self.backbone(inputs, train=train).content_BLD
+        check_arrays({"B": hidden_BLD.shape[0], "L": hidden_BLD.shape[1]}, **arrays)
+        return hidden_BLD
 
     def _start_BL(self, hidden_BLD: jnp.ndarray, excluded_BL: jnp.ndarray) -> jnp.ndarray:
         return _log_probs(self.start(hidden_BLD)[:, :, 0], excluded_BL)
@@ -221,6 +231,10 @@ class XLNetForSequence(nn.Module):
         for window in earlier:
             mems_ZBMD = backbone(window, mems_ZBMD, train=train).new_mems_ZBMD
         hidden_BLD = backbone(inputs, mems_ZBMD, train=train).content_BLD
+        batch, length, _ = hidden_BLD.shape
+        check_arrays({"B": batch, "L": length}, attention_mask_BL=attention_mask_BL)
+        if head.task == "multiple_choice" and batch % head.num_labels:
+            raise InputError(f"`inputs` have {batch} rows: give {head.num_labels} for each question, its options")
         if head.task == "embedding":
             return _POOLS[head.summary](hidden_BLD.astype(jnp.float32), attention_mask_BL.astype(bool))
         if head.summary == "first" and self.config.network == "bert":

@@ -13,7 +13,8 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import Relations
 from xlnet_jax.kernels.mesh import count_parts, join_parts, split_parts
 from xlnet_jax.models.attention import Attention, distances_R, signals_2RY, signals_BLD
-from xlnet_jax.models.inputs import Inputs
+from xlnet_jax.models.checks import check_arrays
+from xlnet_jax.models.inputs import Inputs, check_inputs
 from xlnet_jax.models.last_layer import split_off_last
 from xlnet_jax.models.layers import (
     SOWN,
@@ -98,11 +99,15 @@ class Backbone(nn.Module):
 
         mems_ZBMD: hidden states of earlier windows, newest last (None = none); reuse_len: how many of this window's
         first positions become memory (None = all); needs_content: False = the last layer may leave out the content
-        stream if there is a query stream; train: apply dropout (needs the rng "dropout"). Raises InputError on a query
-        stream without relative positions.
+        stream if there is a query stream; train: apply dropout (needs the rng "dropout"). Raises InputError for arrays
+        that do not fit the network or each other, and on a query stream without relative positions.
         """
-        c, (batch, length), parts = self.config, inputs.input_ids_BL.shape, count_parts()
+        c, parts = self.config, count_parts()
+        check_inputs(inputs, mems_ZBMD, c)
+        batch, length = inputs.input_ids_BL.shape
         if mems_ZBMD is None:
+            if mem_len := inputs.memory_BM.shape[1]:
+                raise InputError(f"`mems_ZBMD` is missing: `memory_BM` has {mem_len} slots")
             mems_ZBMD = jnp.zeros((c.num_layers, batch, 0, c.d_model))
         drop, signals = Dropout(c.dropout, train), None
         rows_BTD, row_T = self._embed(inputs, parts), _row_numbers_T(inputs, parts)
@@ -191,6 +196,7 @@ class XLNetLM(nn.Module):
         outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, needs_content=needs_content, train=train)
         hidden = outputs.content_BLD if outputs.query_BPD is None else outputs.query_BPD
         if at_BP is not None:
+            check_arrays({"B": hidden.shape[0], "T": hidden.shape[1]}, at_BP=at_BP)
             hidden = take_rows_BPD(hidden, at_BP)
         return tied_logits_BPV(hidden, self.backbone.word_embedding, self.output_bias), outputs
 

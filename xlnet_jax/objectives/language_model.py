@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from data_pipelines.objectives import batch_spec, shapes_of
+from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import PairHead, build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs, dense_inputs
 from xlnet_jax.models.masks import memory_in_use_BM
@@ -165,19 +166,26 @@ def empty_memory(config: Config) -> jax.Array:
 
 def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | None]:
     """Return the network's inputs from a compact or dense batch, and the positions at which the content stream
-    predicts. None = the query stream predicts, or the content stream predicts at every position."""
+    predicts. None = the query stream predicts, or the content stream predicts at every position. Raises InputError for
+    a batch with missing arrays, or with some that do not fit together."""
     model = config.model
+    form = ("perm_rank",) if "perm_rank" in batch else ("perm_mask", "target_mapping", "target_weights")
+    for name in ("input_ids", "is_reversed", "mem_filled", *form):
+        if name not in batch:
+            raise InputError(f"`batch` has no {name}: `batch_source` makes whole ones")
     memory_BM = memory_in_use_BM(batch["mem_filled"], model.mem_len)
     attend_empty_memory = model.profile == "paper2019"
     segment_ids_BL = batch.get("segment_ids") if model.num_segments else None
     if "perm_rank" not in batch:
-        mask_BLL = batch["perm_mask"].astype(bool)
+        mask_BLL, mapping_BPL = batch["perm_mask"].astype(bool), batch["target_mapping"]
+        # Padding has the weight 0: a row of zeros here, the last position in the compact form.
+        is_last_L = jnp.arange(mapping_BPL.shape[2]) == mapping_BPL.shape[2] - 1
         inputs = dense_inputs(
             batch["input_ids"],
             segment_ids_BL=segment_ids_BL,
             perm_mask_BLL=mask_BLL,
             tied_BLL=mask_BLL & mask_BLL.swapaxes(1, 2),  # only targets of one group do not see each other
-            target_mapping_BPL=batch["target_mapping"],
+            target_mapping_BPL=jnp.where(batch["target_weights"][:, :, None] == 0, is_last_L[None, None], mapping_BPL),
             is_reversed_B=batch["is_reversed"],
             memory_BM=memory_BM,
             attend_empty_memory=attend_empty_memory,

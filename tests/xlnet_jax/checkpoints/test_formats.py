@@ -13,6 +13,7 @@ import safetensors.numpy
 
 import xlnet_jax
 from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
+from tests.xlnet_jax.reference_cases import padded_at_the_end
 from xlnet_jax.checkpoints import formats
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import tf1
@@ -86,7 +87,7 @@ def test_a_loaded_checkpoint_gives_the_originals_logits_and_memory(reference, so
         given["input_k"],
         segment_ids_BL=given["seg_id"],
         perm_mask_BLL=given["perm_mask"],
-        target_mapping_BPL=given["target_mapping"],
+        target_mapping_BPL=padded_at_the_end(given["target_mapping"]),
         is_reversed_B=jnp.arange(rows) >= rows // 2,
         memory_BM=jnp.ones((rows, mems.shape[2]), bool),
     )

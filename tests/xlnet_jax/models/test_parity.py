@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.kernels.running import running_kernels
-from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
+from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients, padded_at_the_end
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.masks import HIGHEST
 from xlnet_jax.models.xlnet import XLNetLM
@@ -33,7 +33,7 @@ def inputs_of(case):
         segment_ids_BL=case.first("inputs/seg_id"),
         attention_mask_BL=None if padding_BL is None else 1 - padding_BL,
         perm_mask_BLL=case.first("inputs/perm_mask"),
-        target_mapping_BPL=case.first("inputs/target_mapping"),
+        target_mapping_BPL=padded_at_the_end(case.first("inputs/target_mapping")),
         predicted_BL=case.first("inputs/inp_q"),
         # bi_data: the second half of the rows reads backwards.
         is_reversed_B=(jnp.arange(batch) >= batch // 2) & case.run["bi_data"],
