@@ -9,7 +9,9 @@ from xlnet_jax.storage.import_path import leave_current_folder
 leave_current_folder()  # before any other import
 
 import sys  # noqa: E402
+from functools import cache  # noqa: E402
 from importlib import import_module  # noqa: E402
+from inspect import isfunction  # noqa: E402
 from types import ModuleType  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -65,9 +67,22 @@ PUBLIC = {
 """Public names, and the module of each"""
 
 
+@cache
+def _public(name: str) -> Any:
+    """Return what is public under a name: a class, or a function that checks the types of its arguments."""
+    from xlnet_jax.settings.arguments import check_calls
+
+    found = getattr(import_module(PUBLIC[name]), name)
+    if not isfunction(found):
+        return found
+    function = check_calls(found)
+    function.__module__, function.__qualname__ = __name__, name  # where pickle finds it
+    return function
+
+
 def __getattr__(name: str) -> Any:
     if name in PUBLIC:
-        return getattr(import_module(PUBLIC[name]), name)
+        return _public(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(PUBLIC)}")
 
 

@@ -107,7 +107,7 @@ def test_every_public_name_is_a_function_though_a_command_has_its_name():
     assert {"evaluate", "finetune", "generate"} <= modules.keys() & xlnet_jax.PUBLIC.keys()
     assert all(inspect.ismodule(module) and module.main for module in modules.values())
     for name, module in xlnet_jax.PUBLIC.items():
-        assert getattr(xlnet_jax, name) is getattr(importlib.import_module(module), name)
+        assert inspect.unwrap(getattr(xlnet_jax, name)) is getattr(importlib.import_module(module), name)
     with pytest.raises(AttributeError, match="has no attribute 'lode'; it has AttentionSettings"):
         xlnet_jax.lode  # noqa: B018
 

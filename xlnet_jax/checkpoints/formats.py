@@ -20,6 +20,8 @@ from xlnet_jax.checkpoints.pretrained import Pretrained, assemble, check_given, 
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import hf_files, tf1
 from xlnet_jax.interop.contents import Found
+from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.settings.arguments import check_fields
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage import hub
 from xlnet_jax.storage.files import demand_on_disk, demand_space, demand_weights_on_disk, disk_errors_as_os_error
@@ -130,6 +132,8 @@ def write(pretrained: Pretrained, folder: Path, to: Format, add: Add = lambda fo
     """Write into an empty folder; otherwise as `save`."""
     if to not in _FORMATS:
         raise InputError(f"format {to} does not exist: give one of {', '.join(_FORMATS)}")
+    check_fields(pretrained, Pretrained, "pretrained")
+    objective_named(pretrained.objective, "`pretrained.objective`")
     validate_network(pretrained.model, pretrained.head, "the network")
     check_params(pretrained, "the network")
     pretrained = dataclasses.replace(pretrained, params=jax.tree.map(np.asarray, pretrained.params))

@@ -10,6 +10,7 @@ Relations between several settings are in settings/rules.py.
 import ast
 import dataclasses
 import difflib
+import functools
 import inspect
 import itertools
 import math
@@ -186,9 +187,14 @@ def fields_of(settings: Any) -> tuple[dataclasses.Field[Any], ...]:
     return tuple(field for field in dataclasses.fields(settings) if field.name != "given")
 
 
+@functools.cache
+def _hints_of(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
 def flatten(config: Any, prefix: str = "") -> list[Setting]:
     """Return every setting of a tree of dataclasses."""
-    hints, settings = get_type_hints(type(config)), []
+    hints, settings = _hints_of(cast(Any, type(config))), []
     for field in fields_of(config):
         value, name = getattr(config, field.name), prefix + field.name.replace("_", "-")
         if dataclasses.is_dataclass(value):

@@ -18,6 +18,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import NULL_THRESHOLD
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.printing import progress
+from xlnet_jax.settings.arguments import check_calls
 from xlnet_jax.settings.fields import from_dict
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Model(Pretrained):
     finetuning: FinetuneConfig | None = None
     """settings of the finetuning that made the checkpoint; None = unknown, or it was not finetuned"""
 
+    @check_calls
     def predict(
         self, inputs: Iterable[Any], *, batch_size: int | None = None, seq_len: int | None = None
     ) -> list[Prediction]:
@@ -64,8 +66,6 @@ class Model(Pretrained):
         from xlnet_jax.tasks.features import batch_by_length, restore_order
         from xlnet_jax.tasks.readers import rows_of
 
-        if isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable):
-            raise InputError("`inputs` is a list of inputs; put a single one into a list")
         inputs = inputs if hasattr(inputs, "columns") else list(inputs)  # a generator is read once
         rows = rows_of(inputs)
         inputs = list(inputs) if rows is None else rows
@@ -85,6 +85,7 @@ class Model(Pretrained):
         outputs = restore_order([(items, run(params, batch)) for items, batch in batches], len(features))
         return task.predictions(examples, task.answers(examples, features, outputs))
 
+    @check_calls
     def encode(
         self,
         sentences: str | Iterable[Any],
@@ -123,6 +124,14 @@ class Model(Pretrained):
     def settings(self, *, batch_size: int | None = None, seq_len: int | None = None) -> FinetuneConfig:
         """Return the settings of the finetuning, with this network and head; the task's defaults if they are
         unknown."""
+        config = self._settings
+        data = replace(
+            config.data, batch_size=batch_size or config.data.batch_size, seq_len=seq_len or config.data.seq_len
+        )
+        return replace(config, data=data)
+
+    @functools.cached_property
+    def _settings(self) -> FinetuneConfig:
         from xlnet_jax.tasks.defaults import DEFAULTS, set_ungiven
 
         if self.head is None:
@@ -135,11 +144,8 @@ class Model(Pretrained):
             config = replace(config, task=self.head.task)
         config = replace(config, ranking=replace(config.ranking, documents=()))  # pairs need no collection
         mem_len = config.model.mem_len if config.data.long_texts == "memory" else 0
-        data = replace(
-            config.data, batch_size=batch_size or config.data.batch_size, seq_len=seq_len or config.data.seq_len
-        )
         model = replace(self.model, mem_len=mem_len, same_length=self.model.same_length and mem_len > 0)
-        return replace(config, model=model, data=data)
+        return replace(config, model=model)
 
 
 def predict(checkpoint: str | Path, inputs: Iterable[Any]) -> list[Prediction]:

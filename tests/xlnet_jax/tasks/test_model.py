@@ -1,6 +1,7 @@
 """A finetuned checkpoint predicts in Python what its command writes, for every family of tasks."""
 
 import csv
+import dataclasses
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from tests.xlnet_jax.random_models import random_model
 from tests.xlnet_jax.tasks.conftest import BAD, GOOD
 from xlnet_jax import InputError
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.defaults import make_task
+from xlnet_jax.tasks.defaults import make_task, set_ungiven
 from xlnet_jax.tasks.model import Model, _compiled
 from xlnet_jax.tasks.readers import rows_of
 
@@ -63,6 +64,21 @@ def test_predictions_compile_for_few_numbers_of_inputs_and_do_not_depend_on_them
             assert found.probabilities == pytest.approx(alone[text].probabilities, abs=1e-5)
     assert model.predict([]) == []
     assert _compiled(model.settings(**longest))._cache_size() == 3  # 2, 4 and 8 rows, of one length
+
+
+def test_a_loaded_model_resolves_its_settings_once(folder, monkeypatch):
+    resolved = []
+    monkeypatch.setattr(
+        "xlnet_jax.tasks.defaults.set_ungiven", lambda *args: resolved.append(args) or set_ungiven(*args)
+    )
+    model = xlnet_jax.load(folder)
+    predictions = [model.predict([GOOD[0]]), model.predict([GOOD[0]], seq_len=32, batch_size=4), model.predict(GOOD)]
+    assert len(resolved) == 1
+    assert len({found[0].value for found in predictions}) == 1
+    assert (model.settings(seq_len=32).data.seq_len, model.settings().data.seq_len) == (32, 128)
+    other = dataclasses.replace(model, head=dataclasses.replace(model.head, labels=("b", "g")))
+    assert other.predict([GOOD[0]])[0].value in ("b", "g")
+    assert len(resolved) == 2
 
 
 class Table(list):
@@ -125,7 +141,7 @@ def test_rows_and_inputs_of_another_form_are_refused_by_their_number(model, pret
     rows = [{"words": ["a"], "labels": ["O"]}, {"words": ["a", "b"], "labels": ["O"]}]
     with pytest.raises(InputError, match="line 2 has 2 words and 1 labels"):
         finetuned(pretrained, rows, tmp_path / "run", eval=(), task="ner")
-    with pytest.raises(InputError, match="`inputs` is a list of inputs"):
+    with pytest.raises(InputError, match="`inputs` must be a list, not "):
         model.predict("a lovely walk")
     with pytest.raises(InputError, match="input 1"):
         model.predict(["fine", 3])

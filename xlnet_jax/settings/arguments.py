@@ -1,0 +1,120 @@
+"""Check the arguments of a public function by its annotations, so that a wrong one ends in one line that names it."""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from xlnet_jax.errors import InputError, shown
+
+_WORDS = {
+    str: "text",
+    Path: "a path",
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    NoneType: "None",
+}
+_PLAIN = {bool: bool, int: Integral, float: Real, Path: os.PathLike}
+
+
+def check_calls(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that raises InputError for arguments of other types than the annotations say, and otherwise
+    calls this one."""
+    signature = inspect.signature(function)
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    checked = {p.name for p in signature.parameters.values() if p.kind in kinds and p.annotation is not p.empty}
+
+    @functools.cache
+    def hint_of(name: str) -> Any:
+        known: dict[str, Any] = {}
+        holder = type("", (), {"__annotations__": {name: signature.parameters[name].annotation}})
+        while True:
+            try:
+                return get_type_hints(holder, function.__globals__, known, include_extras=True)[name]
+            except NameError as error:
+                known[str(error.name)] = _import_for_types(function, str(error.name))
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for name, value in {**dict(zip(signature.parameters, args, strict=False)), **kwargs}.items():
+            if name in checked:
+                _demand(value, hint_of(name), f"`{name}`")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _import_for_types(function: Callable[..., Any], name: str) -> Any:
+    """Return what the module of a function imports under this name for type checkers only."""
+    tree = ast.parse(inspect.getsource(sys.modules[function.__module__]))
+    blocks = (node.body for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    imports = (node for block in blocks for node in block if isinstance(node, ast.ImportFrom))
+    module = next(node.module for node in imports if name in [alias.name for alias in node.names])
+    return getattr(import_module(str(module)), name)
+
+
+def check_fields(record: Any, kind: type, name: str) -> None:
+    """Raise InputError for the first field of a dataclass of this kind that has another type than its annotation.
+    name: of the argument that holds the record."""
+    hints = get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        _demand(getattr(record, field.name), hints[field.name], f"`{name}.{field.name}`")
+
+
+def _demand(value: Any, hint: Any, name: str) -> None:
+    if not _fits(value, hint):
+        is_plain = isinstance(value, str | int | float | list | tuple)
+        given = shown(value) if is_plain else "None" if value is None else f"a {type(value).__name__}"
+        raise InputError(f"{name} must be {_describe(hint)}, not {given}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, args = get_origin(hint), get_args(hint)
+    if isinstance(hint, TypeVar):
+        return _fits(value, hint.__bound__ or Any)
+    if origin in (Union, UnionType):
+        return any(_fits(value, option) for option in args)
+    if origin is Annotated:
+        return _fits(value, args[0])
+    if origin is Literal:
+        return any(type(value) is type(option) and value == option for option in args)
+    if origin is Callable:
+        return callable(value)
+    if isinstance(origin, type):
+        if not isinstance(value, origin) or (
+            not issubclass(origin, Mapping) and isinstance(value, str | bytes | Mapping)
+        ):
+            return False
+        is_nested = len(args) == 1 and (get_origin(args[0]) or args[0] in (int, float))
+        return not is_nested or not isinstance(value, list | tuple) or all(_fits(each, args[0]) for each in value)
+    if hint is Any or not isinstance(hint, type) or getattr(hint, "_is_protocol", False):
+        return True
+    if isinstance(value, bool) and hint in (int, float):
+        return False
+    return isinstance(value, _PLAIN.get(hint, hint))
+
+
+def _describe(hint: Any) -> str:
+    origin, args = get_origin(hint), get_args(hint)
+    if isinstance(hint, TypeVar):
+        return _describe(hint.__bound__)
+    if origin in (Union, UnionType):
+        return " or ".join(map(_describe, args))
+    if origin is Annotated:
+        return _describe(args[0])
+    if origin is Literal:
+        return " or ".join(map(str, args))
+    if origin is Callable:
+        return "a function"
+    if isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, Mapping):
+        return f"a list of {_describe(args[0])}" if args[0] is not Any else "a list"
+    return _WORDS.get(hint) or f"a {getattr(origin or hint, '__name__', hint)}"
