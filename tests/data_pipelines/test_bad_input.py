@@ -212,7 +212,7 @@ def test_a_place_that_cannot_be_made_is_found_before_the_text_is_read(refused, p
     for out, message in (
         ("good.txt", "good.txt exists and is not a prepared corpus; name a folder that does not exist yet"),
         ("good.txt/corpus", "good.txt; give another path"),
-        ("link", "link: a broken link; give another path"),
+        ("link", "link exists: name a folder that does not"),
         ("new\nline", "give a folder whose name has only printable characters"),
     ):
         assert message in refused("--source", "good.txt", out=out)

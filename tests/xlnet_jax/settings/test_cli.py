@@ -236,7 +236,8 @@ def raising(error):
         ),
     ],
 )
-def test_what_a_user_can_mend_and_a_network_ends_in_one_line(capsys, error, code, line):
+def test_what_a_user_can_mend_and_a_network_ends_in_one_line(capsys, monkeypatch, error, code, line):
+    monkeypatch.setattr(os, "_exit", sys.exit)  # else an OSError would end the tests
     with pytest.raises(SystemExit) as stop:
         command.run(raising(error))
     assert stop.value.code == code
