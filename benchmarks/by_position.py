@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.studies import keep_table
+from benchmarks.results import keep_table
 from xlnet_jax import load
 from xlnet_jax.checkpoints.native import Run
 from xlnet_jax.dims import Batch
@@ -54,7 +54,7 @@ def main() -> None:
         targets = first.targets[part].sum()
         share, seen = targets / first.targets.sum(), first.seen[part].sum() / targets
         rows.append((f"{part[0]} to {part[-1]}", f"{share:.1%}", f"{seen:.0f}", *losses))
-    keep_table("by_position", head, rows)
+    keep_table("by-position", head, rows)
 
 
 def measured(run_folder: str, max_windows: int) -> ByPosition:

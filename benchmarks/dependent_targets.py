@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.studies import keep_table
+from benchmarks.results import keep_table
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import load
 from xlnet_jax.inference.log_probs import Query, log_likelihoods
@@ -178,7 +178,7 @@ def _report(kinds: np.ndarray, pieces: np.ndarray, scores: dict[str, np.ndarray]
         means = [f"{of_all[chosen].mean():.2f}" for of_all in scores.values()]
         gains = [_with_interval((scores[ordered] - scores[other])[chosen]) for other in others]
         rows.append((kind, f"{chosen.sum():,}", f"{pieces[chosen].mean():.1f}", *means, *gains))
-    keep_table("dependent_targets", head, rows)
+    keep_table("dependent-targets", head, rows)
 
 
 def _with_interval(gains: np.ndarray) -> str:

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import studies
+from benchmarks.results import keep_table
 from benchmarks.studies import MEASURED, Job, Record, Study
 
 NAME = "eight_tasks"
@@ -243,8 +244,10 @@ def report(measured: dict[str, Record], metrics: bool) -> None:
         apart = "yes" if difference > sum(deviation.values()) else "no"
         cells = [f"{mean[start]:.1f} ± {deviation[start]:.1f}" for start in STARTS]
         rows.append((task.name, task.metric, *cells, f"{difference:+.1f}", apart, f"{minutes:.0f}"))
-    studies.print_table(
-        ("task", "metric", "from random weights", "pretrained", "difference", "apart", "CPU minutes"), rows
+    keep_table(
+        "eight-tasks",
+        ("task", "metric", "from random weights", "pretrained", "difference", "apart", "CPU minutes"),
+        rows,
     )
     for run in (f"{task.name}-{start}" for task in TASKS for start in STARTS if metrics):
         if run in measured:

@@ -1,7 +1,7 @@
 """Fit the law of Hoffmann et al. 2022 to the runs of benchmarks/scaling.py, which train as in the paper, and to those
 of the modern recipe (benchmarks/modern.py).
 
-    python -m benchmarks.fit_scaling
+    python -m benchmarks.fit_scaling [--report]
 
 Reads benchmarks/measured; writes scaling_law.json, which xlnet_jax/planning/scaling_law.py reads, and
 docs/results_scaling.png; prints tables of the runs, both laws, their predictions of the largest runs, and the FLOPs
@@ -13,6 +13,7 @@ L-BFGS, which reaches the same minimum. Intervals come from refits to runs drawn
 and the largest runs are not fitted.
 """
 
+import argparse
 import dataclasses
 import fnmatch
 import itertools
@@ -25,9 +26,11 @@ from scipy.optimize import least_squares
 from scipy.special import huber, logsumexp, softmax
 
 from benchmarks import modern, studies
+from benchmarks.results import keep_table, look_up
+from benchmarks.results import read as read_results
 from benchmarks.scaling import SCALES, best_rate, kept_rule
 from benchmarks.studies import MEASURED, Record
-from xlnet_jax.planning.scaling_law import FILE, INTERVAL, Fit, Law
+from xlnet_jax.planning.scaling_law import FILE, INTERVAL, Fit, Law, read_fits
 
 SCALE = SCALES["small"]
 STUDIES = {
@@ -35,7 +38,6 @@ STUDIES = {
     "muon": (modern.NAME, ["law*", "compare-*-modern-seed-0"], ["largest"], "with the modern presets"),
 }
 """optimizer -> study, patterns of the runs that are fitted and that are not, and how they were trained"""
-Found = tuple[Fit, list[Record], list[Record]]
 DELTA = 1e-3
 REFITS = 200
 VOCAB_SIZE = 8_000
@@ -50,21 +52,31 @@ GRID = tuple(itertools.product(LOGARITHMS, LOGARITHMS, (-1.0, -0.5, 0.0, 0.5, 1.
 
 
 def main() -> None:
-    found = {method: of_study(*where) for method, where in STUDIES.items()}
-    FILE.write_text(json.dumps({method: dataclasses.asdict(fit) for method, (fit, _, _) in found.items()}) + "\n")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--report", action="store_true", help="print the tables of the laws as they are, and exit")
+    if not parser.parse_args().report:
+        fits = {method: fitted_to(runs_of(*where[:3])[0], where[3]) for method, where in STUDIES.items()}
+        FILE.write_text(json.dumps({method: dataclasses.asdict(fit) for method, fit in fits.items()}) + "\n")
+        read_fits.cache_clear()
+    report(read_fits())
+    draw(read_fits(), Path(__file__).parents[1] / "docs" / "results_scaling.png")
+
+
+def report(fits: dict[str, Fit]) -> None:
+    """Print the tables of the runs and of the laws, and keep them."""
     measured = studies.read(MEASURED / SCALE.name)
     _print_rates(measured)
     print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours over all {len(measured)} runs")
-    for fit, runs, others in found.values():
-        _print_runs([*runs, *others], fit.law)
-        _print_law(fit)
-        _print_largest(others[0], fit)
-    _print_needed(found["muon"][0], studies.read(MEASURED / modern.NAME))
-    _draw(found)
+    for method, where in STUDIES.items():
+        runs, others = runs_of(*where[:3])
+        _print_runs(method, [*runs, *others], fits[method].law)
+        _print_law(method, fits[method])
+    _print_largest({method: (runs_of(*where[:3])[1][0], fits[method]) for method, where in STUDIES.items()})
+    _print_needed(fits["muon"], studies.read(MEASURED / modern.NAME))
 
 
-def of_study(study: str, fitted: Sequence[str], others: Sequence[str], recipe: str) -> Found:
-    """Return the law of a study, the runs that it is fitted to, and those that it is not, the largest first.
+def runs_of(study: str, fitted: Sequence[str], others: Sequence[str]) -> tuple[list[Record], list[Record]]:
+    """Return the runs of a study that its law is fitted to, and those that it is not, the largest first.
 
     fitted, others: patterns of the names of the runs.
     """
@@ -73,14 +85,15 @@ def of_study(study: str, fitted: Sequence[str], others: Sequence[str], recipe: s
         [run for pattern in patterns for name, run in measured.items() if fnmatch.fnmatch(name, pattern)]
         for patterns in (fitted, others)
     )
+    return runs, rest
+
+
+def fitted_to(runs: Sequence[Record], recipe: str) -> Fit:
+    """Return the law of runs. recipe: how they were trained, in messages."""
     sizes, tokens, losses = (np.array([run[key] for run in runs], float) for key in ("parameters", "tokens", "loss"))
     best = fit(sizes, tokens, losses)
     bounds = (sizes.min(), sizes.max()), (tokens.min(), tokens.max())
-    return (
-        Fit("plm", recipe, VOCAB_SIZE, law_of(best), refitted(sizes, tokens, losses, best), *bounds),
-        runs,
-        rest,
-    )
+    return Fit("plm", recipe, VOCAB_SIZE, law_of(best), refitted(sizes, tokens, losses, best), *bounds)
 
 
 # ---- the fit ---------------------------------------------------------------------------------------------------------
@@ -149,18 +162,20 @@ def refitted(sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray, best: np
 
 def _print_rates(measured: dict[str, Record]) -> None:
     runs = [run for name, run in measured.items() if name.startswith(("tune", "transfer"))]
-    studies.print_table(
-        ("network", "rule", "learning rate at a width of 64", "steps", "held-out loss"),
+    keep_table(
+        "scaling-rates",
+        ("network, rule, rate at a width of 64", "steps", "held-out loss"),
         (
-            (f"{r['layers']} x {r['width']}", r["rule"], f"{r['rate']:g}", f"{r['steps']:,}", f"{r['loss']:.3f}")
+            (f"{r['layers']} x {r['width']}, {r['rule']}, {r['rate']:g}", f"{r['steps']:,}", f"{r['loss']:.3f}")
             for r in sorted(runs, key=lambda run: (run["width"], run["rule"], run["rate"]))
         ),
     )
     print(f"\nbest rate {best_rate(SCALE, measured):g}, kept: {kept_rule(SCALE, measured)}")
 
 
-def _print_runs(runs: Sequence[Record], law: Law) -> None:
-    studies.print_table(
+def _print_runs(method: str, runs: Sequence[Record], law: Law) -> None:
+    keep_table(
+        f"scaling-runs-{method}",
         ("network", "FLOPs", "parameters", "tokens", "steps", "held-out loss", "by the law", "CPU minutes", "goodput"),
         (
             (
@@ -185,21 +200,31 @@ def _network(run: Record) -> str:
     return " x ".join(words[words.index(f"--model.{name}") + 1] for name in ("num-layers", "d-model"))
 
 
-def _print_law(fit: Fit) -> None:
+def _print_law(method: str, fit: Fit) -> None:
     rows = []
     for name in (field.name for field in dataclasses.fields(Law)):
         low, high = interval([getattr(other, name) for other in fit.refits])
         rows.append((name, f"{getattr(fit.law, name):.4g}", f"{low:.4g} to {high:.4g}"))
-    studies.print_table((f"trained {fit.recipe}", "fitted", f"{INTERVAL:.0%} of {len(fit.refits)} refits"), rows)
-
-
-def _print_largest(run: Record, fit: Fit) -> None:
-    where = run["parameters"], run["tokens"]
-    predicted, (low, high) = fit.law.loss(*where), interval([other.loss(*where) for other in fit.refits])
-    print(
-        f"\nlargest run: {run['loss']:.4f}, predicted {predicted:.4f} ({low:.4f} to {high:.4f}), "
-        f"{100 * (run['loss'] / predicted - 1):+.2f} %"
+    worst = max(
+        abs(run["loss"] / fit.law.loss(run["parameters"], run["tokens"]) - 1)
+        for run in runs_of(*STUDIES[method][:3])[0]
     )
+    rows.append(("largest error of a fitted run", f"{worst:.1%}", ""))
+    keep_table(
+        f"scaling-law-{method}",
+        (f"trained {fit.recipe}", "fitted", f"{INTERVAL:.0%} of {len(fit.refits)} refits"),
+        rows,
+    )
+
+
+def _print_largest(largest: dict[str, tuple[Record, Fit]]) -> None:
+    rows = []
+    for run, fit in largest.values():
+        where = run["parameters"], run["tokens"]
+        predicted, (low, high) = fit.law.loss(*where), interval([other.loss(*where) for other in fit.refits])
+        error = f"{run['loss'] / predicted - 1:+.1%}"
+        rows.append([fit.recipe, f"{run['loss']:.3f}", f"{predicted:.3f}", f"{low:.3f}", f"{high:.3f}", error])
+    keep_table("scaling-largest", ("largest run, trained", "loss", "predicted", "from", "to", "error"), rows)
 
 
 def _print_needed(fit: Fit, measured: dict[str, Record]) -> None:
@@ -214,7 +239,7 @@ def _print_needed(fit: Fit, measured: dict[str, Record]) -> None:
             (str(width), f"{adamw['loss']:.3f}", f"{adamw['flops']:.2g}", f"{needed:.2g} ({low:.2g} to {high:.2g})",
              f"{needed / adamw['flops']:.2f}")
         )  # fmt: skip
-    studies.print_table(("width", "AdamW's loss", "its FLOPs", "modern needs, by the law", "share"), rows)
+    keep_table("scaling-needed", ("width", "AdamW's loss", "its FLOPs", "modern needs, by the law", "share"), rows)
 
 
 def tokens_for(loss: float, parameters: float, law: Law) -> float:
@@ -228,14 +253,16 @@ def interval(numbers: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def _draw(found: dict[str, Found]) -> None:
+def draw(fits: dict[str, Fit], path: Path) -> None:
     """Draw the losses of runs with equal FLOPs over network size, with the curves of their law."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.5, 5.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    budgets = sorted({f"{run['flops']:.1e}" for _, runs, _ in found.values() for run in runs}, key=float)
-    for (fit, runs, others), marker, line in zip(found.values(), "os", "-:", strict=True):
+    found = {method: runs_of(*where[:3]) for method, where in STUDIES.items()}
+    budgets = sorted({f"{run['flops']:.1e}" for runs, _ in found.values() for run in runs}, key=float)
+    for (method, (runs, others)), marker, line in zip(found.items(), "os", "-:", strict=True):
+        fit = fits[method]
         for number, budget in enumerate(budgets):
             group = sorted((r for r in runs if f"{r['flops']:.1e}" == budget), key=lambda r: r["parameters"])
             if not group:
@@ -253,12 +280,12 @@ def _draw(found: dict[str, Found]) -> None:
         where = largest["parameters"], largest["tokens"]
         axes.plot(where[0], largest["loss"], "k*", ms=12, label=f"{largest['flops']:.1e}, not fitted, {fit.recipe}")
         axes.plot(where[0], fit.law.loss(*where), "k_", ms=16, label="its prediction")
-    ngram = json.loads((MEASURED / "ngram.json").read_text())
-    axes.axhline(ngram["loss"], ls="--", color="gray", label=f"{ngram['order']}-gram model, {ngram['loss']:.2f}")
+    ngram = float(look_up(read_results(), "ngram", "5-gram:", None))
+    axes.axhline(ngram, ls="--", color="gray", label=f"5-gram model, {ngram:.2f}")
     axes.set(xscale="log", xlabel="parameters in layers", ylabel="held-out loss, nats per target")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
-    figure.savefig(Path(__file__).parents[1] / "docs" / "results_scaling.png")
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import studies
+from benchmarks.results import keep_table
 from benchmarks.studies import MEASURED, Job, Record, Study
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import load
@@ -202,7 +203,7 @@ def report(measured: dict[str, Record]) -> None:
         loss = f"{statistics.mean(run['loss'] for run in runs):.3f}"
         rows.append((f"{memory / WINDOW:g}", *cells, loss, str(len(runs))))
     head = ("memory, in windows", *(f"{distance:g} windows" for distance in DISTANCES), "held-out loss", "seeds")
-    studies.print_table(head, rows)
+    keep_table("long-recall", head, rows)
     print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours")
 
 

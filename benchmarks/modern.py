@@ -30,6 +30,7 @@ from pathlib import Path
 
 from benchmarks import eight_tasks, studies
 from benchmarks.eight_tasks import Task
+from benchmarks.results import keep_table
 from benchmarks.studies import Job, Record, Study, run_module
 from xlnet_jax.comparison.contenders import step_operations
 from xlnet_jax.objectives.presets import parse_config
@@ -57,6 +58,9 @@ RECIPES: dict[str, Settings] = {
         "model.zero-init": True,
     },
 }  # fmt: skip
+RECIPES["same-parts"] = {**RECIPES["modern"], "optimizer.method": "adamw", "optimizer.matrix-rate": 1}
+COMPARED = ("adamw", "modern")
+"""the recipes of the tables by width"""
 PARTS: dict[str, Settings] = {
     "Muon": {"optimizer.method": "adamw", "optimizer.matrix-rate": 1, "optimizer.learning-rate": 4e-3},
     "more targets": TARGETS,
@@ -72,8 +76,9 @@ ALTERNATIVES: dict[str, Settings] = {
     "schedule wsd": {"optimizer.schedule": "wsd"},
 }
 """what the recipe could have and has not"""
-RATES = {"adamw": (4e-3,), "modern": (8e-3, 1.6e-2, 3.2e-2)}
-TUNING_FLOPS = 5.76e12
+RATES = {"adamw": (4e-3,), "modern": (8e-3, 1.6e-2, 3.2e-2), "same-parts": (4e-3, 8e-3, 1.6e-2)}
+TUNING_FLOPS = {"adamw": 5.76e12, "modern": 5.76e12, "same-parts": 4e12}
+"""that of "same-parts" is the budget of modern beside AdamW, so its best run is seed 0 of the comparison"""
 BUDGETS = {64: 8e12, 96: 1.2e13, 160: 2.4e13}
 """FLOPs of "adamw" by width"""
 LAW = ((96, 4e12), (64, 1.2e13), (96, 1.2e13), (64, 4e13), (96, 4e13), (160, 4e13), (224, 4e13), (320, 4e13))
@@ -83,9 +88,11 @@ LARGEST = (320, 8e13)
 SHARE = 1 / 2
 """FLOPs of "modern" as a share of them"""
 SEEDS = range(5)
+SAME_PARTS_SEEDS = range(3)
 TASKS = [task for task in eight_tasks.TASKS if task.name in ("sst-2", "squad", "cola")]
 RATE, FINETUNING_SEEDS = 1e-3, range(3)
 """learning rate and seeds of finetuning"""
+PAPERS = "loss_on_papers_windows"
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,11 @@ class Run:
         """Return the steps that the budget pays for."""
         return int(self.flops // step_operations(self.config(vocab_size)))
 
+    def papers_windows(self) -> Settings:
+        """Return the settings that evaluate the run on the paper's windows, with the memory that it was trained with."""
+        pairs = {name: value for name, value in PAIRS.items() if name != "model.mem-len"}
+        return {**pairs, **TARGETS, "mem-len": self.settings["model.mem-len"]}
+
     def command(self, corpus: str, steps: int, workdir: Path) -> list[str]:
         """Return module and arguments of the run."""
         length: Settings = {
@@ -125,9 +137,14 @@ class Run:
 
     def record(self, corpus: str, steps: int, workdir: Path) -> Record:
         """Return the results of the run."""
-        out = workdir / "held-out.json"
+        losses = {}
         config = self.config(json.loads((Path(corpus) / "manifest.json").read_text())["vocab_size"])
-        run_module("xlnet_jax.evaluate", workdir, "--max-windows", 4096, *flags(HELD_OUT), "--out", out, "--overwrite")
+        for kind, settings in {"loss": HELD_OUT, PAPERS: self.papers_windows()}.items():
+            out = workdir / f"{kind}.json"
+            run_module(
+                "xlnet_jax.evaluate", workdir, "--max-windows", 4096, *flags(settings), "--out", out, "--overwrite"
+            )
+            losses[kind] = round(float(json.loads(out.read_text())["loss"]), 4)
         command = self.command(corpus, steps, workdir)
         return {
             "command": studies.shown(command, workdir, CORPUS=corpus),
@@ -135,7 +152,7 @@ class Run:
             "flops": self.flops,
             "parameters": layer_parameters(config.model),
             "tokens": steps * config.data.batch_size * config.data.seq_len,
-            "loss": round(float(json.loads(out.read_text())["loss"]), 4),
+            **losses,
             **studies.time_of(workdir),
         }
 
@@ -158,7 +175,7 @@ def flags(settings: Settings) -> list[str]:
 def tuning(recipe: str) -> list[Run]:
     """Return the smallest network at every learning rate."""
     return [
-        Run(f"tune-{recipe}-{rate:g}", 64, TUNING_FLOPS, {**RECIPES[recipe], "optimizer.learning-rate": rate})
+        Run(f"tune-{recipe}-{rate:g}", 64, TUNING_FLOPS[recipe], {**RECIPES[recipe], "optimizer.learning-rate": rate})
         for rate in RATES[recipe]
     ]
 
@@ -214,6 +231,17 @@ def comparison(rates: dict[str, float]) -> list[Run]:
     return runs
 
 
+def same_parts(rate: float) -> list[Run]:
+    """Return the runs of AdamW with the parts of the modern recipe: with the FLOPs of modern, and with all of AdamW's.
+    Seed 0 of the first is the tuning run with the best rate."""
+    settings: Settings = {**RECIPES["same-parts"], "optimizer.learning-rate": rate}
+    return [
+        Run(f"same-parts-{share * BUDGETS[64]:g}-seed-{seed}", 64, share * BUDGETS[64], settings, seed)
+        for share, seeds in ((SHARE, SAME_PARTS_SEEDS[1:]), (1.0, SAME_PARTS_SEEDS))
+        for seed in seeds
+    ]
+
+
 def of_law(rate: float) -> list[Run]:
     """Return the runs of the modern recipe for the law, beside those of `comparison`."""
     named = {f"law-{flops:g}-{width}": (width, flops) for width, flops in LAW} | {"largest": LARGEST}
@@ -238,7 +266,7 @@ def transfer(task: Task, recipe: str, data: Path, workdirs: Path) -> Job:
 
 def transfers(data: Path, workdirs: Path) -> list[Job]:
     """Return the finetuning jobs of both recipes."""
-    return [transfer(task, recipe, data, workdirs) for task in TASKS for recipe in RECIPES]
+    return [transfer(task, recipe, data, workdirs) for task in TASKS for recipe in COMPARED]
 
 
 # ---- running them ----------------------------------------------------------------------------------------------------
@@ -265,45 +293,77 @@ def main() -> None:
                     jobs.append(Job(each.name, partial(each.command, *of_run), partial(each.record, *of_run)))
             study.run(jobs)
 
-        run([*tuning("adamw"), *tuning("modern")])
-        rates = {recipe: best_rate(recipe, study.measured()) for recipe in RECIPES}
-        if (adamw := rates["adamw"]) and (modern := rates["modern"]):
-            run(comparison({"adamw": adamw, "modern": modern}))
-            run(variants(modern))
-            run(of_law(modern))
+        run(each for recipe in RECIPES for each in tuning(recipe))
+        rates = {recipe: rate for recipe in RECIPES if (rate := best_rate(recipe, study.measured()))}
+        if len(rates) == len(RECIPES):
+            run(comparison(rates))
+            run(same_parts(rates["same-parts"]))
+            run(variants(rates["modern"]))
+            run(of_law(rates["modern"]))
             study.run(job for job in transfers(given.data, given.workdir) if fnmatch.fnmatch(job.name, given.only))
     report(studies.read(studies.MEASURED / NAME))
 
 
 def report(measured: dict[str, Record]) -> None:
-    """Print the tables of the recorded runs."""
-    for kind in ("tune", "variant"):
-        rows = [
-            [name.removeprefix(f"{kind}-"), f"{record['steps']:,}", f"{record['loss']:.4f}"]
-            for name, record in measured.items() if name.startswith(kind)
-        ]  # fmt: skip
-        studies.print_table([kind, "steps", "held-out loss"], rows)
+    """Print the tables of the recorded runs, and keep them."""
+    tuned = {name.removeprefix("tune-"): record for name, record in measured.items() if name.startswith("tune-")}
+    keep_table(
+        "modern-tuning", ("recipe and rate", "steps", "held-out loss"),
+        [(name, f"{record['steps']:,}", f"{record['loss']:.3f}") for name, record in tuned.items()],
+    )  # fmt: skip
+    changed = {"modern": measured.get(f"compare-64-modern-seed-{SEEDS[0]}")} | {
+        name.removeprefix("variant-").replace("-", " "): record
+        for name, record in measured.items() if name.startswith("variant-")
+    }  # fmt: skip
+    keep_table(
+        "modern-parts", ("recipe", "FLOPs", "steps", "held-out loss"),
+        [(n, f"{r['flops']:.2g}", f"{r['steps']:,}", f"{r['loss']:.3f}") for n, r in changed.items() if r],
+    )  # fmt: skip
     rows = []
     for width in BUDGETS:
-        found = {
-            recipe: [r for n, r in measured.items() if n.startswith(f"compare-{width}-{recipe}-")] for recipe in RECIPES
-        }
+        found = {r: of_runs(measured, f"compare-{width}-{r}-seed-") for r in COMPARED}
         if all(found.values()):
-            cells = [f"{runs[0]['flops']:.2g}: {_spread([r['loss'] for r in runs])}" for runs in found.values()]
-            rows.append([str(width), *cells])
-    studies.print_table(["width", *(f"{recipe}: FLOPs and held-out loss" for recipe in RECIPES)], rows)
+            cells = [(f"{runs[0]['flops']:.2g}", _spread(runs, "loss")) for runs in found.values()]
+            rows.append([str(width), str(len(found["modern"])), *(cell for pair in cells for cell in pair)])
+    heads = (head for recipe in COMPARED for head in (f"FLOPs of {recipe}", f"loss of {recipe}"))
+    keep_table("modern-widths", ["width", "seeds", *heads], rows)
+    if rate := best_rate("same-parts", measured):
+        half, whole = (f"{share * BUDGETS[64]:.2g}" for share in (SHARE, 1.0))
+        tuning_run = [measured[f"tune-same-parts-{rate:g}"]]
+        seeds = slice(len(SAME_PARTS_SEEDS))
+        groups = {
+            f"AdamW, {whole}": of_runs(measured, "compare-64-adamw-seed-")[seeds],
+            f"AdamW with the same parts, {half}": [*tuning_run, *of_runs(measured, f"same-parts-{half}-seed-")],
+            f"AdamW with the same parts, {whole}": of_runs(measured, f"same-parts-{whole}-seed-"),
+            f"modern, {half}": of_runs(measured, "compare-64-modern-seed-")[seeds],
+        }
+        keep_table(
+            "modern-same-parts", ("recipe, FLOPs", "seeds", "windows that share no text", "seeds", "the paper's windows"),
+            [
+                (name, str(len(runs)), _spread(runs, "loss"), str(len(of_papers)), _spread(of_papers, PAPERS))
+                for name, runs in groups.items() if (of_papers := [run for run in runs if PAPERS in run])
+            ],
+        )  # fmt: skip
     rows = []
     for task in TASKS:
-        runs = [measured.get(f"transfer-{task.name}-{recipe}") for recipe in RECIPES]
+        runs = [measured.get(f"transfer-{task.name}-{recipe}") for recipe in COMPARED]
         if all(runs):
-            rows.append([f"{task.name}, {task.metric}", *(_spread(run["scores"], 1) for run in runs if run)])
-    studies.print_table(["finetuned", *RECIPES], rows)
+            scores = (run["scores"] for run in runs if run)
+            cells = (f"{statistics.mean(found):.1f} ± {statistics.stdev(found):.1f}" for found in scores)
+            rows.append([f"{task.name}, {task.metric}", *cells])
+    keep_table("modern-tasks", ["finetuned", *COMPARED], rows)
     print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours")
 
 
-def _spread(numbers: Sequence[float], digits: int = 3) -> str:
-    deviation = f" ± {statistics.stdev(numbers):.{digits}f} ({len(numbers)} seeds)" if len(numbers) > 1 else ""
-    return f"{statistics.mean(numbers):.{digits}f}{deviation}"
+def of_runs(measured: dict[str, Record], begin: str) -> list[Record]:
+    """Return the records of the runs whose names begin so, in the order of seeds."""
+    return [record for name, record in sorted(measured.items()) if name.startswith(begin)]
+
+
+def _spread(runs: Sequence[Record], kind: str) -> str:
+    losses = [run[kind] for run in runs]
+    deviation = f" ± {statistics.stdev(losses):.3f}" if len(losses) > 1 else ""
+    return f"{statistics.mean(losses):.3f}{deviation}"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks import studies
 from benchmarks.eight_tasks import TASKS, Task, parts_of
+from benchmarks.results import keep_table
 from benchmarks.studies import MEASURED, Job, Record, Study
 
 NAME = "narrow_start"
@@ -87,7 +88,7 @@ def report(measured: dict[str, Record]) -> None:
             scores = [[task.scale * score for score in run["scores"]] for run in runs if run]
             cells = [f"{statistics.mean(of_start):.1f} ± {statistics.stdev(of_start):.1f}" for of_start in scores]
             rows.append((task.name, task.metric, *cells))
-    studies.print_table(("task", "metric", *STARTS), rows)
+    keep_table("narrow-start", ("task", "metric", *STARTS), rows)
     print(f"\n{sum(run['seconds'] for run in measured.values()) / 60:.0f} CPU minutes")
 
 

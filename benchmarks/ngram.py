@@ -8,12 +8,11 @@ or two. The loss is over all pieces of validation blocks that have `order` - 1 p
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.studies import MEASURED
+from benchmarks.results import kept_output
 from data_pipelines.corpus import Corpus, SplitName
 
 
@@ -25,9 +24,9 @@ def main() -> None:
     corpus = Corpus(given.corpus)
     train, held_out = blocks_of(corpus, "train"), blocks_of(corpus, "validation")
     predicted = probabilities(train, held_out, corpus.tokenizer.vocab_size, given.order)[:, given.order - 1 :]
-    measured = {"order": given.order, "loss": -float(np.log(predicted).mean()), "pieces": predicted.size}
-    (MEASURED / "ngram.json").write_text(json.dumps(measured, indent=1) + "\n")
-    print(f"{given.order}-gram: {measured['loss']:.4f} nats a piece, over {predicted.size:,} held-out pieces")
+    loss = -float(np.log(predicted).mean())
+    with kept_output("ngram"):
+        print(f"{given.order}-gram: {loss:.4f} nats per piece, over {predicted.size:,} held-out pieces")
 
 
 def blocks_of(corpus: Corpus, split: SplitName) -> np.ndarray:

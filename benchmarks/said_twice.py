@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.studies import keep_table
+from benchmarks.results import keep_table
 from data_pipelines import sources
 from xlnet_jax import load
 from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -30,7 +30,7 @@ def main() -> None:
     given = parser.parse_args()
     text = " ".join(given.text.read_text().split())
     keep_table(
-        "said_twice",
+        "said-twice",
         HEAD,
         [(Path(name).name, *(f"{mean:.2f}" for mean in likelihoods(load(name), text))) for name in given.networks],
     )

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,19 +101,6 @@ def read(folder: Path) -> dict[str, Record]:
 def run_module(module: str, *arguments: object) -> None:
     """Run a command outside of a study. Raises CalledProcessError if it fails."""
     subprocess.run([sys.executable, "-m", module, *map(str, arguments)], check=True)
-
-
-def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a Markdown table, after a blank line."""
-    print(f"\n| {' | '.join(head)} |\n{'|---' * len(head)}|")
-    for cells in rows:
-        print(f"| {' | '.join(cells)} |")
-
-
-def keep_table(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, and save it in benchmarks/measured/NAME.json."""
-    print_table(head, rows)
-    (MEASURED / f"{name}.json").write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n")
 
 
 def rows_of(workdir: Path, split: str) -> list[Record]:

@@ -32,6 +32,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from benchmarks import studies
+from benchmarks.results import keep_table
 from benchmarks.studies import MEASURED, Job, Record, Study
 
 NAME = "table6"
@@ -179,7 +180,7 @@ def report(measured: dict[str, Record]) -> None:
         f"{CONFIDENCE:.0%} interval",
         "could be seen",
     )
-    studies.print_table(head, rows)
+    keep_table("table6", head, rows)
     print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours")
 
 
