@@ -45,8 +45,8 @@ format: $(STAMP)-lint
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-reference: $(STAMP)-base  ## write docs/settings.md and docs/api.md from the code
-	$(BIN)/python docs/reference.py
+reference: $(STAMP)-base  ## write docs/settings.md and docs/api.md from the code, and results into the pages
+	$(BIN)/python -m docs.reference
 
 docs: $(STAMP)-docs  ## build the documentation site in site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

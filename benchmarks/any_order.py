@@ -71,7 +71,8 @@ SETTINGS = f"""--preset demo --optimizer.method adamw
 
 
 def queries_of(ids: np.ndarray, texts: int, parallel: int, spread: int) -> list[Query]:
-    """Return texts from random places of a longer one, in which `parallel` hidden pieces have each rank."""
+    """Return texts from random places of a longer one, in which `parallel` hidden pieces have each rank. LENGTH // 2
+    is a multiple of `parallel` and `spread`, so that all passes are full."""
     draw, queries = np.random.default_rng(0), []
     for seed, begin in enumerate(draw.choice(len(ids) - LENGTH, texts, replace=False)):
         hidden_P = draw.permutation(LENGTH)[: LENGTH // 2]  # in the order of prediction
@@ -105,8 +106,8 @@ COLUMNS = ("pieces in a pass", "random order", "far apart", "the order of far ap
 
 
 def rows_of(nats: dict[str, np.ndarray]) -> list[list[str]]:
-    """Return the rows of a network's table: what a pass of several pieces costs against one at a time in the same order,
-    and what the order of the pieces that are far apart gains."""
+    """Return the rows of a network's table: what a pass of several pieces costs against one at a time in the same
+    order, and what the order of the pieces that are far apart costs."""
     rows = []
     for name in (*map(str, PARALLEL[1:]), "all"):
         cells = [_with_interval(nats[name] - nats["1"])]

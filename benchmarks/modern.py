@@ -122,7 +122,7 @@ class Run:
         return int(self.flops // step_operations(self.config(vocab_size)))
 
     def papers_windows(self) -> Settings:
-        """Return the settings that evaluate the run on the paper's windows, with the memory that it was trained with."""
+        """Return the settings that evaluate the run on the paper's windows, with the memory of its training."""
         pairs = {name: value for name, value in PAIRS.items() if name != "model.mem-len"}
         return {**pairs, **TARGETS, "mem-len": self.settings["model.mem-len"]}
 
@@ -338,7 +338,8 @@ def report(measured: dict[str, Record]) -> None:
             f"modern, {half}": of_runs(measured, "compare-64-modern-seed-")[seeds],
         }
         keep_table(
-            "modern-same-parts", ("recipe, FLOPs", "seeds", "windows that share no text", "seeds", "the paper's windows"),
+            "modern-same-parts",
+            ("recipe, FLOPs", "seeds", "windows that share no text", "seeds", "the paper's windows"),
             [
                 (name, str(len(runs)), _spread(runs, "loss"), str(len(of_papers)), _spread(of_papers, PAPERS))
                 for name, runs in groups.items() if (of_papers := [run for run in runs if PAPERS in run])

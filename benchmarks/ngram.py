@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.results import kept_output
 from data_pipelines.corpus import Corpus, SplitName
 
 
@@ -25,8 +24,7 @@ def main() -> None:
     train, held_out = blocks_of(corpus, "train"), blocks_of(corpus, "validation")
     predicted = probabilities(train, held_out, corpus.tokenizer.vocab_size, given.order)[:, given.order - 1 :]
     loss = -float(np.log(predicted).mean())
-    with kept_output("ngram"):
-        print(f"{given.order}-gram: {loss:.4f} nats per piece, over {predicted.size:,} held-out pieces")
+    print(f"{given.order}-gram: {loss:.4f} nats per piece, over {predicted.size:,} held-out pieces")
 
 
 def blocks_of(corpus: Corpus, split: SplitName) -> np.ndarray:

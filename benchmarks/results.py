@@ -1,14 +1,15 @@
 """The numbers of the documentation: kept by name when a command measures them, and written into the pages.
 
-    python -m benchmarks.results NAME    # run a command of COMMANDS and keep what it prints
-    make reference                       # write the kept results into the pages
+    python -m benchmarks.results NAME [CORPUS=folder]    # run a command of COMMANDS and keep what it prints
+    make reference                                       # write the kept results into the pages
 
 measured/results.json has each result by name: a table, or the lines that a command printed, and the command, date,
 commit and machine. A page refers to a number by a comment before it:
 
     ends at <!--modern-widths:64:loss-->4.570
 
-NAME:ROW:COLUMN. ROW is the first cell of a table's row, or the beginning of a line. COLUMN is the title of a column, or
+NAME:ROW:COLUMN. ROW is the first cell of a table's row, or the beginning of a line; a colon in it has a space after it.
+COLUMN is the title of a column, or
 counts the numbers after ROW, from 1, the default. A comment with the NAME alone, on a line of its own, stands before a
 table or a block of output: the table is written anew, and so is each line that the output has.
 
@@ -17,14 +18,13 @@ The result `code` counts what the code has; it is not kept, but counted anew.
 
 import contextlib
 import datetime
-import io
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +37,25 @@ COMMANDS = {
     "demo": "xlnet_jax.train",
     "demo-adamw": "xlnet_jax.train --optimizer.method adamw --optimizer.learning-rate 4e-3 --optimizer.matrix-rate 0.5",
     "demo-zero-init": "xlnet_jax.train --model.zero-init",
-    "tiny": "xlnet_jax.evaluate tiny --text data_pipelines/corpora/austen/validation.txt",
+    "generate": "benchmarks.generate --tables compared",
+    "generate-filled": "benchmarks.generate --tables filled --filling tiny",
     "likelihoods": "xlnet_jax.evaluate tiny --max-texts 8 --text data_pipelines/corpora/austen/validation.txt "
     "--orders left-to-right random:4 bound:16",
+    "ngram": "benchmarks.ngram CORPUS",
+    "pipeline": "benchmarks.pipeline --corpus CORPUS --pairs 3",
     "plan-v5e": "xlnet_jax.plan --topology v5e-1 --preset large --batch 16 --model.remat dots",
+    "plan-v5e-1024": "xlnet_jax.plan --topology v5e:16x16 --mesh.dcn-data 4 --preset large --batch 8192 "
+    "--model.remat dots",
+    "prepare": "benchmarks.prepare --corpus NOVELS --tokenizer TOKENIZER --pairs 3",
+    "tiny": "xlnet_jax.evaluate tiny --text data_pipelines/corpora/austen/validation.txt",
+    "tokenizer": "benchmarks.tokenizer NOVELS TOKENIZER",
+    "train-step": "benchmarks.train_step --same-allocator",
 }
-"""commands of the package whose output the pages show"""
-MARK = re.compile(r"<!--([\w-]+)(?::([^:>]+?))?(?::([^:>]+?))?-->")
+"""commands whose output the pages show. Words in capitals stand for paths"""
+MARK = re.compile(r"<!--([\w-]+)(?::((?:[^:>]|: )+?))?(?::([^:>]+?))?-->")
 NUMBER = re.compile(r"[+\-−]?\d(?:[\d,.]*\d)?(?:e[+-]?\d+)?")
 _WORD = re.compile(r"[A-Za-z]+")
-_BLOCK = re.compile(r"(^ *<!--([\w-]+)-->\n\n?)((?: *\|.*\n)+|( *```).*\n(?:.*\n)*?\4\n)", re.MULTILINE)
+BLOCK = re.compile(r"(^ *<!--([\w-]+)-->\n\n?)((?: *\|.*\n)+|( *```).*\n(?:.*\n)*?\4\n)", re.MULTILINE)
 
 
 # ---- keeping results -------------------------------------------------------------------------------------------------
@@ -77,18 +86,6 @@ def keep_table(name: str, head: Sequence[str], rows: Iterable[Sequence[str]]) ->
     cells = [list(row) for row in rows]
     print_table(head, cells)
     keep(name, {"head": list(head), "rows": cells})
-
-
-@contextlib.contextmanager
-def kept_output(name: str) -> Iterator[None]:
-    """Save what is printed, and print it."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        try:
-            yield
-        finally:
-            sys.__stdout__.write(printed.getvalue()) if sys.__stdout__ else None
-    keep(name, {"lines": printed.getvalue().splitlines()})
 
 
 def read() -> dict[str, Result]:
@@ -136,7 +133,7 @@ def fill(text: str, results: dict[str, Result]) -> str:
             return found[1] + "".join(f"{line}\n" for line in _markdown(result["head"], result["rows"]))
         return found[1] + _with_lines(shown, result["lines"])
 
-    text, end = _BLOCK.sub(block, text), 0
+    text, end = BLOCK.sub(block, text), 0
     parts: list[str] = []
     for mark in MARK.finditer(text):
         if mark[2] is not None:
@@ -171,10 +168,13 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _with_lines(shown: str, lines: Sequence[str]) -> str:
     """Return a block of output whose lines are those of the output that begin in the same way, up to a number."""
-    left, written = list(lines), []
+    left, written, is_command = list(lines), [], False
     for line in shown.splitlines():
-        begin = re.split(r"\d", line)[0]
-        if len(begin) > 2 and not line.startswith(("$", "```", "…")):
+        begin, is_command = (
+            re.split(r"\d", line)[0],
+            line.startswith("$") or (is_command and written[-1].endswith("\\")),
+        )
+        if len(begin) > 2 and not is_command and not line.lstrip().startswith(("```", "…")):
             place = next((i for i, other in enumerate(left) if re.split(r"\d", other)[0] == begin), None)
             if place is None:
                 raise KeyError(f"the output has no line that begins with {begin!r}")
@@ -199,12 +199,19 @@ def counts_of_code() -> Result:
     return {"head": ["what", "count"], "rows": [[name, str(number)] for name, number in numbers.items()]}
 
 
-def main(names: Sequence[str]) -> None:
-    for name in names:
-        words = [sys.executable, "-m", *shlex.split(COMMANDS[name])]
-        printed = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-        print(printed)
-        keep(name, {"lines": printed.splitlines()}, f"python -m {COMMANDS[name]}")
+def main(words: Sequence[str]) -> None:
+    paths = dict(word.split("=", 1) for word in words if "=" in word)
+    for name in words:
+        if "=" not in name:
+            command = [paths.get(word, word) for word in shlex.split(COMMANDS[name])]
+            run = subprocess.run(
+                [sys.executable, "-m", *command], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+            )
+            printed = run.stdout
+            for placeholder, path in paths.items():
+                printed = printed.replace(path, placeholder)
+            print(printed)
+            keep(name, {"lines": printed.splitlines()}, f"python -m {COMMANDS[name]}")
 
 
 def fill_pages() -> dict[Path, str]:

@@ -30,8 +30,11 @@ def seen_PL(ranks: tuple[int, ...], targets: list[int]) -> np.ndarray:
     return np.asarray(key_L[None, :] <= row_P[:, None])
 
 
-def draw() -> None:
-    """Write any_order.png beside this file. A row is one prediction; rows of one pass share a number."""
+FILE = Path(__file__).with_name("any_order.png")
+
+
+def draw(file: Path) -> None:
+    """Write the picture. A row is one prediction; rows of one pass share a number."""
     figure, all_axes = plt.subplots(1, len(WAYS), figsize=(11, 2.9), dpi=DPI)
     for axes, (title, ranks) in zip(all_axes, WAYS.items(), strict=True):
         targets = sorted((i for i, rank in enumerate(ranks) if rank != GIVEN), key=lambda i: (ranks[i], i))
@@ -50,8 +53,8 @@ def draw() -> None:
         axes.spines[:].set_visible(False)
         axes.set_title(title, fontsize=9, pad=8)
     figure.tight_layout()
-    write_png(figure, Path(__file__).with_name("any_order.png"))
+    write_png(figure, file)
 
 
 if __name__ == "__main__":
-    draw()
+    draw(FILE)

@@ -1,4 +1,5 @@
-"""make reference: write settings.md and api.md from the dataclasses, signatures and docstrings of the code."""
+"""make reference: write settings.md and api.md from the dataclasses, signatures and docstrings of the code, and the
+results of the benchmarks into all pages (benchmarks/results.py)."""
 
 import ast
 import dataclasses
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+from benchmarks.results import fill_pages
 from xlnet_jax import PUBLIC
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.objectives.presets import demo
@@ -354,9 +356,11 @@ def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def main() -> None:
-    """Write the pages."""
+    """Write the pages from the code, and results into the others."""
     for name, content in pages().items():
         (DOCS / name).write_text(content)
+    for page, content in fill_pages().items():
+        page.write_text(content)
 
 
 if __name__ == "__main__":

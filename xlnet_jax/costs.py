@@ -95,7 +95,8 @@ PIECES = ("transform", "vocabulary")
 
 def network_multiply_adds(config: Config, query_rows: int) -> dict[str, MultiplyAdds]:
     """Return the multiply-adds by part of the network, over all layers; without the parts that it does not have.
-    Both streams count in all layers, though a step can skip the content stream of the last (models/last_layer.py).
+    Both streams count in all layers, and a row's position scores count a column for each distance between any two
+    positions. `spared_multiply_adds` are those of them that no result needs.
 
     query_rows: rows of the query stream in a window. Relative position keys are projected once (sine and cosine half
     apart), from signals that do not learn; memory is given, and gets no gradient; a relative segment score is one
@@ -131,6 +132,22 @@ def network_multiply_adds(config: Config, query_rows: int) -> dict[str, Multiply
         "pairs": once(batch * (width**2 + 2 * width) * (data.pair_loss != "none")),
     }
     return {part: count for part, count in counted.items() if count.forward}
+
+
+def spared_multiply_adds(config: Config, query_rows: int) -> int:
+    """Return the forward multiply-adds of `network_multiply_adds` that the result of a step does not need.
+
+    A row's position scores need a column for each of the K = M + L keys, not for each of the K + L distances. If the
+    query stream predicts, the content rows of the last layer are needed for keys and values alone
+    (models/last_layer.py).
+    """
+    model, data = config.model, config.data
+    batch, width, heads = data.batch_size, model.d_model, model.num_heads * model.d_head
+    keys, is_relative = model.mem_len + data.seq_len, model.positions == "relative"
+    columns = model.num_layers * (data.seq_len + query_rows) * heads * data.seq_len * is_relative
+    has_segment_scores = model.network != "bert" and model.num_segments > 0
+    content_row = heads * (2 * width + (2 + is_relative) * keys + has_segment_scores) + 2 * width * model.d_ff
+    return batch * (columns + data.seq_len * content_row * (query_rows > 0))
 
 
 def add_counts(*networks: Mapping[str, MultiplyAdds]) -> dict[str, MultiplyAdds]:

@@ -65,19 +65,38 @@ def test_the_table_compares_the_means_of_finetunings_with_the_baseline(capsys):
 
 def test_hidden_halves_are_the_same_pieces_in_the_same_order_for_all_numbers_in_a_pass():
     ids = np.arange(9, 2_009, dtype=np.int32)
-    alone = any_order.queries_of(ids, 8, 1, is_apart=False)
-    assert len({query.ids_L[0] for query in alone}) == 8
-    for parallel, is_apart in [*any_order.WAYS.values(), (5, False), (5, True)]:
-        for one, several in zip(alone, any_order.queries_of(ids, 8, parallel, is_apart), strict=True):
-            np.testing.assert_array_equal(several.ids_L, one.ids_L)
-            np.testing.assert_array_equal(np.sort(several.positions_P), np.sort(one.positions_P))
-            passes = -(-len(one.rank_P) // parallel)
-            by_place = several.rank_P[np.argsort(several.positions_P)]
-            assert not is_apart or all((np.diff(np.flatnonzero(by_place == i)) == passes).all() for i in range(passes))
-            assert is_apart or several.rank_P.tolist() == (one.rank_P // parallel).tolist()
-            assert is_apart or several.positions_P.tolist() == one.positions_P.tolist()
+    alone = {spread: any_order.queries_of(ids, 8, 1, spread) for _, spread in any_order.WAYS.values()}
+    assert len({query.ids_L[0] for query in alone[1]}) == 8
+    for parallel, spread in any_order.WAYS.values():
+        several = any_order.queries_of(ids, 8, parallel, spread)
+        for random, one, query in zip(alone[1], alone[spread], several, strict=True):
+            np.testing.assert_array_equal(query.ids_L, random.ids_L)
+            np.testing.assert_array_equal(np.sort(query.positions_P), np.sort(random.positions_P))
+            # The control of pieces that are apart has their order, so that only the passes differ.
+            np.testing.assert_array_equal(query.positions_P, one.positions_P)
+            np.testing.assert_array_equal(query.rank_P, one.rank_P // parallel)
             assert len(np.unique(one.positions_P)) == len(np.unique(one.rank_P)) == any_order.LENGTH // 2
     assert {48} == {(query.rank_P == 0).sum() for query in any_order.queries_of(ids, 8, *any_order.WAYS["all"])}
+
+
+def test_what_parallelism_costs_is_measured_against_one_at_a_time_in_the_same_order():
+    losses = {name: np.full(8, 4.0) for name in any_order.WAYS} | {
+        "4": np.full(8, 4.25), "4 apart": np.full(8, 4.5), "1, in the order of 4 apart": np.full(8, 4.375)
+    }  # fmt: skip
+    row = dict(zip(any_order.COLUMNS, any_order.rows_of(losses)[1], strict=True))
+    costs = [cell.partition(" ")[0] for cell in list(row.values())[1:]]
+    assert (row["pieces in a pass"], costs) == ("4", ["+0.250", "+0.125", "+0.375"])
+
+
+def test_two_contenders_are_compared_by_runs_with_one_seed():
+    def of(nats, held_out):
+        held_out = dict.fromkeys(("1", "4"), held_out)
+        return {"steps": 1, "seconds": 1.0, "nats": dict.fromkeys(any_order.WAYS, nats), "held_out": held_out}
+
+    grouped = {"plm-grouped-seed-0": of(4.1, 5.1), "plm-grouped-seed-1": of(4.7, 5.7), "plm-grouped-seed-2": of(9, 9)}
+    head, (row,) = any_order.paired_table({"plm-seed-0": of(4.0, 5.0), "plm-seed-1": of(4.5, 5.5)} | grouped)
+    assert row[:3] == ["plm-grouped - plm", "2", "+0.150 ± 0.071"]
+    assert dict(zip(head, row, strict=True))["held-out, groups of 4"] == "+0.150 ± 0.071"
 
 
 @pytest.mark.parametrize("objective", ["plm", "mdlm", "mlm"])
@@ -88,17 +107,20 @@ def test_a_hidden_half_is_predicted_by_each_kind_of_network(objective, monkeypat
     params = jax.tree.map(lambda weight: weight / 30, random_params(network, None))
     model = dataclasses.replace(tiny, model=network, params=params, objective=objective)
     text = Path(sources.embedded()[1]).read_text()[:20_000]
-    monkeypatch.setattr(any_order, "WAYS", {name: any_order.WAYS[name] for name in ("1", "all")})
-    found = any_order.nats_of(model, text, texts=4)
+    ways = {name: any_order.WAYS[name] for name in ("1", "all")}
+    monkeypatch.setattr(any_order, "WAYS", ways)
+    monkeypatch.setattr(any_order, "PARALLEL", (1,))
+    found = any_order.nats_of(model, text, 4)
     assert found.keys() == {"1", "all"}
     for nats in found.values():
         np.testing.assert_allclose(nats, np.log(tiny.tokenizer.vocab_size), atol=0.1)
     monkeypatch.setattr(any_order, "load", lambda name: model)
-    monkeypatch.setattr(any_order.nats_of, "__defaults__", (4,))
-    any_order.print_networks(["runs/mine"], text, tmp_path / "nats.json")
+    any_order.print_networks(["runs/mine"], text, "text", 4, tmp_path / "nats.json")
     written = json.loads((tmp_path / "nats.json").read_text())
     assert written == {name: pytest.approx(nats.mean(), abs=1e-4) for name, nats in found.items()}
-    assert re.search(r"\| mine \| 8\.9\d\d \| [+-]0\.\d{3} \([+-]0\.\d{3} to ", capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    assert re.search(r"mine, 4 texts: 8\.9\d\d nats per piece, one in a pass", printed)
+    assert re.search(r"\| all \| [+-]0\.\d{3} \([+-]0\.\d{3} to ", printed)
 
 
 def test_a_report_has_means_and_deviations_over_seeds_and_no_held_out_loss_without_an_order(capsys):
@@ -111,4 +133,4 @@ def test_a_report_has_means_and_deviations_over_seeds_and_no_held_out_loss_witho
     assert plm.startswith("| plm | 2 | 667 | 4.100 ± 0.141 | +0.010 ± 0.000 | +0.020 ± 0.000 |")
     assert plm.endswith("| 4.500 ± 0.000 | 4.600 ± 0.000 |")
     assert diffusion.startswith("| mdlm | 1 | 667 | 4.000 | +0.010 |")
-    assert diffusion.endswith("| +0.080 |  |  |")
+    assert diffusion.endswith("| +0.050 |  |  |")

@@ -15,6 +15,7 @@ import xlnet_jax
 from data_pipelines import sources, windows
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import Tokenizer
+from tests.docs.pictures import assert_same_picture
 from tests.xlnet_jax.random_models import random_params
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -126,6 +127,32 @@ def test_the_commands_print_what_they_say(page, count, untrained_run, monkeypatc
     for (module, *words), said in shown:
         assert COMMANDS[module.rpartition(".")[2]].main(words) == 0
         assert _without_times(capsys.readouterr().out) == _without_times(said)
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [("windows.md", {"data_window", "data_window_mlm", "long_window"}), ("evaluate.md", {"attention"})],
+)
+def test_the_pictures_are_those_that_the_commands_draw(page, names, untrained_run, monkeypatch, capsys):
+    monkeypatch.chdir(untrained_run)
+    text = (DOCS / page).read_text().replace("\\\n", " ")
+    drawn = set()
+    for command in re.findall(r"^(?:\$ )?(python -m .* --out \w+\.png.*)$", text, re.MULTILINE):
+        words = shlex.split(command)[2:]
+        picture = Path(words[words.index("--out") + 1])
+        if (DOCS / picture).exists():
+            assert COMMANDS[words[0].rpartition(".")[2]].main(words[1:]) == 0
+            assert_same_picture(untrained_run / picture)
+            drawn.add(picture.stem)
+    assert drawn == names
+
+
+def test_every_picture_is_on_a_page_and_drawn_by_a_command():
+    trained = {"demo_curves", "finetune_confusion", "finetune_curves"}  # by runs that take minutes; not compared
+    compared = {"any_order", "results_scaling", "attention", "data_window", "data_window_mlm", "long_window"}
+    assert {picture.stem for picture in DOCS.glob("*.png")} == trained | compared
+    text = "".join(page.read_text() for page in DOCS.glob("*.md"))
+    assert [name for name in trained | compared if f"({name}.png)" not in text] == []
 
 
 def _without_times(printed):

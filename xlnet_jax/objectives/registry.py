@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xlnet_jax.costs import MultiplyAdds, network_multiply_adds, remat_flops, total_flops
+from xlnet_jax.costs import MultiplyAdds, network_multiply_adds, remat_flops, spared_multiply_adds, total_flops
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.records import OBJECTIVES, Record
 from xlnet_jax.settings.config import Config
@@ -66,6 +66,12 @@ def step_flops(config: Config) -> int:
     """Return the FLOPs of one step, two per multiply-add, without those that remat repeats. Model FLOPs utilization
     (MFU) counts these."""
     return total_flops(multiply_adds(config))
+
+
+def needed_flops(config: Config) -> int:
+    """Return the FLOPs of one step that its result needs: fewer than `step_flops` (`spared_multiply_adds`)."""
+    queries = config.data.num_slots if objective_named(config.objective).filling.stream == "query" else 0
+    return step_flops(config) - 2 * 3 * spared_multiply_adds(config, queries)
 
 
 def recomputed_flops(config: Config) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from xlnet_jax.costs import Chip
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.registry import recomputed_flops, step_flops
+from xlnet_jax.objectives.registry import needed_flops, recomputed_flops, step_flops
 from xlnet_jax.planning import hlo
 from xlnet_jax.planning.step_cost import Collective, Cost, Part, collectives, cost_by_part
 from xlnet_jax.planning.topologies import Topology
@@ -77,6 +77,11 @@ class Plan:
         return step_flops(self.config)
 
     @property
+    def needed(self) -> int:
+        """FLOPs of one step that its result needs."""
+        return needed_flops(self.config)
+
+    @property
     def recomputed(self) -> int:
         """FLOPs that remat recomputes."""
         return recomputed_flops(self.config)
@@ -111,6 +116,20 @@ class Plan:
         """Seconds of a step by the cycles of all instructions but collectives; 0 if not compiled, and on GPUs, whose
         compiler gives no cycles."""
         return self.total.all_cycles / self.chip.clock if self.chip.clock else 0.0
+
+    @property
+    def without_overlap(self) -> dict[str, float]:
+        """Seconds of a step that the compiler's estimate leaves out, because it takes them to overlap with other
+        instructions: asynchronous copies, the memory traffic of kernels, and collectives."""
+        copies, kernels = (
+            cycles / self.chip.clock if self.chip.clock else 0.0
+            for cycles in (self.total.copy_cycles, self.total.kernel_traffic_cycles)
+        )
+        return {
+            "asynchronous copies": copies,
+            "traffic of kernels": kernels,
+            "collectives": self.at_least.get("links", 0.0),
+        }
 
     @property
     def seconds(self) -> dict[str, float]:

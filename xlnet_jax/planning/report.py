@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 from rich import box
 from rich.console import Console
@@ -17,7 +18,8 @@ from xlnet_jax.settings.config import Config
 DAY = 86_400  # seconds
 PROVES = (
     "This proves that the step compiles for the topology and fits a device. It does not prove speed: the times are "
-    "bounds and the compiler's estimate, not measurements. It does not prove numerics: nothing was computed."
+    "bounds and the compiler's estimate, not measurements; no TPU has run this code yet. It does not prove numerics: "
+    "nothing was computed."
 )
 GPUS_LACK = (
     "A plan for GPUs has no compiler's estimate, because compiled programs state no cycles. The compiler of a run also "
@@ -147,15 +149,19 @@ def _time(plan: Plan, utilization: float, console: Console) -> None:
     memory = f"{cost.bytes / 1e9:,.1f} GB a device, at {chip.memory_bandwidth / 1e9:,.0f} GB/s a chip"
     links = f"{_seconds(bounds['links'])} at {chip.link_bandwidth / 1e9:,.0f} GB/s out of a chip"
     rows: list[tuple[str, str]] = [
-        ("FLOPs of the model", f"{plan.flops / 1e12:,.1f} x 10^12 a step"),
+        (
+            "FLOPs of the model",
+            f"{plan.flops / 1e12:,.1f} x 10^12 a step; {plan.needed / 1e12:,.1f} that its result needs",
+        ),
         (f"computed again (remat {c.model.remat})", f"{plan.recomputed / 1e12:,.1f} x 10^12"),
         ("arithmetic", f"{_seconds(bounds['arithmetic'])} at {chip.flops / 1e12:,.0f} x 10^12/s a chip"),
         ("memory traffic", f"{_seconds(bounds['memory'])}: {memory}"),
         ("links", links if chip.link_bandwidth else "PCIe, not counted"),
         *([("cycles", _cycles(cost))] if chip.clock else []),
         ("a step takes at least", f"{_seconds(bounds[slowest])}, by its {slowest}"),
-        *([("the compiler's estimate", f"{_estimate(plan)} at {chip.clock / 1e9:.2f} GHz")] if chip.clock else []),
-        ("utilization (MFU)", _utilizations(plan)),
+        *(_estimates(plan) if chip.clock else []),
+        ("utilization (MFU)", _utilizations(plan, plan.flops)),
+        ("by the FLOPs that are needed", _utilizations(plan, plan.needed)),
         (
             f"at {utilization:.0%} utilization",
             f"{_seconds(seconds)} a step{reached}: {plan.tokens / seconds:,.0f} tokens/s",
@@ -168,11 +174,34 @@ def _time(plan: Plan, utilization: float, console: Console) -> None:
     console.print(table)
 
 
-def _utilizations(plan: Plan) -> str:
-    """Return the utilizations, lowest first. A run cannot exceed those of a bound."""
+def _estimates(plan: Plan) -> list[tuple[str, str]]:
+    """Return the compiler's estimate, and its bounds by how much of what it leaves out overlaps with the rest."""
+    left_out, whole = plan.without_overlap, max(plan.seconds.values())
+    most = plan.compilers_estimate + sum(left_out.values())
+    listed = ", ".join(f"{name} {_seconds(seconds)}" for name, seconds in left_out.items() if seconds)
+    at_most = "" if plan.has_floor else f", at most {_seconds(most)} if nothing does"
+    return [
+        ("the compiler's estimate", f"{_estimate(plan)} at {plan.chip.clock / 1e9:.2f} GHz, by libtpu {_libtpu()}"),
+        ("it leaves out", listed or "nothing"),
+        ("so a step takes", f"{_seconds(whole)} if all of that overlaps{at_most}"),
+    ]
+
+
+def _libtpu() -> str:
+    """Return the version of the TPU compiler."""
+    try:
+        return version("libtpu")
+    except PackageNotFoundError:
+        return "of an unknown version"
+
+
+def _utilizations(plan: Plan, flops: int) -> str:
+    """Return the utilizations by a count of FLOPs, lowest first. A run cannot exceed those of a bound."""
+    counted = flops / plan.flops
     names = {"memory": "memory traffic", "cycles": "the compiler's estimate"}
     shares = [
-        f"{'' if name == 'cycles' and not plan.has_floor else 'at most '}{share:.1%} by {names.get(name, name)}"
+        ("" if name == "cycles" and not plan.has_floor else "at most ")
+        + f"{share * counted:.1%} by {names.get(name, name)}"
         for name, share in sorted(plan.mfu.items(), key=lambda item: item[1])
         if share <= 1  # above the peak: links are not the limit
     ]

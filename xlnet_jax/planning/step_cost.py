@@ -322,6 +322,10 @@ class Cost(NamedTuple):
     """cycles of other instructions without an estimate: their memory traffic at the peak bandwidth"""
     kernels_at_least: int = 0
     """part of kernel_cycles that is a lower bound"""
+    copy_cycles: int = 0
+    """cycles of the memory traffic of asynchronous copies, which can overlap with all other cycles"""
+    kernel_traffic_cycles: int = 0
+    """cycles of the memory traffic of kernels, which can overlap with their computation"""
 
     @property
     def all_cycles(self) -> int:
@@ -347,20 +351,23 @@ def cost_by_part(program: Program, chip: Chip) -> dict[Part, Cost]:
 def cost_of(program: Program, computation: Computation, instruction: Instruction, chip: Chip) -> Cost:
     """Return the cost of one run of an instruction.
 
-    Asynchronous copies overlap with other instructions and collectives have their own bound (Plan.at_least), so
-    neither has cycles. All other instructions of a core run one after the other.
+    Asynchronous copies can overlap with other instructions, and collectives have their own bound (Plan.at_least), so
+    neither counts in `all_cycles`. All other instructions of a core run one after the other.
     """
     size = moved_bytes(program, computation, instruction)
     if (cycles := instruction.estimated_cycles) is not None:
         return Cost(size, cycles)
-    if instruction.opcode.endswith("-start") or any(exchanges(program, instruction)):
-        return Cost(size)
     by_traffic = round(size / (chip.memory_bandwidth / chip.devices) * chip.clock)
+    if any(exchanges(program, instruction)):
+        return Cost(size)
+    if instruction.opcode.endswith("-start"):
+        return Cost(size, copy_cycles=by_traffic)
     flops = stated_cost(instruction, "flops")
     if not flops:
         return Cost(size, traffic_cycles=by_traffic)
     name = instruction.op_name.removesuffix("/pallas_call").rpartition("/")[2]
     if share := measured_shares().get((name, chip.name)):
-        return Cost(size, kernel_cycles=round(flops / flops_a_cycle(chip) / share))
+        cycles = round(flops / flops_a_cycle(chip) / share)
+        return Cost(size, kernel_cycles=cycles, kernel_traffic_cycles=by_traffic)
     floor = max(round(flops / flops_a_cycle(chip)), by_traffic)
     return Cost(size, kernel_cycles=floor, kernels_at_least=floor)

@@ -17,10 +17,10 @@ from xlnet_jax.costs import CHIPS
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import abstract_params
 from xlnet_jax.objectives.language_model import LanguageModel
-from xlnet_jax.objectives.presets import PRESETS, demo, large, with_objective
+from xlnet_jax.objectives.presets import PRESETS, base, demo, large, with_objective
 from xlnet_jax.planning import report, scaling_law
 from xlnet_jax.planning.estimate import Plan, abstract_step, list_candidates, search
-from xlnet_jax.planning.scaling_law import Fit, Law, layer_parameters, predict_loss
+from xlnet_jax.planning.scaling_law import Fit, Law, layer_parameters, predict_loss, recipe_of
 from xlnet_jax.planning.settings import PlanConfig, list_runs
 from xlnet_jax.planning.step_cost import Collective, Cost
 from xlnet_jax.planning.topologies import Topology, chip_of_gpu
@@ -97,6 +97,33 @@ def test_a_step_takes_as_long_as_the_slowest_of_its_bounds_or_the_compilers_esti
     assert plan.compilers_estimate == pytest.approx(1.5 * 1.1 + 0.5)  # 0.94 GHz; a tenth more for instructions without
     assert max(plan.at_least.values()) == pytest.approx(1.0)
     assert plan.step_seconds(0.4) == plan.compilers_estimate
+
+
+def test_what_the_estimate_leaves_out_bounds_a_step_on_both_sides():
+    plan = plan_of(cycles=1_410 * 10**6)
+    hidden = {
+        "copies": Cost(copy_cycles=94 * 10**6),
+        "kernels": Cost(kernel_cycles=1, kernel_traffic_cycles=47 * 10**6),
+    }
+    plan = dataclasses.replace(plan, parts=plan.parts | hidden)
+    links = plan.at_least["links"]
+    assert plan.without_overlap == pytest.approx(
+        {"asynchronous copies": 0.1, "traffic of kernels": 0.05, "collectives": links}
+    )
+    assert links == pytest.approx(6.091e-3, rel=1e-3)
+    text = printed(report.show, plan, 0.4)
+    for line in (
+        "the compiler's estimate 1.650 s at 0.94 GHz, by libtpu ",
+        "it leaves out asynchronous copies 0.100 s, traffic of kernels 50.00 ms, collectives 6.09 ms",
+        "so a step takes 1.650 s if all of that overlaps, at most 1.806 s if nothing does",
+        "by the FLOPs that are needed 10.6% by the compiler's estimate, ",
+    ):
+        assert line in text
+    slow = dataclasses.replace(plan, collectives=(Collective("all-reduce", 1, 400 * 10**9, 1024),))
+    assert "2.437 s if all of that overlaps" in printed(report.show, slow, 0.4)  # the links take longer than the cycles
+    assert "nothing does" not in printed(
+        report.show, plan_of(kernel_cycles=470 * 10**6), 0.4
+    )  # a floor has no upper bound
 
 
 def printed(show, *args):
@@ -203,6 +230,10 @@ def test_a_search_compiles_nothing_after_its_time_and_nothing_that_cannot_be_div
 
 # ---- scaling law -----------------------------------------------------------------------------------------------------
 
+MODERN_DEMO = changed(
+    demo(), model={"mem_len": 0, "zero_init": True},
+    data={"reuse_len": 0, "perm_size": 128, "num_predict": 64, "mask_alpha": 2},
+)  # fmt: skip
 LAW = Law(E=2.0, A=40.0, alpha=0.3, B=400.0, beta=0.3)
 REFITS = tuple(dataclasses.replace(LAW, E=2.0 + shift / 100) for shift in range(-50, 51))
 
@@ -217,6 +248,7 @@ def test_parameters_are_the_matrices_of_layers(changes):
 
 
 def test_a_plan_prints_the_loss_its_uncertainty_and_a_warning_of_extrapolation(monkeypatch):
+    run = MODERN_DEMO
     parameters, tokens = 13 * 2 * 128**2, 1_000 * 16 * 128  # of demo
     for largest, warning in (
         (parameters, ""),
@@ -229,7 +261,7 @@ def test_a_plan_prints_the_loss_its_uncertainty_and_a_warning_of_extrapolation(m
         fit = Fit("plm", "with the modern presets", 8_000, LAW, REFITS, (1e5, largest), (1e6, 1e15))
         monkeypatch.setattr(scaling_law, "read_fits", lambda fit=fit: {"muon": fit})
         loss = 2 + 40 / parameters**0.3 + 400 / tokens**0.3
-        assert predict_loss(demo()) == (
+        assert predict_loss(run) == (
             f"held-out loss after 1,000 steps: {loss:.2f} nats a target; {loss - 0.45:.2f} to {loss + 0.45:.2f} in 90% "
             "of the law's refits; on English text in 8,000 pieces, with a sixth of them as targets, trained with the "
             f"modern presets (docs/measured.md){warning}"
@@ -238,16 +270,32 @@ def test_a_plan_prints_the_loss_its_uncertainty_and_a_warning_of_extrapolation(m
 
 @pytest.mark.parametrize("config", [with_objective(demo(), "clm"), PRESETS["bert-base"]()], ids=["clm", "bert"])
 def test_the_law_is_of_one_objective_and_network(config):
-    assert predict_loss(config).startswith("held-out loss: not predicted, because the scaling law is for plm and")
+    assert predict_loss(config).startswith("held-out loss: not predicted, because the scaling laws are for plm and")
 
 
 def test_the_laws_of_the_package_predict_that_the_modern_recipe_learns_faster():
     """Runs ended between the loss of word frequencies and that of a 5-gram model, or below."""
     modern, paper = (
-        float(re.findall(r"steps: ([\d.]+) nats", predict_loss(changed(demo(), optimizer={"method": method})))[0])
-        for method in ("muon", "adamw")
+        float(re.findall(r"steps: ([\d.]+) nats", predict_loss(run))[0])
+        for run in (MODERN_DEMO, changed(demo(), optimizer={"method": "adamw"}))
     )
     assert 2 < modern < paper - 0.1 < 6.5
+
+
+def test_a_law_is_chosen_by_the_whole_recipe():
+    laws = {name: recipe_of(preset()) for name, preset in PRESETS.items() if preset().objective == "plm"}
+    assert {name for name, law in laws.items() if law == "muon"} == {"modern-small", "modern-base", "modern-large"}
+    assert {name for name, law in laws.items() if law == "adamw"} == {"small", "base", "large", "large_v1"}
+    without_one_part = [
+        {"optimizer": {"method": "adamw"}}, {"model": {"zero_init": False}}, {"data": {"reuse_len": 64}},
+        {"data": {"num_predict": 22}}, {"optimizer": {"method": "muon"}, "model": {"zero_init": False}},
+    ]  # fmt: skip
+    for changes in without_one_part:
+        assert "not predicted, because no scaling law fits this recipe" in predict_loss(changed(MODERN_DEMO, **changes))
+    assert recipe_of(changed(base(), optimizer={"method": "muon"})) is None
+    assert recipe_of(changed(base(), model={"zero_init": True})) is None
+    assert recipe_of(changed(base(), model={"mem_len": 0})) is None
+    assert "no scaling law fits" in predict_loss(demo())  # Muon on the paper's windows
 
 
 # ---- the compiler itself ---------------------------------------------------------------------------------------------

@@ -214,6 +214,7 @@ def total(*lines, chip=ROUND):
 def test_an_instruction_takes_the_cycles_of_its_estimate_or_else_of_its_traffic():
     cost = total(KNOWN, UNKNOWN, STARTED, EXCHANGED)  # the last two run beside others, or have a bound of their own
     assert (cost.cycles, cost.traffic_cycles, cost.kernel_cycles) == (1000, 2 * 4096 // 4, 0)
+    assert (cost.copy_cycles, cost.kernel_traffic_cycles) == (4096 // 4, 0)  # one side of the copy is on the chip
     assert total(KNOWN, UNKNOWN, CALL).all_cycles == 1000 + 2048 + FLOPS // 1000
 
 
@@ -225,6 +226,7 @@ def test_a_kernel_takes_as_long_as_was_measured_or_at_least_as_its_flops_and_its
         monkeypatch.setattr(step_cost, "measured_shares", lambda chip=chip: {("fused_attention", chip): 0.5})
         cost = total(CALL)
         assert (cost.kernel_cycles, cost.kernels_at_least) == (round(cycles / 1000), at_least // 1000)
+        assert cost.kernel_traffic_cycles == (0 if at_least else BYTES // 4)
 
 
 def test_a_cycle_is_one_of_a_device_and_not_of_its_chip():
