@@ -20,6 +20,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -228,17 +229,22 @@ def _print_largest(largest: dict[str, tuple[Record, Fit]]) -> None:
 
 
 def _print_needed(fit: Fit, measured: dict[str, Record]) -> None:
-    """Print the FLOPs that the modern recipe needs for the losses of AdamW."""
+    """Print the FLOPs that the modern recipe needs for the losses of AdamW as in the paper, and with the same parts."""
+    cases = {str(width): (width, [measured[f"compare-{width}-adamw-seed-0"]]) for width in modern.BUDGETS}
+    if same := modern.of_runs(measured, f"same-parts-{modern.BUDGETS[64]:g}-seed-"):
+        cases["64, AdamW with the same parts"] = (64, same)
     rows = []
-    for width in modern.BUDGETS:
-        adamw, ours = (measured[f"compare-{width}-{recipe}-seed-0"] for recipe in ("adamw", "modern"))
+    for name, (width, adamw) in cases.items():
+        ours, loss, flops = (
+            measured[f"compare-{width}-modern-seed-0"],
+            mean(r["loss"] for r in adamw),
+            adamw[0]["flops"],
+        )
         a_token = ours["flops"] / ours["tokens"]
-        needed = a_token * tokens_for(adamw["loss"], ours["parameters"], fit.law)
-        low, high = interval([a_token * tokens_for(adamw["loss"], ours["parameters"], law) for law in fit.refits])
-        rows.append(
-            (str(width), f"{adamw['loss']:.3f}", f"{adamw['flops']:.2g}", f"{needed:.2g} ({low:.2g} to {high:.2g})",
-             f"{needed / adamw['flops']:.2f}")
-        )  # fmt: skip
+        needed = a_token * tokens_for(loss, ours["parameters"], fit.law)
+        low, high = interval([a_token * tokens_for(loss, ours["parameters"], law) for law in fit.refits])
+        share = f"{needed / flops:.2f}"
+        rows.append((name, f"{loss:.3f}", f"{flops:.2g}", f"{needed:.2g} ({low:.2g} to {high:.2g})", share))
     keep_table("scaling-needed", ("width", "AdamW's loss", "its FLOPs", "modern needs, by the law", "share"), rows)
 
 

@@ -66,15 +66,16 @@ def layer_parameters(model: ModelConfig) -> int:
 def predict_loss(config: Config) -> str:
     """Return a sentence with the predicted held-out loss of a run, in nats a target, and a warning if the run is larger
     than those that the law was fitted to."""
-    if config.objective != "plm" or config.model.network != "xlnet":
-        return "held-out loss: not predicted, because the scaling laws are for plm and the XLNet network"
+    fits = read_fits()
     recipe = recipe_of(config)
+    if config.model.network != "xlnet" or all(config.objective != fit.objective for fit in fits.values()):
+        return "held-out loss: not predicted, because the scaling laws are for plm and the XLNet network"
     if recipe is None:
         return (
             "held-out loss: not predicted, because no scaling law fits this recipe: one is for that of the paper, the "
             "other for that of the modern presets (docs/measured.md)"
         )
-    fit = read_fits()[recipe]
+    fit = fits[recipe]
     parameters = layer_parameters(config.model)
     tokens = config.steps * config.data.batch_size * config.data.seq_len
     spread = [law.loss(parameters, tokens) for law in fit.refits]
