@@ -46,6 +46,7 @@ def right(tiny, tmp_path, monkeypatch):
         "classifier": classifier_of(tiny),
         "config": xlnet_jax.preset("demo"),
         "corpus": "nothing",
+        "folder": "nothing",
         "model": tiny,
         "name": "demo",
         "out": "picture.png",
