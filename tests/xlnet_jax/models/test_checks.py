@@ -137,7 +137,7 @@ def is_computed_alike(given):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::numpy.exceptions.ComplexWarning")
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_what_is_refused_the_original_refuses_or_computes_differently(data):
     name = data.draw(st.sampled_from([None, *DAMAGES]))
