@@ -221,7 +221,11 @@ def _job(
         shown = studies.shown(command(workdir), workdir, **folders)
         scores = [result["metrics"][task.metric] for result in of_seeds]
         metrics = results["mean"] if len(seeds) > 1 else results["metrics"]
-        return {"command": shown, "scores": scores, "metrics": metrics, "rate": rate, **studies.time_of(workdir)}
+        baseline = results["baseline"]["metrics"][task.metric]
+        return {
+            "command": shown, "scores": scores, "baseline": baseline, "metrics": metrics, "rate": rate,
+            **studies.time_of(workdir),
+        }  # fmt: skip
 
     return Job(name, command, record)
 
@@ -243,10 +247,11 @@ def report(measured: dict[str, Record], metrics: bool) -> None:
         difference = mean["pretrained"] - mean["random"]
         apart = "yes" if difference > sum(deviation.values()) else "no"
         cells = [f"{mean[start]:.1f} ± {deviation[start]:.1f}" for start in STARTS]
-        rows.append((task.name, task.metric, *cells, f"{difference:+.1f}", apart, f"{minutes:.0f}"))
+        baseline = f"{task.scale * measured[f'{task.name}-random']['baseline']:.1f}"
+        rows.append((task.name, task.metric, baseline, *cells, f"{difference:+.1f}", apart, f"{minutes:.0f}"))
     keep_table(
         "eight-tasks",
-        ("task", "metric", "from random weights", "pretrained", "difference", "apart", "CPU minutes"),
+        ("task", "metric", "baseline", "from random weights", "pretrained", "difference", "apart", "CPU minutes"),
         rows,
     )
     for run in (f"{task.name}-{start}" for task in TASKS for start in STARTS if metrics):
