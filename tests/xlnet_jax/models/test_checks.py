@@ -344,3 +344,24 @@ def test_shapes_are_checked_while_a_program_is_traced_and_numbers_are_not_in_it(
 def test_padding_of_a_dense_batch_is_at_the_last_position():
     mapping_BPL = np.eye(5, dtype=np.float32)[None, [1, 0]] * np.array([1, 0])[None, :, None]
     assert padded_at_the_end(mapping_BPL).argmax(-1).tolist() == [[1, 4]]
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("target_positions_BP", 5),
+        ("target_positions_BP", -1),
+        ("perm_rank_BL", 2**29),
+        ("perm_rank_BL", -(2**29)),
+        ("segment_ids_BL", 2**31),
+        ("is_reversed_B", 2),
+        ("memory_BM", -1),
+        ("attention_mask_BL", 2),
+        ("document_start_BL", 1),
+    ],
+)
+def test_numbers_that_would_be_computed_without_a_meaning_are_refused(name, number):
+    array = COMPACT[name].astype(np.int64)
+    array.flat[0] = number
+    with pytest.raises(InputError, match=rf"^`{name}` at \[0.* must be .*, not {number}$"):
+        compact_inputs(**COMPACT | {name: array})
