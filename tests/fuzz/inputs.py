@@ -126,6 +126,7 @@ def _kinds() -> Iterator[Kind]:
         "xlnet_jax.factorize in/native --text sea --targets sea",
         generate,
         "xlnet_jax.recl in/run --longest 8 --tokens 20 --text in/text.txt",
+        "xlnet_jax.doctor in/run",
         f"xlnet_jax.plan {RUN} --topology v5e-1",
         f"xlnet_jax.compare {RUN} --budget 9 --corpus in/text.txt --workdir out/compared",
     ):
