@@ -160,7 +160,9 @@ def attend_with_dropout_BNTH(
     example_B: int32, index of each example in the global batch; row_T: int32, row numbers, None = in order. Sows the
     attention weights of the plain implementation into the collection "attention_weights", if that is mutable.
     """
-    if module.is_mutable_collection(ATTENTION_WEIGHTS) and not module.is_initializing():
+    if module.is_initializing():
+        implementation = "plain"  # parameters have the same shapes, and `plan` traces this without the run's devices
+    elif module.is_mutable_collection(ATTENTION_WEIGHTS):
         module.sow(ATTENTION_WEIGHTS, "weights_BNTK", plain.weights_BNTK(inputs))
     if rate:
         seed_BN = attention_seed_BN(module.make_rng("dropout"), example_B, inputs.query_BNTH.shape[1])
