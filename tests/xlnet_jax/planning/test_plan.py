@@ -19,7 +19,7 @@ from xlnet_jax.interop.weights import abstract_params
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.objectives.presets import PRESETS, base, demo, large, with_objective
 from xlnet_jax.planning import report, scaling_law
-from xlnet_jax.planning.estimate import Plan, abstract_step, list_candidates, search
+from xlnet_jax.planning.estimate import Plan, abstract_step, follows_from, list_candidates, search
 from xlnet_jax.planning.scaling_law import Fit, Law, layer_parameters, predict_loss, recipe_of
 from xlnet_jax.planning.settings import PlanConfig, list_runs
 from xlnet_jax.planning.step_cost import Collective, Cost
@@ -79,6 +79,26 @@ def on_gpus(plan, kind, count, **fields):
     """Return a plan on other chips."""
     topology = Topology(f"{kind}-{count}", chip_of_gpu(kind), count, (None,) * count, 15 * 2**30)
     return dataclasses.replace(plan, topology=topology, **fields)
+
+
+def test_a_search_leaves_out_only_what_a_plan_decides():
+    """What recomputes or accumulates more than a plan that fits is slower. With less, what failed fails again."""
+
+    def with_settings(remat, accumulate):
+        return changed(large(), {"remat": remat}, optimizer={"accumulate": accumulate})
+
+    middle = with_settings("feed_forward", 2)
+    settings = {(r, a): with_settings(r, a) for r in ("dots", "feed_forward", "full") for a in (1, 2, 4)}
+    for fits, decided in ((True, ("feed_forward", "full")), (False, ("dots", "feed_forward"))):
+        plans = [dataclasses.replace(plan_of(fits=fits), config=middle)]
+        assert plans[0].fits == fits
+        left = {key for key, config in settings.items() if not follows_from(plans, config)}
+        assert left == {(r, a) for r, a in settings if r not in decided or (a < 2 if fits else a > 2)}
+
+
+def test_a_device_holds_the_program_too():
+    plan = plan_of()
+    assert dataclasses.replace(plan, program=123).peak == plan.peak + 123
 
 
 def test_a_step_takes_as_long_as_the_slowest_of_its_bounds_or_the_compilers_estimate():
