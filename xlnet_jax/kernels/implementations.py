@@ -34,11 +34,10 @@ def fused_attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
     Under a mesh each device computes its own examples and heads. If no kernel supports the inputs, says why and uses
     plain attention.
     """
-    if (reason := why_not_fused(inputs)) is not None:
+    kernel, reason = _kernel(), why_not_fused(inputs)
+    if kernel is None or reason is not None:
         tell(f"attention is plain, not fused: {reason}")
         return plain.attention_BNTH(inputs)
-    kernel = _kernel()
-    assert kernel is not None
     return divide_attention_BNTH(inputs, kernel.attention_BNTH)
 
 
