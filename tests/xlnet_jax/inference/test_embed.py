@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.xlnet_jax.random_models import HEADS, random_model
+from tests.xlnet_jax.random_models import BERT, CAUSAL, HEADS, random_model
 from xlnet_jax import InputError
 from xlnet_jax.inference import embed as embedding
 from xlnet_jax.inference import log_probs
@@ -95,6 +95,19 @@ def test_a_long_text_is_read_in_segments_with_memory(model):
     for pooling, vector in (("mean", hidden.mean(0)), ("first", hidden[0]), ("last", hidden[-1])):
         found = embed_texts(model, [*TEXTS, LONG[:80]], pooling, seq_len=12, mem_len=16)
         np.testing.assert_allclose(found[0], vector, atol=SAME)
+
+
+def test_learned_positions_limit_a_segment(tokenizer):
+    bert = random_model(dataclasses.replace(BERT, vocab_size=800), tokenizer=tokenizer)
+    assert len(bert.tokenize([LONG])[0][0]) > bert.model.num_places
+    in_segments = embed_texts(bert, [LONG], seq_len=bert.model.num_places)
+    np.testing.assert_allclose(embed_texts(bert, [LONG]), in_segments, atol=SAME)
+
+
+def test_a_text_of_one_segment_sees_all_of_itself_whatever_the_memory(tokenizer):
+    causal = random_model(dataclasses.replace(CAUSAL, vocab_size=800), tokenizer=tokenizer)
+    limited = dataclasses.replace(causal, model=dataclasses.replace(causal.model, same_length=True, mem_len=2))
+    np.testing.assert_allclose(embed_texts(limited, TEXTS), embed_texts(causal, TEXTS), atol=SAME)
 
 
 def test_lines_come_out_as_rows_in_their_order(model, checkpoint, tmp_path, monkeypatch, capsys):

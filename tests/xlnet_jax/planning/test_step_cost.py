@@ -5,6 +5,8 @@ import dataclasses
 import re
 from typing import get_args
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from tests.xlnet_jax.planning.compilers import TINY, needs_libtpu, run_plan, run_program
@@ -43,6 +45,18 @@ def bytes_of(*lines, functions=""):
 
 def memory_bytes(program):
     return sum(times * moved_bytes(program, *instruction) for *instruction, times in program.runs())
+
+
+def test_a_loop_inside_a_loop_runs_as_often_as_both():
+    product, n = jax.ShapeDtypeStruct((8, 8), "float32"), (3, 5)
+
+    def repeat(x, turn, count):
+        return jax.lax.fori_loop(0, count, lambda _, x: turn(x), x)
+
+    nested = jax.jit(lambda x, y: repeat(x, lambda x: repeat(x, lambda x: jnp.sin(x @ y), n[1]), n[0]))
+    program = parse(nested.lower(product, product).compile().as_text())
+    products = [t for _, i, t in program.runs() if i.opcode in ("dot", "custom-call") or "dot_general" in i.op_name]
+    assert max(products) == n[0] * n[1]
 
 
 @pytest.mark.parametrize("branches", ["%skip, %update", "%update, %skip"])
