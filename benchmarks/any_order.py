@@ -35,7 +35,7 @@ from benchmarks.studies import MEASURED, Job, Record, Study, run_module
 from benchmarks.table6 import interval
 from data_pipelines import sources
 from xlnet_jax import load, on_device
-from xlnet_jax.checkpoints.native import Run
+from xlnet_jax.checkpoints.native import PretrainingRun
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference.log_probs import Query, log_likelihoods
 from xlnet_jax.inference.sampler import NONE, spread_order
@@ -152,7 +152,7 @@ def pretraining(contender: str, seed: int, corpus: str, text: Path) -> Job:
     def record(workdir: Path) -> Record:
         results = json.loads((workdir / "results.json").read_text())["contenders"][contender]
         run = workdir / contender / f"seed-{seed}" / "pretrained"
-        of_run, nats = Run.of(str(run)), workdir / "nats.json"
+        of_run, nats = PretrainingRun.of(str(run)), workdir / "nats.json"
         assert of_run
         in_order = objective_named(of_run.config.objective).filling.stream == "query"
         # In a process of its own: the next run is forked from this one, which must not have threads.

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.results import keep_table
 from xlnet_jax import load
-from xlnet_jax.checkpoints.native import Run
+from xlnet_jax.checkpoints.native import PretrainingRun
 from xlnet_jax.dims import Batch
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.objectives.language_model import cross_entropy_BP, empty_memory, inputs_of
@@ -59,7 +59,7 @@ def main() -> None:
 
 def measured(run_folder: str, max_windows: int) -> ByPosition:
     """Return the sums of a run over its held-out text."""
-    pretrained, run = load(run_folder), Run.of(run_folder)
+    pretrained, run = load(run_folder), PretrainingRun.of(run_folder)
     assert run, f"{run_folder} is not a run"
     corpus = run.corpus()
     assert corpus, f"the corpus of {run_folder} is gone"

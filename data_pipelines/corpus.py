@@ -60,7 +60,7 @@ class Start(IntEnum):
 
 
 @dataclass(frozen=True)
-class Record:
+class RecordLayout:
     """Layout of a serialized record."""
 
     block_len: Positive  # tokens
@@ -113,7 +113,7 @@ class Manifest:
 
     made_from: dict[str, Any]  # fingerprints of the text, and settings; equal values give equal corpora
     vocab_size: Positive
-    record: Record
+    record: RecordLayout
     unigram_entropy: float  # of unigram_counts, in nats
     sources: tuple[str, ...]  # names of the training sources
     weights: tuple[float, ...]  # share of the rows that read each source; empty = in proportion to blocks

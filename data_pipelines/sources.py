@@ -50,7 +50,7 @@ class Source:
     """The text behind one name."""
 
     name: str  # short, usable as a file name
-    given: str  # as the user wrote it
+    argument: str  # as the user wrote it
     units: tuple[Unit, ...]  # in reading order
     remote: tuple[RemoteFile, ...] = ()  # for text behind a URL: the server's data about each unit
 
@@ -150,7 +150,7 @@ def demand_distinct(train: Sequence[Source], validation: Sequence[Source] = ()) 
             other = seen.setdefault(_place(unit.path), source)
             if other is not source:
                 raise InputError(
-                    f"text {source.given}: {unit.path} is also in text {other.given}; remove it from one of them"
+                    f"text {source.argument}: {unit.path} is also in text {other.argument}; remove it from one of them"
                 )
 
 
@@ -216,7 +216,7 @@ def no_text(sources: Sequence[Source]) -> InputError:
 
 def name_of(sources: Sequence[Source]) -> str:
     """Return the name of these sources for a message."""
-    return sources[0].given if len(sources) == 1 else f"{sources[0].given} and {len(sources) - 1} more"
+    return sources[0].argument if len(sources) == 1 else f"{sources[0].argument} and {len(sources) - 1} more"
 
 
 # ---- texts one by one, for commands with one result per text --------------------------------------------------------

@@ -124,11 +124,11 @@ def cut_windows(visit: Batch, begin: int, uniform: np.ndarray, data: DataConfig)
     return {"input_ids": input_ids, "segment_ids": segment_ids, "is_next": is_next, "next_ids": next_ids}
 
 
-Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+Halves = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """(a_len, a_begin, b_begin, is_next), each [B]. B has the length of the text minus a_len."""
 
 
-def _split(cuts: np.ndarray, partner_cuts: np.ndarray, begin: int, total: int, uniform: np.ndarray) -> Split:
+def _split(cuts: np.ndarray, partner_cuts: np.ndarray, begin: int, total: int, uniform: np.ndarray) -> Halves:
     batch, size = cuts.shape
     # The first sentence end at or after `total`. Before trimming, A and a B that continues it end there.
     end = _next_cut(np.flatnonzero(cuts), size, np.full(batch, begin + total), limit=size) - begin
@@ -144,7 +144,7 @@ def _split(cuts: np.ndarray, partner_cuts: np.ndarray, begin: int, total: int, u
     return a_len, np.full(batch, begin), b_begin, is_next
 
 
-def _split_in_any_order(cuts: np.ndarray, _: np.ndarray, begin: int, total: int, uniform: np.ndarray) -> Split:
+def _split_in_any_order(cuts: np.ndarray, _: np.ndarray, begin: int, total: int, uniform: np.ndarray) -> Halves:
     """Split the text in two, at a sentence end if there is one, and swap the halves if is_next is False."""
     cut, count = _cut_inside(cuts, begin, total, uniform[:, 1])
     cut = np.where(count > 0, cut, 1 + choice(uniform[:, 1], total - 1))

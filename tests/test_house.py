@@ -126,3 +126,12 @@ def test_contributing_draws_the_rooms_in_their_order():
     assert sorted(drawn) == sorted(FLOOR)
     assert [FLOOR[name] for name in drawn] == sorted(FLOOR.values())
     assert {path.parent.name for path in (ROOT / "xlnet_jax").glob("*/__init__.py")} <= {*FLOOR}
+
+
+def test_no_class_name_stands_twice():
+    named: dict[str, list[str]] = {}
+    for file, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                named.setdefault(node.name.lstrip("_"), []).append(file)
+    assert not {name: files for name, files in named.items() if len(files) > 1}

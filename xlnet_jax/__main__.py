@@ -127,7 +127,7 @@ _ALL = (
     Command(
         "tokenizer",
         "train a tokenizer, adapt or describe one, or encode text with it.",
-        settings="data_pipelines.tokenizer.commands:TokenizerSettings",
+        settings="data_pipelines.tokenizer.commands:TokenizerCommand",
         function="data_pipelines.tokenizer.commands:print_tokenizer",
     ),
     Command(

@@ -29,7 +29,7 @@ TARGET, SPECIAL, HEADING = "bold dark_orange3", "dim", "bold"  # styles of rich
 
 
 @dataclass(frozen=True)
-class Part:
+class WindowPart:
     """Positions begin ... end - 1 of a window."""
 
     name: str
@@ -72,7 +72,7 @@ class WindowView:
         return self.filling.target == "next"
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[WindowPart]:
         """Parts of the window (data.window) in order of position, without empty ones."""
         length, reuse = len(self.pieces), self.data.reuse_len
         specials = [("<sep>", 0, length - 2), ("<cls>", 2, length - 1)]
@@ -82,7 +82,7 @@ class WindowView:
         else:
             begins = [("text", 0, reuse), *(specials if self.data.window == "sentences" else ())]
         found = [("reused", 0, 0), *begins, ("", 0, length)]
-        parts = [Part(*this, after[2]) for this, after in itertools.pairwise(found)]
+        parts = [WindowPart(*this, after[2]) for this, after in itertools.pairwise(found)]
         return [part for part in parts if part.begin < part.end]
 
     @cached_property

@@ -24,7 +24,7 @@ from data_pipelines.prepare.holdout import choose
 from data_pipelines.prepare.runners import BeamRunner, LocalRunner, Runner
 from data_pipelines.prepare.shards import Content, cut, stretches_of, write_corpus
 from data_pipelines.sources import Source, TextSourceSettings
-from data_pipelines.tokenizer import Settings, Tokenizer
+from data_pipelines.tokenizer import Tokenizer, TokenizerSettings
 from xlnet_jax.errors import InputError, OtherRun
 from xlnet_jax.printing import progress, tell, without_secrets
 from xlnet_jax.settings import parser
@@ -100,8 +100,8 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
     settings.check()
     train = settings.find(settings.source)
 
-    def choose_settings() -> Settings:
-        return Settings.suited_to(sources.choose_normalization(train))
+    def choose_settings() -> TokenizerSettings:
+        return TokenizerSettings.suited_to(sources.choose_normalization(train))
 
     runner: Runner = LocalRunner(on_progress=on_written)
     if settings.runner != "local":
@@ -208,13 +208,13 @@ def prepare(
     runner = runner or LocalRunner()
     with resumable_folder(out) as (folder, work):
         for to_encode in (*given["validation"], *given["train"]):
-            tokenizer.demand_known(_readable_lines(to_encode), f"text {to_encode.given}")
+            tokenizer.demand_known(_readable_lines(to_encode), f"text {to_encode.argument}")
         # Validation first, to find errors in the shorter text sooner.
         encoded = encode_text([*given["validation"], *given["train"]], tokenizer, work, runner)
         for source in encoded:
             if len(source.documents.hashes) == 1:
                 size = f"one document of {source.tokens:,} tokens"
-                tell(f"text {source.given.given} is {size}; a blank line ends a document")
+                tell(f"text {source.text.argument} is {size}; a blank line ends a document")
         held_out, learned = encoded[: len(given["validation"])], encoded[len(given["validation"]) :]
         if learned:
             _refuse_copies(learned, held_out)
@@ -227,8 +227,8 @@ def prepare(
                 _demand_blocks(source, name, 1 if held_out else 2, block_len)
             contents[split] = [(source, stretches_of(source)) for source in of_split]
             made_from[split] = [source.fingerprint for source in of_split] or None
-            if any(source.given.remote for source in of_split):
-                origins[split] = [_origin(source.given) for source in of_split]
+            if any(source.text.remote for source in of_split):
+                origins[split] = [_origin(source.text) for source in of_split]
         if not held_out:
             contents = _hold_out(learned, validation_fraction, block_len)
         write_corpus(folder, contents, tokenizer, block_len, weights, made_from, origins, runner)
@@ -260,7 +260,7 @@ def _origin(source: Source) -> dict[str, Any] | None:
         return None
     commit = re.match(r"hf://[^@]+@([^/]+)/", source.remote[0].url)
     return {
-        "name": without_secrets(source.given),
+        "name": without_secrets(source.argument),
         "commit": commit and commit[1],
         "files": [[without_secrets(file.url), file.size, file.version] for file in source.remote],
     }
@@ -284,11 +284,13 @@ def _refuse_copies(train: Sequence[EncodedSource], validation: Sequence[EncodedS
     for source in (*train, *validation):
         other = seen.setdefault(source.fingerprint, source)
         if other is not source and source.tokens:
-            raise InputError(f"text {source.given.given} is the same text as {other.given.given}; remove one of them")
+            raise InputError(
+                f"text {source.text.argument} is the same text as {other.text.argument}; remove one of them"
+            )
     for source in validation:
         documents = source.documents.hashes
         if copies := int(np.isin(documents, np.concatenate([other.hashes for other in train])).sum()):
-            name = f"validation text {source.given.given}"
+            name = f"validation text {source.text.argument}"
             if copies == len(documents):
                 raise InputError(f"{name}: the training text contains all of its documents; give other text")
             tell(f"{name}: the training text contains {copies:,} of its {len(documents):,} documents")
@@ -296,10 +298,10 @@ def _refuse_copies(train: Sequence[EncodedSource], validation: Sequence[EncodedS
 
 def _demand_blocks(source: EncodedSource, name: str, blocks: int, block_len: int) -> None:
     if not source.tokens:
-        raise sources.no_text([source.given])
+        raise sources.no_text([source.text])
     if source.tokens < blocks * block_len:
         needed = f"one block of {block_len}" if blocks == 1 else f"one block of {block_len} and another to hold out"
-        raise InputError(f"{name} {source.given.given} has {source.tokens} tokens, but needs {needed}: {REMEDY}")
+        raise InputError(f"{name} {source.text.argument} has {source.tokens} tokens, but needs {needed}: {REMEDY}")
 
 
 def _hold_out(train: Sequence[EncodedSource], fraction: float, block_len: int) -> dict[SplitName, list[Content]]:

@@ -58,7 +58,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Part:
+class TextPart:
     """A stretch of a group: whole lines, with blank lines between documents."""
 
     text: str
@@ -95,7 +95,7 @@ def _num_bytes(unit: Unit) -> int:
         return 0
 
 
-def cut_parts(group: Group) -> Iterator[Part]:
+def cut_parts(group: Group) -> Iterator[TextPart]:
     """Yield the text of a group in parts of about PART_CHARS characters. Raises the InputErrors of the readers."""
     pending: list[str] = []
     size = 0
@@ -108,16 +108,16 @@ def cut_parts(group: Group) -> Iterator[Part]:
         text = "".join(pending)
         if text.isspace():
             if continues:
-                yield Part(text, continues, ends=True)
+                yield TextPart(text, continues, ends=True)
             pending, size, continues = [], 0, False
             continue
         end = _last_document_end(text)
         ends = end > 0
-        yield Part(text[: end or None], continues, ends)
+        yield TextPart(text[: end or None], continues, ends)
         rest = text[end:] if ends else ""
         pending, size, continues = [rest], _size(rest), not ends
     if (text := "".join(pending)).strip() or continues:
-        yield Part(text, continues, ends=True)
+        yield TextPart(text, continues, ends=True)
 
 
 def _size(text: str) -> int:
@@ -149,7 +149,7 @@ def _fingerprint_of(parts: Iterable[str]) -> str:
 class EncodedSource:
     """Encoded parts of a source, and its documents. A document that spans several parts consists of several pieces."""
 
-    given: Source
+    text: Source
     fingerprint: str  # as `fingerprint`
     files: tuple[str, ...]  # of the parts, in order
     pieces: np.ndarray  # int64 [pieces, 3]: part, first token, and end (after the last token) of each piece
@@ -189,7 +189,7 @@ def encode_text(
     return [join_parts(source, of_source) for source, of_source in zip(text, files, strict=True)]
 
 
-def _unfinished_parts(parts: epath.Path, lists: epath.Path, group: Group) -> Iterator[Part]:
+def _unfinished_parts(parts: epath.Path, lists: epath.Path, group: Group) -> Iterator[TextPart]:
     """Yield the parts of a group that are not encoded yet, then write the list of all its parts."""
     seen = []
     for part in cut_parts(group):
@@ -200,7 +200,7 @@ def _unfinished_parts(parts: epath.Path, lists: epath.Path, group: Group) -> Ite
     file.write_text(json.dumps(seen)) if seen else file.unlink(missing_ok=True)
 
 
-def _encode_part(parts: epath.Path, tokenizer: Tokenizer, part: Part) -> None:
+def _encode_part(parts: epath.Path, tokenizer: Tokenizer, part: TextPart) -> None:
     save(encode(part, tokenizer), parts / f"{part.sha256}.npz")
 
 
@@ -233,7 +233,7 @@ def join_parts(source: Source, files: Sequence[str]) -> EncodedSource:
     return EncodedSource(source, parts, tuple(files), np.concatenate(pieces), document, hashes)
 
 
-def encode(part: Part, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
+def encode(part: TextPart, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     """Encode a part and return its `FIELDS`. Lines and documents that are empty after normalization give no tokens."""
     lines = _lines(part)
     ids, lengths = tokenizer.encode_flat(lines, threads=1)
@@ -269,7 +269,7 @@ def encode(part: Part, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     }
 
 
-def _lines(part: Part) -> list[str]:
+def _lines(part: TextPart) -> list[str]:
     """Return the stripped lines of a part, with one empty line after each document that ends in it."""
     lines = [line.strip() for line in part.text.split("\n")]
     kept = [line for line, before in zip(lines, [part.continues and "x", *lines], strict=False) if line or before]

@@ -17,7 +17,7 @@ import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 
-from data_pipelines.corpus import COUNTS_FILE, TOKENIZER_FOLDER, Manifest, Record, Shard, Split, SplitName, Start
+from data_pipelines.corpus import COUNTS_FILE, TOKENIZER_FOLDER, Manifest, RecordLayout, Shard, Split, SplitName, Start
 from data_pipelines.prepare.encoding import EncodedSource, load
 from data_pipelines.prepare.runners import Runner
 from data_pipelines.tokenizer import Tokenizer
@@ -69,7 +69,7 @@ class ShardJob:
     stretches: np.ndarray
     blocks: int
     vocab_size: int
-    record: Record
+    record: RecordLayout
     template: bytes  # a serialized record
 
     @property
@@ -79,7 +79,12 @@ class ShardJob:
 
 
 def plan_shards(
-    folder: epath.Path, split: SplitName, contents: Sequence[Content], record: Record, template: bytes, vocab_size: int
+    folder: epath.Path,
+    split: SplitName,
+    contents: Sequence[Content],
+    record: RecordLayout,
+    template: bytes,
+    vocab_size: int,
 ) -> list[ShardJob]:
     """Plan the shards of a split. The last shard of a source also counts the dropped tokens."""
     tokens = [int(count_tokens(stretches).sum()) for _, stretches in contents]
@@ -197,14 +202,14 @@ def write_corpus(
         vocab_size=len(counts),
         record=record,
         unigram_entropy=float(-(share * np.log(share)).sum()),
-        sources=tuple(source.given.name for source, _ in contents["train"]),
+        sources=tuple(source.text.name for source, _ in contents["train"]),
         weights=tuple(weights),
         splits=splits,
         origins=dict(origins),
     ).save(folder)
 
 
-def serialized_record(block_len: int, vocab_size: int) -> tuple[bytes, Record]:
+def serialized_record(block_len: int, vocab_size: int) -> tuple[bytes, RecordLayout]:
     """Return a template record in the form that TFDS reads, and the layout of its bytes."""
     from tensorflow_datasets.proto import tf_example_pb2
 
@@ -215,10 +220,10 @@ def serialized_record(block_len: int, vocab_size: int) -> tuple[bytes, Record]:
     serialized = tf_example_pb2.Example.FromString(in_any_order).SerializeToString(deterministic=True)
     # Search from the end: a length field before the bytes can look like them, but nothing after them does.
     tokens_at, starts_at = serialized.rfind(tokens.tobytes()), serialized.rfind(starts.tobytes())
-    return serialized, Record(block_len, token_dtype, tokens_at, starts_at, len(serialized))
+    return serialized, RecordLayout(block_len, token_dtype, tokens_at, starts_at, len(serialized))
 
 
-def write_tfds_metadata(folder: epath.Path, record: Record, splits: Mapping[SplitName, Split]) -> None:
+def write_tfds_metadata(folder: epath.Path, record: RecordLayout, splits: Mapping[SplitName, Split]) -> None:
     """Write features.json and dataset_info.json."""
     import tensorflow_datasets as tfds
 

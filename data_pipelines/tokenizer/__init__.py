@@ -9,11 +9,29 @@ from data_pipelines.tokenizer.foreign import TOKENIZER_JSON
 from data_pipelines.tokenizer.model import MODEL_FILE, SETTINGS_FILE, Tokenizer
 from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize
 from data_pipelines.tokenizer.pieces import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPACE, SPECIAL_PIECES, UNK
-from data_pipelines.tokenizer.settings import SAMPLE_LINES, Settings
+from data_pipelines.tokenizer.settings import SAMPLE_LINES, TokenizerSettings
 from data_pipelines.tokenizer.training import VocabularyTooLarge
 
 __all__ = [
-    "BOS", "CLS", "EOD", "EOP", "EOS", "MASK", "MODEL_FILE", "PAD", "SAMPLE_LINES", "SEP", "SETTINGS_FILE", "SPACE",
-    "SPECIAL_PIECES", "TOKENIZER_JSON", "UNK", "Normalization", "Settings", "Tokenizer", "VocabularyTooLarge",
-    "guess_normalization", "normalize",
+    "BOS",
+    "CLS",
+    "EOD",
+    "EOP",
+    "EOS",
+    "MASK",
+    "MODEL_FILE",
+    "PAD",
+    "SAMPLE_LINES",
+    "SEP",
+    "SETTINGS_FILE",
+    "SPACE",
+    "SPECIAL_PIECES",
+    "TOKENIZER_JSON",
+    "UNK",
+    "Normalization",
+    "Tokenizer",
+    "TokenizerSettings",
+    "VocabularyTooLarge",
+    "guess_normalization",
+    "normalize",
 ]  # fmt: skip

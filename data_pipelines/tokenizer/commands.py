@@ -103,10 +103,10 @@ class Encode:
     """file, quoted glob, folder, URL, tfds:NAME or hf:NAME to read instead of TEXT; blank lines are skipped"""
 
 
-TokenizerSettings = Train | Adapt | Show | Encode
+TokenizerCommand = Train | Adapt | Show | Encode
 
 
-def print_tokenizer(settings: TokenizerSettings) -> None:
+def print_tokenizer(settings: TokenizerCommand) -> None:
     """Run the train, adapt, show or encode command, and print its result. Raises InputError."""
     with printing_until_unread():
         if isinstance(settings, Encode):

@@ -20,12 +20,12 @@ import numpy as np
 from etils import epath
 
 from data_pipelines.tokenizer.pieces import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPACE, SPECIAL_PIECES, UNK
-from data_pipelines.tokenizer.settings import Settings
+from data_pipelines.tokenizer.settings import TokenizerSettings
 from xlnet_jax.errors import InputError, first_line
 from xlnet_jax.storage.reading import demand_regular, parse_json, read_document, read_json
 
 TOKENIZER_JSON, WORDPIECES, TOKENIZER_CONFIG = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
-SETTINGS = Settings("none", split_digit_commas=False)  # these tokenizers normalize text themselves
+SETTINGS = TokenizerSettings("none", split_digit_commas=False)  # these tokenizers normalize text themselves
 NEW = -1  # in `theirs`: the Hugging Face vocabulary lacks this piece
 
 _NAMES = {

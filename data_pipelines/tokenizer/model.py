@@ -28,7 +28,7 @@ from data_pipelines.tokenizer.normalization import Normalization, guess_normaliz
 from data_pipelines.tokenizer.pieces import SPACE, SPECIAL_PIECES, UNK, PieceTables
 from data_pipelines.tokenizer.settings import (
     SAMPLE_LINES,
-    Settings,
+    TokenizerSettings,
     TokenLevel,
     read_settings,
     settings_of_hugging_face,
@@ -56,7 +56,7 @@ KNOWN_SAMPLE, MOST_UNKNOWN = 200_000, 0.5
 class Tokenizer:
     """A vocabulary whose ids 0 to 8 are XLNet's special pieces, and its settings. Threads may share it."""
 
-    def __init__(self, model: bytes, settings: Settings, origin: str = "the tokenizer"):
+    def __init__(self, model: bytes, settings: TokenizerSettings, origin: str = "the tokenizer"):
         """Read the content of a .model file or a tokenizer.json.
 
         Raises InputError, naming `origin`, if it is damaged or its ids 0 to 8 are not XLNet's special pieces.
@@ -73,11 +73,11 @@ class Tokenizer:
                     f"{origin} --out FOLDER), or train a tokenizer: python -m data_pipelines.tokenizer train"
                 )
 
-    def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes, Settings]]:
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes, TokenizerSettings]]:
         return Tokenizer, (self.model, self.settings)
 
     @classmethod
-    def load(cls, path: epath.PathLike, otherwise: Callable[[], Settings] = Settings) -> Tokenizer:
+    def load(cls, path: epath.PathLike, otherwise: Callable[[], TokenizerSettings] = TokenizerSettings) -> Tokenizer:
         """Read a tokenizer. path can be
 
         - a tokenizer folder, or a .model file with its settings beside it: our tokenizer_settings.json, or the
@@ -124,7 +124,7 @@ class Tokenizer:
         if normalization == "auto":
             step = -(-len(text) // SAMPLE_LINES) or 1
             normalization = "none" if token_level == "byte" else guess_normalization(text[::step])
-        settings = Settings.suited_to(normalization, lower, token_level)
+        settings = TokenizerSettings.suited_to(normalization, lower, token_level)
         normalized = (settings.normalize([line])[0] for line in text)
         return cls(train_model(normalized, vocab_size, settings.normalization, token_level), settings)
 
@@ -143,7 +143,7 @@ class Tokenizer:
         first = min(processor.get_piece_size(), len(SPECIAL_PIECES))
         if tuple(map(processor.id_to_piece, range(first))) == SPECIAL_PIECES:
             raise InputError(f"tokenizer {file} has XLNet's special pieces: use it as it is")
-        settings = Settings("none", split_digit_commas=False, remove_space=False)
+        settings = TokenizerSettings("none", split_digit_commas=False, remove_space=False)
         return cls(adapt_model(model), settings, str(file))
 
     def save(self, folder: epath.PathLike) -> None:
@@ -306,7 +306,7 @@ class Tokenizer:
 
     @cached_property
     def ends_in_digit_comma(self) -> np.ndarray:
-        """True for pieces such as '1,', which `Settings.split_digit_commas` splits again: bool [V]."""
+        """True for pieces such as '1,', which `TokenizerSettings.split_digit_commas` splits again: bool [V]."""
         return np.array([len(p) > 1 and p[-1] == "," and p[-2].isdigit() for p in self.pieces])
 
     @cached_property
@@ -342,7 +342,7 @@ def _sentencepiece(model: bytes, origin: str) -> sentencepiece.SentencePieceProc
     return processor
 
 
-def _settings_beside(model: epath.Path) -> Settings | None:
+def _settings_beside(model: epath.Path) -> TokenizerSettings | None:
     ours, theirs = model.with_name(SETTINGS_FILE), model.with_name(TOKENIZER_CONFIG)
     if ours.exists():
         return read_settings(read_json(ours, Any, "delete it for the defaults"), str(ours))

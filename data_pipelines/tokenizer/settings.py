@@ -18,7 +18,7 @@ SAMPLE_LINES = 10_000  # number of lines used to guess the normalization
 
 
 @dataclass(frozen=True)
-class Settings:
+class TokenizerSettings:
     """Treatment of text before and after SentencePiece. The defaults are those of the original's English models."""
 
     normalization: Normalization = "english"
@@ -36,7 +36,7 @@ class Settings:
     @classmethod
     def suited_to(
         cls, normalization: Normalization, lower: bool = False, token_level: TokenLevel = "piece"
-    ) -> Settings:
+    ) -> TokenizerSettings:
         """Return settings for a text. The digit rule is on only for English pieces. Bytes without normalization keep
         their white space."""
         return cls(
@@ -66,22 +66,21 @@ class Settings:
 OURS = "xlnet_jax"  # key in the tokenizer_config.json that we write
 
 
-def settings_of_hugging_face(theirs: dict[str, Any], where: str) -> Settings:
+def settings_of_hugging_face(theirs: dict[str, Any], where: str) -> TokenizerSettings:
     """Return the settings of a SentencePiece model in a Hugging Face folder, from its tokenizer_config.json. Raises
     InputError as `read_settings` does."""
     if OURS in theirs:
         return read_settings(theirs[OURS], where)
-    return Settings(
+    return TokenizerSettings(
         lower=bool(theirs.get("do_lower_case", False)),
         keep_accents=bool(theirs.get("keep_accents", False)),
         remove_space=bool(theirs.get("remove_space", True)),
     )
 
 
-def read_settings(content: Any, where: str) -> Settings:
-    """Read settings from the JSON object of `Settings.to_json`. Raises InputError, naming `where`, for any other
-    content."""
+def read_settings(content: Any, where: str) -> TokenizerSettings:
+    """Read settings from the JSON object of `to_json`. Raises InputError, naming `where`, for any other content."""
     where, remedy = f"tokenizer settings {where}", "delete it for the defaults"
     values = without_version("tokenizer", content, where, remedy)
     with naming_damage(where, remedy):
-        return msgspec.convert(dataclasses.asdict(Settings(**values)), Settings)
+        return msgspec.convert(dataclasses.asdict(TokenizerSettings(**values)), TokenizerSettings)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from data_pipelines import sources
 from data_pipelines.corpus import Start
-from data_pipelines.prepare.encoding import Part, cut_parts, encode, groups_of
+from data_pipelines.prepare.encoding import TextPart, cut_parts, encode, groups_of
 from tests.data_pipelines.test_bad_input import COMPRESS as BY_END
 
 COMPRESS = {"": bytes, **{f".{end}": compress for end, compress in BY_END.items()}}
@@ -131,6 +131,6 @@ def test_parts_are_encoded_as_the_whole_is(folder, trained, text, chunk_bytes, p
     (group,) = groups_of(sources.find([str(path)]))
     with read_in_pieces(chunk_bytes, part_chars):
         found = encoded(cut_parts(group), trained)
-    assert found == encoded([Part(content, False, True)], trained)
+    assert found == encoded([TextPart(content, False, True)], trained)
     assert sum(found[3]) == len(found[0])
     assert np.count_nonzero(np.array(found[1]) == Start.DOCUMENT) == len(documents)

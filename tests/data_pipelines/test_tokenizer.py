@@ -10,8 +10,8 @@ from data_pipelines.tokenizer import (
     EOP,
     SPECIAL_PIECES,
     UNK,
-    Settings,
     Tokenizer,
+    TokenizerSettings,
     guess_normalization,
     normalize,
 )
@@ -72,7 +72,7 @@ def test_a_saved_tokenizer_is_the_same_when_it_is_loaded(chinese, tmp_path):
     for path in (tmp_path / "tokenizer", tmp_path / "tokenizer" / "spiece.model"):
         loaded = Tokenizer.load(path)
         assert (loaded.settings, loaded.sha256) == (chinese.settings, chinese.sha256)
-    assert loaded.settings == Settings("nfkc", split_digit_commas=False)
+    assert loaded.settings == TokenizerSettings("nfkc", split_digit_commas=False)
     assert [p.name for p in tmp_path.iterdir()] == ["tokenizer"], "nothing unfinished is left"
 
 
@@ -128,7 +128,7 @@ def test_normalisation_and_ids_are_the_originals_with_each_of_its_options(refere
         if all(variant[name] == value for name, value in options.items())
     ]
     assert len(cases) > 200
-    settings = Settings("english", **options)
+    settings = TokenizerSettings("english", **options)
     assert settings.normalize([text for text, _ in cases]) == [variant["preprocessed"] for _, variant in cases]
     for name in goldens["models"]:
         encoded = [(text, v["tok"][name]) for text, v in cases if name in v.get("tok", {})]
@@ -222,7 +222,9 @@ def test_a_bare_model_file_gets_the_normalisation_that_suits_the_text(tmp_path):
     Tokenizer.train(["한국어 문장을 씁니다. 두 번째 문장입니다."] * 50, 31, "nfkc").save(tmp_path / "mine")
     (tmp_path / "mine" / "tokenizer_settings.json").unlink()
     text = ["한국어 문장을 씁니다."]
-    bare = Tokenizer.load(tmp_path / "mine" / "spiece.model", lambda: Settings.suited_to(guess_normalization(text)))
-    assert bare.settings == Settings("nfkc", split_digit_commas=False)
+    bare = Tokenizer.load(
+        tmp_path / "mine" / "spiece.model", lambda: TokenizerSettings.suited_to(guess_normalization(text))
+    )
+    assert bare.settings == TokenizerSettings("nfkc", split_digit_commas=False)
     assert bare.decode(bare.encode_lines(["한국어 문장"])[0]) == "한국어 문장"
-    assert Tokenizer.load(tmp_path / "mine").settings == Settings("english", split_digit_commas=True)
+    assert Tokenizer.load(tmp_path / "mine").settings == TokenizerSettings("english", split_digit_commas=True)

@@ -19,7 +19,7 @@ from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained, assemble, check_given, check_params
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import hf_files, tf1
-from xlnet_jax.interop.contents import Found
+from xlnet_jax.interop.contents import ForeignCheckpoint
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.arguments import check_fields
 from xlnet_jax.settings.rules import validate_network
@@ -81,8 +81,8 @@ def load(path: str | Path, *, partial: bool = False, activation: Activation | No
     contradict each other, or hold something unsupported.
     """
     source = locate(path)
-    loaded: Pretrained | Found = _FORMATS[recognize(source)].read(source)
-    if isinstance(loaded, Found):
+    loaded: Pretrained | ForeignCheckpoint = _FORMATS[recognize(source)].read(source)
+    if isinstance(loaded, ForeignCheckpoint):
         loaded = assemble(loaded, str(source), partial)
     if activation:
         loaded = dataclasses.replace(loaded, model=dataclasses.replace(loaded.model, activation=activation))

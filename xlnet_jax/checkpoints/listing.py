@@ -23,7 +23,7 @@ UNVERIFIED = f"has no {CHECKSUMS}, so damage in it may go unnoticed"
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint of a run."""
 
     folder: epath.Path
@@ -45,17 +45,21 @@ def step_of(folder: epath.PathLike) -> int | None:
     return int(name) if name.isascii() and name.isdigit() and str(int(name)) == name else None
 
 
-def list_checkpoints(folder: epath.PathLike) -> list[Saved]:
+def list_checkpoints(folder: epath.PathLike) -> list[SavedCheckpoint]:
     """Return the checkpoints in a folder, oldest first, damaged ones too: the folders whose names are steps and, in a
     bucket, whose marker says that they are complete."""
     folder = epath.Path(folder)
-    found = [Saved(path, step) for path in _entries(folder) if (step := step_of(path)) is not None and path.is_dir()]
+    found = [
+        SavedCheckpoint(path, step)
+        for path in _entries(folder)
+        if (step := step_of(path)) is not None and path.is_dir()
+    ]
     if in_bucket(folder):  # on a disk, a checkpoint is renamed when it is complete
         found = [saved for saved in found if (saved.folder / "commit_success.txt").exists()]
     return sorted(found, key=lambda saved: saved.step)
 
 
-def last_good(folder: epath.PathLike) -> Saved | None:
+def last_good(folder: epath.PathLike) -> SavedCheckpoint | None:
     """Return the newest checkpoint in a folder whose weights, settings and tokenizer are not damaged; None if there is
     none."""
     return next((saved for saved in reversed(list_checkpoints(folder)) if not saved.damage(WEIGHTS)), None)

@@ -63,7 +63,7 @@ THRESHOLDS = "thresholds.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class _Baseline:
+class _StoredBaseline:
     answer: str = ""
     metrics: dict[str, float | None] = dataclasses.field(default_factory=dict)
 
@@ -74,7 +74,7 @@ class Results:
 
     checkpoint: str | None = None
     metrics: dict[str, float | None] = dataclasses.field(default_factory=dict)
-    baseline: _Baseline | None = None
+    baseline: _StoredBaseline | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ class _Data:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Settings:
+class _StoredSettings:
     """The part of config/metadata that every reader of a checkpoint needs."""
 
     model: dict[str, Any]
@@ -140,7 +140,7 @@ def read(source: Path) -> Pretrained:
     folder = find(source) or source
     demand_regular_files(folder)
     _demand_sound(folder, WEIGHTS)
-    settings = read_versioned(folder / CONFIG, "checkpoint", _Settings)
+    settings = read_versioned(folder / CONFIG, "checkpoint", _StoredSettings)
     model = from_dict(ModelConfig, settings.model)
     head = over(HeadConfig("classification"), settings.head, "config.head.") if settings.head else None
     validate_network(model, head, str(folder / CONFIG))
@@ -209,7 +209,7 @@ def write_thresholds(folder: epath.PathLike, thresholds: Thresholds) -> None:
     write_versioned(epath.Path(folder) / THRESHOLDS, "thresholds", thresholds)
 
 
-def _thresholds(folder: Path, settings: _Settings) -> Thresholds:
+def _thresholds(folder: Path, settings: _StoredSettings) -> Thresholds:
     """Return the thresholds in the finetuning settings, replaced by tuned ones."""
     given: dict[str, Any] = {}
     if settings.task == "squad2":
@@ -244,14 +244,14 @@ def _most_numbers(leaf: Any) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class PretrainingRun:
     """Pretraining run of a checkpoint."""
 
     folder: Path
     config: Config
 
     @classmethod
-    def of(cls, checkpoint: str | Path) -> "Run | None":
+    def of(cls, checkpoint: str | Path) -> "PretrainingRun | None":
         """Return the run of a checkpoint; None for a converted checkpoint or one of another project."""
         found = find(Path(checkpoint))
         settings = read_settings(found) if found else {}
@@ -264,7 +264,7 @@ class Run:
         return Corpus(there) if there else None
 
 
-def trained_mem_len(pretrained: Pretrained, run: Run | None) -> int:
+def trained_mem_len(pretrained: Pretrained, run: PretrainingRun | None) -> int:
     """Return the memory length of training, in positions. If the checkpoint does not say, as most of Hugging Face's,
     return the paper's; without relative positions, or for masked diffusion, return 0."""
     objective = objective_named(pretrained.objective)

@@ -10,7 +10,7 @@ import numpy as np
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import Found, Pretrained, guess_objective
+from xlnet_jax.interop.contents import ForeignCheckpoint, Pretrained, guess_objective
 from xlnet_jax.interop.weights import (
     GENERATOR,
     Weight,
@@ -71,7 +71,7 @@ def on_device(pretrained: P, dtype: Literal["float32", "bfloat16"] = "float32") 
     return replace(pretrained, model=model, params=jax.device_put(pretrained.params, device))
 
 
-def assemble(found: Found, where: str, partial: bool) -> Pretrained:
+def assemble(found: ForeignCheckpoint, where: str, partial: bool) -> Pretrained:
     """Build the network of these variables.
 
     Raises InputError with the names of variables that are missing, unknown or misshapen; with `partial`, initializes or

@@ -104,11 +104,11 @@ def _embed_into(file: Path, settings: EmbedSettings) -> tuple[int, int, Pooling]
     from data_pipelines.faults import Faults
     from data_pipelines.sources import read_texts
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
-    from xlnet_jax.checkpoints.native import Run, trained_mem_len
+    from xlnet_jax.checkpoints.native import PretrainingRun, trained_mem_len
     from xlnet_jax.checkpoints.pretrained import on_device
 
     found = settings.find(settings.text)
-    run = Run.of(settings.checkpoint)
+    run = PretrainingRun.of(settings.checkpoint)
     pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
     window_len, pooling = run.config.data.seq_len if run else SEQ_LEN, settings.pooling or pooling_of(pretrained)
     embed = functools.partial(

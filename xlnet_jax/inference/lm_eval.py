@@ -25,7 +25,7 @@ from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_tex
 
 from data_pipelines.tokenizer import EOD
 from xlnet_jax.checkpoints.formats import load_with_tokenizer
-from xlnet_jax.checkpoints.native import Run, trained_mem_len
+from xlnet_jax.checkpoints.native import PretrainingRun, trained_mem_len
 from xlnet_jax.checkpoints.pretrained import on_device
 from xlnet_jax.errors import USER_ERROR, InputError
 from xlnet_jax.inference.generate import Blanks, GenerateSettings, Kind, fill
@@ -94,7 +94,7 @@ class XLNetJax(TemplateLM):
             raise InputError(f"`context` {LEFT_TO_RIGHT} is only for `order` {LEFT_TO_RIGHT}, not {order}")
         loaded = load_with_tokenizer(pretrained, self.settings.tokenizer)
         self._tokenizer = demand_orders(loaded, [order])
-        self._mem_len = trained_mem_len(loaded, Run.of(pretrained))
+        self._mem_len = trained_mem_len(loaded, PretrainingRun.of(pretrained))
         self._pretrained = on_device(loaded)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:

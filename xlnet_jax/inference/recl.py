@@ -90,13 +90,13 @@ def recl(settings: ReclSettings) -> EffectiveContext:
     if len(settings.lengths) < 2:
         raise InputError(f"`longest` {settings.longest} must be at least twice `step` {settings.step}")
     from data_pipelines import sources
-    from xlnet_jax.checkpoints.native import Run
+    from xlnet_jax.checkpoints.native import PretrainingRun
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
     from xlnet_jax.inference.log_probs import by_window
 
     models = _models(settings.checkpoints, settings.tokenizer)
     needed = settings.longest + settings.tokens
-    run = None if settings.text else Run.of(settings.checkpoints[0])
+    run = None if settings.text else PretrainingRun.of(settings.checkpoints[0])
     if run and (corpus := run.corpus()):
         name = f"the held-out text of {run.folder}"
         blocks = min(-(-needed // corpus.block_len), corpus.num_blocks("validation"))

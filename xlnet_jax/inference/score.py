@@ -162,10 +162,10 @@ def _write_scores(settings: ScoreSettings, file: IO[str]) -> Totals:
     from data_pipelines.sources import read_texts
     from data_pipelines.tokenizer import UNK
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
-    from xlnet_jax.checkpoints.native import Run, trained_mem_len
+    from xlnet_jax.checkpoints.native import PretrainingRun, trained_mem_len
     from xlnet_jax.checkpoints.pretrained import on_device, vocabulary_tokenizer
 
-    run = Run.of(settings.checkpoint)
+    run = PretrainingRun.of(settings.checkpoint)
     pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
     unknown_piece = vocabulary_tokenizer(pretrained).pieces[UNK]
     max_len = settings.max_len or (run.config.data.seq_len if run else MAX_LEN)

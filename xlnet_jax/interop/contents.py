@@ -111,7 +111,7 @@ def guess_objective(model: ModelConfig, params: Mapping[str, Any]) -> str:
     return "plm" if "mask_embedding" in params.get("backbone", {}) else "mlm"
 
 
-class Found(NamedTuple):
+class ForeignCheckpoint(NamedTuple):
     """Contents of the files of another project's format, not yet checked against the network."""
 
     contents: Pretrained

@@ -10,7 +10,7 @@ import numpy as np
 
 from data_pipelines.tokenizer import PAD, SPECIAL_PIECES
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import Found, Pretrained
+from xlnet_jax.interop.contents import ForeignCheckpoint, Pretrained
 from xlnet_jax.interop.hf_settings import (
     ACTIVATIONS,
     SPAN_SCOPE,
@@ -198,7 +198,7 @@ def _sequence_layers(model_type: str, chooses: bool) -> tuple[str, str]:
     return "bert.pooler.dense", TAG_SCOPE
 
 
-def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) -> Found:
+def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) -> ForeignCheckpoint:
     """Read a config.json and its tensors. Raises InputError on what this project does not support, and other errors on
     settings of a wrong type."""
     model_type, notes = theirs["model_type"], []
@@ -220,7 +220,7 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) 
             del variables[name]
         notes = [f"{pooler[:-1]} is dropped: nothing in these weights uses it"] if found else []
     table = _table(config, head, model_type, detects)
-    return Found(Pretrained(config, {}, "", head, notes=tuple(notes)), table, variables)
+    return ForeignCheckpoint(Pretrained(config, {}, "", head, notes=tuple(notes)), table, variables)
 
 
 def _in_todays_names(tensors: Mapping[str, np.ndarray], model_type: str) -> dict[str, np.ndarray]:

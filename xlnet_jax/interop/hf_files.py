@@ -29,7 +29,7 @@ from data_pipelines.tokenizer.model import FOLDER_FILES
 from data_pipelines.tokenizer.settings import OURS
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.interop import hf_bert, hf_xlnet
-from xlnet_jax.interop.contents import Found, Pretrained, demand_layers
+from xlnet_jax.interop.contents import ForeignCheckpoint, Pretrained, demand_layers
 from xlnet_jax.interop.hf_settings import keep_settings, notes_on_thresholds, thresholds_of
 from xlnet_jax.interop.hf_tokenizer import DIFFERENCES, DIGIT_COMMAS, NO_JSON, tokenizer_json
 from xlnet_jax.interop.weights import flatten, left_behind, nest, some, to_theirs
@@ -67,14 +67,14 @@ def fetch(name: str) -> Path:
     return model.folder
 
 
-def read(folder: Path) -> Found:
+def read(folder: Path) -> ForeignCheckpoint:
     """Read a folder. Raises InputError on files that are damaged or contradict each other."""
     theirs, where = read_config(folder), folder / CONFIG
     is_xlnet = theirs.get("model_type", "xlnet") == "xlnet"
     family: Any = hf_xlnet if is_xlnet else hf_bert
     tensors = _tensors(folder)
     with naming_damage(where):
-        found: Found = family.read(theirs, tensors, str(where))
+        found: ForeignCheckpoint = family.read(theirs, tensors, str(where))
         tokenizer, notes = _tokenizer(folder, is_xlnet)
         kept = keep_settings(theirs)
         written = {"auto_map"} if theirs.get("auto_map") == hf_xlnet.AUTO_MAP else set()
@@ -91,7 +91,7 @@ def read(folder: Path) -> Found:
             notes=(*found.contents.notes, *notes),
         )
         demand_layers(contents.model, found.variables, where)
-        found = Found(contents, list(found.table), found.variables)
+        found = ForeignCheckpoint(contents, list(found.table), found.variables)
         return _deal_ids(found, tokenizer.foreign, folder) if tokenizer and tokenizer.foreign else found
 
 
@@ -159,7 +159,7 @@ def _family_of(pretrained: Pretrained) -> Any:
 _BY_PIECE = ("backbone/word_embedding", "output_bias")  # rows are pieces
 
 
-def _deal_ids(found: Found, foreign: ForeignPieces, folder: Path) -> Found:
+def _deal_ids(found: ForeignCheckpoint, foreign: ForeignPieces, folder: Path) -> ForeignCheckpoint:
     contents = found.contents
     if contents.model.vocab_size != foreign.their_size:
         raise InputError(
@@ -180,7 +180,7 @@ def _deal_ids(found: Found, foreign: ForeignPieces, folder: Path) -> Found:
         model=dataclasses.replace(contents.model, vocab_size=len(foreign.theirs)),
         notes=(*contents.notes, note),
     )
-    return Found(contents, found.table, variables)
+    return ForeignCheckpoint(contents, found.table, variables)
 
 
 def _restore_ids(pretrained: Pretrained, foreign: ForeignPieces) -> Pretrained:

@@ -1,10 +1,10 @@
 """tokenizer.json for a SentencePiece model with our settings, in the format of Hugging Face's library tokenizers.
 
 The library normalizes text by the settings and the model, splits it at spaces and finds the likeliest pieces of each
-word, as SentencePiece does. Three things differ (`DIFFERENCES`). `Settings.split_digit_commas` splits pieces such as
-'1,' after the search; here they are made so unlikely that the search avoids them. The names of special pieces in a text
-become special pieces in transformers. And the library adds likelihoods in double precision: if two segmentations agree
-to six digits, SentencePiece's choice depends on its rounding errors and varies for the same word.
+word, as SentencePiece does. Three things differ (`DIFFERENCES`). `TokenizerSettings.split_digit_commas` splits pieces
+such as '1,' after the search; here they are made so unlikely that the search avoids them. The names of special pieces
+in a text become special pieces in transformers. And the library adds likelihoods in double precision: if two
+segmentations agree to six digits, SentencePiece's choice depends on its rounding errors and varies for the same word.
 """
 
 import base64

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import Found, Pretrained
+from xlnet_jax.interop.contents import ForeignCheckpoint, Pretrained
 from xlnet_jax.interop.hf_settings import (
     ACTIVATIONS,
     SPAN_SCOPE,
@@ -163,7 +163,7 @@ def _head_config(theirs: Mapping[str, Any], variables: Mapping[str, np.ndarray],
     return HeadConfig(sequence_task(theirs, num_labels), num_labels, summary, use_projection, labels, scope)
 
 
-def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) -> Found:
+def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) -> ForeignCheckpoint:
     """Read a config.json and its tensors. Raises InputError on what this project does not support, and other errors on
     settings of a wrong type."""
     notes = []
@@ -185,7 +185,7 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) 
         config = dataclasses.replace(config, untie_r=True)
         notes.append("config.json has untie_r false, but the r biases differ between layers: kept untied")
     contents = Pretrained(config, {}, "", head, reuse_len=reuse_len, notes=tuple(notes))
-    return Found(contents, weights(contents), tensors)
+    return ForeignCheckpoint(contents, weights(contents), tensors)
 
 
 def predicts_in_any_order(pretrained: Pretrained) -> bool:

@@ -19,7 +19,7 @@ BOS, CLS = 1, 3  # ids of <s> and <cls> in every XLNet vocabulary
 OF_XLNET = ("perm_mask", "target_mapping", "mems", "inputs_embeds")
 
 
-class _Attention(XLNetRelativeAttention):
+class _AnyOrderAttention(XLNetRelativeAttention):
     """Attention in which a row that sees nothing reads zeros: with all scores masked, a softmax is uniform and would
     reveal all tokens, including the row's own."""
 
@@ -39,7 +39,7 @@ class AnyOrderXLNet(XLNetLMHeadModel):
     def __init__(self, config: XLNetConfig) -> None:
         super().__init__(config)
         for layer in self.transformer.layer:
-            layer.rel_attn = _Attention(config)
+            layer.rel_attn = _AnyOrderAttention(config)
         self.post_init()
 
     def forward(

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from data_pipelines.tokenizer import MODEL_FILE, SETTINGS_FILE, Settings, Tokenizer
+from data_pipelines.tokenizer import MODEL_FILE, SETTINGS_FILE, Tokenizer, TokenizerSettings
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import Found, Pretrained, demand_layers, describe_thresholds
+from xlnet_jax.interop.contents import ForeignCheckpoint, Pretrained, demand_layers, describe_thresholds
 from xlnet_jax.interop.weights import TWO_LEADING_ONES, Weight, left_behind, refuse_beyond_xlnet, stack, to_theirs
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.storage.quiet import tensorflow
@@ -163,7 +163,7 @@ def is_checkpoint(source: Path) -> bool:
     return Path(f"{_prefix(source)}.index").exists()
 
 
-def read(source: Path) -> Found:
+def read(source: Path) -> ForeignCheckpoint:
     """Read the newest checkpoint in a folder, or the one with this prefix.
 
     Raises InputError on files that are damaged or contradict each other.
@@ -183,7 +183,7 @@ def read(source: Path) -> Found:
     if tokenizer is None:
         notes.append(f"no {MODEL_FILE}: the tokenizer is left out")
     contents = Pretrained(config, {}, "", head, tokenizer, notes=tuple(notes))
-    return Found(contents, list(weights(config, head)), variables)
+    return ForeignCheckpoint(contents, list(weights(config, head)), variables)
 
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:
@@ -219,7 +219,7 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     if p.tokenizer is None:
         return notes
     (folder / MODEL_FILE).write_bytes(p.tokenizer.model)
-    if p.tokenizer.settings != Settings():
+    if p.tokenizer.settings != TokenizerSettings():
         content = json.dumps(p.tokenizer.settings.to_json(), indent=2) + "\n"
         (folder / SETTINGS_FILE).write_text(content)
         notes.append(

@@ -20,7 +20,7 @@ MASKED_SHARE = 0.15  # share of a window's tokens that are targets (Devlin et al
 
 
 @dataclass(frozen=True)
-class Record:
+class ObjectiveRecord:
     """One objective."""
 
     name: str
@@ -80,7 +80,7 @@ def _plm_contradictions(config: Config) -> Iterator[str]:
         yield f"--data.group-sizes {largest} is more than the targets of a window: give at most --data.{slots}"
 
 
-PLM = Record(
+PLM = ObjectiveRecord(
     name="plm",
     summary="permutations (XLNet)",
     title="Permutation language modeling",
@@ -111,7 +111,7 @@ def _start_mlm(config: Config) -> Config:
     )
 
 
-MLM = Record(
+MLM = ObjectiveRecord(
     name="mlm",
     summary="masked pieces (BERT)",
     title="Masked language modeling",
@@ -143,7 +143,7 @@ def _clm_contradictions(config: Config) -> Iterator[str]:
         yield "--objective clm with --data.masking static: it masks nothing; leave it out"
 
 
-CLM = Record(
+CLM = ObjectiveRecord(
     name="clm",
     summary="the next piece (Transformer-XL)",
     title="Causal language modeling",
@@ -196,7 +196,7 @@ def _rtd_multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
     }
 
 
-RTD = Record(
+RTD = ObjectiveRecord(
     name="rtd",
     summary="which tokens a generator has replaced (ELECTRA)",
     title="Replaced token detection: its generator",
@@ -235,7 +235,7 @@ def _prefix_contradictions(config: Config) -> Iterator[str]:
         yield f"--data.seq-len {config.data.seq_len}: a prefix and a token after it need at least 2 positions"
 
 
-PREFIX = Record(
+PREFIX = ObjectiveRecord(
     name="prefix",
     summary="the tokens after a prefix that is read in both directions (UniLM, T5)",
     title="Prefix language modeling",
@@ -258,7 +258,7 @@ def _mdlm_contradictions(config: Config) -> Iterator[str]:
         yield f"--objective mdlm with --model.mem-len {config.model.mem_len}: memory would hold masked text; give 0"
 
 
-MDLM = Record(
+MDLM = ObjectiveRecord(
     name="mdlm",
     summary="masked pieces, at any masked share (masked diffusion)",
     title="Masked diffusion: bound",

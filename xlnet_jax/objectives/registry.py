@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from xlnet_jax.costs import MultiplyAdds, network_multiply_adds, remat_flops, spared_multiply_adds, total_flops
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.records import OBJECTIVES, Record
+from xlnet_jax.objectives.records import OBJECTIVES, ObjectiveRecord
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.rules import absolute_positions, data_contradictions, memory_contradictions, run_contradictions
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _BY_NAME = {record.name: record for record in OBJECTIVES}
 
 
-def objective_named(name: str, where: str = "--objective") -> Record:
+def objective_named(name: str, where: str = "--objective") -> ObjectiveRecord:
     """Return the objective of this name. Raises InputError, which begins with `where`, for an unknown name."""
     if name not in _BY_NAME:
         near = difflib.get_close_matches(name, _BY_NAME, 1)

@@ -12,7 +12,7 @@ from xlnet_jax.costs import Chip
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.registry import needed_flops, recomputed_flops, step_flops
 from xlnet_jax.planning import hlo
-from xlnet_jax.planning.step_cost import Collective, Cost, Part, collectives, cost_by_part
+from xlnet_jax.planning.step_cost import Collective, Cost, StepPart, collectives, cost_by_part
 from xlnet_jax.planning.topologies import Topology
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
@@ -45,7 +45,7 @@ class Plan:
     """bytes on each device of activations, gradients and everything else that a step allocates"""
     program: int
     """bytes on each device of the program's instructions"""
-    parts: dict[Part, Cost] | None = None
+    parts: dict[StepPart, Cost] | None = None
     """memory traffic and cycles of a step on each device, by part of the model; None = it does not fit, so it was not
     compiled"""
     collectives: tuple[Collective, ...] = ()

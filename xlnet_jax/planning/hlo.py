@@ -83,7 +83,7 @@ class Computation:
 
 
 @dataclass(frozen=True)
-class Program:
+class HloModule:
     """All functions of a compiled program."""
 
     computations: dict[str, Computation]
@@ -128,7 +128,7 @@ class Program:
                 yield from self._inside(callee)
 
 
-def parse(text: str) -> Program:
+def parse(text: str) -> HloModule:
     """Parse a program from the text that `compiled.as_text()` returns."""
     computations: dict[str, Computation] = {}
     entry, current = "", Computation("")
@@ -141,7 +141,7 @@ def parse(text: str) -> Program:
             name = line.removeprefix("ENTRY ").split(" ", 1)[0]
             current = computations[name] = Computation(name)
             entry = name if line.startswith("ENTRY") else entry
-    return Program(computations, entry)
+    return HloModule(computations, entry)
 
 
 def _instruction(line: str) -> Instruction:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from xlnet_jax.costs import CHIPS, Chip
-from xlnet_jax.planning.hlo import Computation, Instruction, Program, Shape
+from xlnet_jax.planning.hlo import Computation, HloModule, Instruction, Shape
 from xlnet_jax.storage.reading import read_json
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
@@ -38,7 +38,7 @@ class Collective(NamedTuple):
         return self.times * self.bytes * {"all-reduce": 2 * share, "collective-permute": 1.0}.get(self.kind, share)
 
 
-def collectives(program: Program, devices: int) -> list[Collective]:
+def collectives(program: HloModule, devices: int) -> list[Collective]:
     """Return the collectives of one step, in program order. devices: size of the mesh, for collectives without
     groups."""
     found: list[Collective] = []
@@ -60,7 +60,7 @@ def collectives(program: Program, devices: int) -> list[Collective]:
     return [c for c in found if c.group > 1]
 
 
-def exchanges(program: Program, instruction: Instruction) -> Iterator[tuple[str, Instruction]]:
+def exchanges(program: HloModule, instruction: Instruction) -> Iterator[tuple[str, Instruction]]:
     """Yield the instruction if it is a collective, or the collectives inside a fusion."""
     kind = instruction.opcode.removesuffix("-start")
     if kind in COLLECTIVES:
@@ -100,7 +100,7 @@ KERNEL = "tpu_custom_call"
 """call target of Pallas kernels"""
 
 
-def moved_bytes(program: Program, computation: Computation, instruction: Instruction) -> int:
+def moved_bytes(program: HloModule, computation: Computation, instruction: Instruction) -> int:
     """Return the bytes that one run of an instruction reads from memory and writes to memory.
 
     Assumes that an instruction reads its operands and writes its result once. For a slice or an update in place, only
@@ -155,7 +155,7 @@ def _size(computation: Computation, name: str) -> int:
     return sum(shape.bytes for shape in found.shapes) if found else 0
 
 
-def _read(program: Program, computation: Computation, reader: Instruction, place: int) -> int:
+def _read(program: HloModule, computation: Computation, reader: Instruction, place: int) -> int:
     """Return the bytes that an instruction reads of one operand."""
     name = reader.operands[place]
     whole = _size(computation, name)
@@ -169,7 +169,7 @@ def _read(program: Program, computation: Computation, reader: Instruction, place
     return min(whole, _read_inside(program, inner, inner.parameters[place]))
 
 
-def _read_inside(program: Program, fused: Computation, name: str) -> int:
+def _read_inside(program: HloModule, fused: Computation, name: str) -> int:
     total = 0
     for user in fused.users(name):
         if user.opcode in ("bitcast", "reshape"):
@@ -180,7 +180,7 @@ def _read_inside(program: Program, fused: Computation, name: str) -> int:
 
 
 def _written(
-    program: Program, computation: Computation, instruction: Instruction, *, is_fused: bool = False
+    program: HloModule, computation: Computation, instruction: Instruction, *, is_fused: bool = False
 ) -> list[int]:
     """Return the bytes written for each part of a result: for an update in place, only the update."""
     opcode, operands = instruction.opcode, [computation.instructions.get(name) for name in instruction.operands]
@@ -235,12 +235,12 @@ def flops_a_cycle(chip: Chip) -> float:
     return chip.flops / chip.devices / chip.clock
 
 
-Part: TypeAlias = Literal[
+StepPart: TypeAlias = Literal[
     "attention scores", "relative shift", "position product", "attention dropout", "hidden dropout", "projections",
     "feed-forward", "vocabulary", "memory, embedding", "optimizer", "collectives", "copies", "rest",
 ]  # fmt: skip
 
-PART_OF_SCOPE: dict[str, Part] = {
+PART_OF_SCOPE: dict[str, StepPart] = {
     # xlnet_jax/models/attention.py: content and value products, softmax, masks and segments; or a fused kernel.
     "attention_scores": "attention scores",
     # xlnet_jax/kernels/plain.py
@@ -265,7 +265,7 @@ _PRODUCTS = ("dot", "convolution")
 _NO_WORK = ("parameter", "constant", "bitcast", "tuple", "get-tuple-element", "broadcast", "iota")
 
 
-def part_of(program: Program, instruction: Instruction) -> Part:
+def part_of(program: HloModule, instruction: Instruction) -> StepPart:
     """Return the part of the model that an instruction belongs to.
 
     A fusion belongs to the part of its largest product, or without a product to the part that computes the most bytes
@@ -279,7 +279,7 @@ def part_of(program: Program, instruction: Instruction) -> Part:
         return part_of_scopes(instruction.op_name)
     fused = [(i, part_of_scopes(i.op_name)) for i in _fused(program, instruction)]
     for eligible in ([(i, part) for i, part in fused if i.opcode in _PRODUCTS], fused):
-        computed: Counter[Part] = Counter()
+        computed: Counter[StepPart] = Counter()
         for inner, part in eligible:
             if part != "rest":
                 computed[part] += sum(shape.bytes for shape in inner.shapes)
@@ -288,7 +288,7 @@ def part_of(program: Program, instruction: Instruction) -> Part:
     return part_of_scopes(instruction.op_name)
 
 
-def part_of_scopes(op_name: str) -> Part:
+def part_of_scopes(op_name: str) -> StepPart:
     """Return the part for scopes such as "jit(train_step)/jvp(XLNetLM)/backbone", outermost first."""
     scopes = op_name.split("/")
     # Strip transformations, as in transpose(jvp(vocabulary)), and the numbers of flax modules.
@@ -300,7 +300,7 @@ def part_of_scopes(op_name: str) -> Part:
     return "optimizer" if names[0] == "train_step" and "jvp(" not in op_name else "rest"
 
 
-def _fused(program: Program, fusion: Instruction) -> Iterator[Instruction]:
+def _fused(program: HloModule, fusion: Instruction) -> Iterator[Instruction]:
     """Yield the instructions that compute something in a fusion and in the fusions inside it."""
     for inner in program.fused(fusion).instructions.values():
         if inner.opcode == "fusion":
@@ -337,9 +337,9 @@ class Cost(NamedTuple):
         return Cost(*(a + times * b for a, b in zip(self, other, strict=True)))
 
 
-def cost_by_part(program: Program, chip: Chip) -> dict[Part, Cost]:
+def cost_by_part(program: HloModule, chip: Chip) -> dict[StepPart, Cost]:
     """Return the cost of a step by part of the model. Every instruction belongs to one part."""
-    parts: dict[Part, Cost] = {}
+    parts: dict[StepPart, Cost] = {}
     for computation, instruction, times in program.runs():
         cost = cost_of(program, computation, instruction, chip)
         if any(cost):
@@ -348,7 +348,7 @@ def cost_by_part(program: Program, chip: Chip) -> dict[Part, Cost]:
     return parts
 
 
-def cost_of(program: Program, computation: Computation, instruction: Instruction, chip: Chip) -> Cost:
+def cost_of(program: HloModule, computation: Computation, instruction: Instruction, chip: Chip) -> Cost:
     """Return the cost of one run of an instruction.
 
     Asynchronous copies can overlap with other instructions, and collectives have their own bound (Plan.at_least), so

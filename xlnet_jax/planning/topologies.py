@@ -135,7 +135,7 @@ RESERVED = int(0.52 * GIB)
 
 
 @dataclass(frozen=True)
-class Generation:
+class TopologyShapes:
     """Slices of one kind of TPU chip."""
 
     shapes: tuple[str, ...]
@@ -150,13 +150,13 @@ class Generation:
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
 GENERATIONS = {
-    "v2": Generation(("2x2", "4x4", "8x8", "8x16", "16x16"), cores=2),
-    "v3": Generation(("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"), cores=2),
-    "v4": Generation((*_CUBES, "16x16x16"), cores=2, settings={"chip_config_name": "megacore"}),
-    "v5e": Generation(_FLAT),
-    "v5p": Generation((*_CUBES, "16x16x16", "16x16x24"), cores=2),
-    "v6e": Generation(_FLAT),
-    "v7": Generation((*_CUBES, "16x16x16", "16x16x36"), cores=2, compiler_name="tpu7x"),
+    "v2": TopologyShapes(("2x2", "4x4", "8x8", "8x16", "16x16"), cores=2),
+    "v3": TopologyShapes(("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"), cores=2),
+    "v4": TopologyShapes((*_CUBES, "16x16x16"), cores=2, settings={"chip_config_name": "megacore"}),
+    "v5e": TopologyShapes(_FLAT),
+    "v5p": TopologyShapes((*_CUBES, "16x16x16", "16x16x24"), cores=2),
+    "v6e": TopologyShapes(_FLAT),
+    "v7": TopologyShapes((*_CUBES, "16x16x16", "16x16x36"), cores=2, compiler_name="tpu7x"),
 }
 _ALIASES = {"v5litepod": "v5e", "v7x": "v7", "tpu7x": "v7"}
 

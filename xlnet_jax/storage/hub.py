@@ -50,7 +50,7 @@ _NO_FILE = "there is no such file or folder here"
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelRepository:
     """Repository of a model at one commit."""
 
     name: str  # OWNER/NAME
@@ -119,7 +119,7 @@ def suggestion(word: str) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def find(name: str, patterns: Sequence[str]) -> Model:
+def find(name: str, patterns: Sequence[str]) -> ModelRepository:
     """Find a model by name (`is_name`) and fetch its files that match these patterns.
 
     If the Hub cannot be reached, use the model in the cache. Raises InputError if there is neither.
@@ -139,7 +139,7 @@ def find(name: str, patterns: Sequence[str]) -> Model:
             files = library.HfApi().list_repo_files(full, revision=folder.name)
         except _transport_errors():
             files = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
-    return Model(full, folder.name, tuple(sorted(files)), folder)
+    return ModelRepository(full, folder.name, tuple(sorted(files)), folder)
 
 
 def demand_account(name: str) -> None:

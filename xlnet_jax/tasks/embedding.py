@@ -31,8 +31,8 @@ from xlnet_jax.tasks.classification.task import PREDICTIONS, number_field, write
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text
 from xlnet_jax.tasks.ranking.task import RankedQuery, Retrieval
-from xlnet_jax.tasks.ranking.trec import Run
-from xlnet_jax.tasks.readers import Record
+from xlnet_jax.tasks.ranking.trec import TrecRun
+from xlnet_jax.tasks.readers import Row
 from xlnet_jax.tasks.task import A, E, Prediction, Role, Task, inputs_of
 
 SPECIALS = 2  # text <sep> <cls>
@@ -177,10 +177,10 @@ class PairEmbedding(Embedding[TextGroup, Vectors]):
     def find(self, paths: Sequence[str], role: Role) -> list[str]:
         return [file for name in paths for file in files_of_role(name, STEMS[role])]
 
-    def records(self, path: str) -> Iterator[Record]:
+    def records(self, path: str) -> Iterator[Row]:
         return read_table(path, self._published, self.config.columns.header, self.config.tfds_data_dir)
 
-    def example(self, record: Record, number: int, labelled: bool) -> TextGroup:
+    def example(self, record: Row, number: int, labelled: bool) -> TextGroup:
         """Return the texts of a row, with its score if it has one. Raises InputError for a score beside negatives."""
         columns, published, there = self.config.columns, self._published, record.content
         texts = [text_field(record, published.text, "text"), text_field(record, published.text_pair, "text_pair")]
@@ -202,7 +202,7 @@ class PairEmbedding(Embedding[TextGroup, Vectors]):
             raise InputError(
                 f"{where} is not a pair of texts, but {value!r:.60}; `encode` returns the vector of a text"
             )
-        row = Record(dict(zip(("text", "text_pair"), value, strict=True)), where)
+        row = Row(dict(zip(("text", "text_pair"), value, strict=True)), where)
         return TextGroup(str(number), tuple(text_field(row, (name,), name) for name in row.content), None, where)
 
     def texts_of(self, example: TextGroup) -> tuple[str, ...]:
@@ -280,7 +280,7 @@ def _cosines(examples: Sequence[TextGroup], vectors: Vectors) -> np.ndarray:
 # ---- documents -------------------------------------------------------------------------------------------------------
 
 
-class DocumentEmbedding(Embedding[RankedQuery, Run], Retrieval):
+class DocumentEmbedding(Embedding[RankedQuery, TrecRun], Retrieval):
     """Embedding of queries and documents. A training item is a query, a relevant document, and others that ranking
     draws (`Retrieval.draw_groups`). All documents are ranked by their cosine with a query, or its candidates if it has
     some."""
@@ -300,10 +300,10 @@ class DocumentEmbedding(Embedding[RankedQuery, Run], Retrieval):
         ]
         return self.contrasted(groups, [relevant[q] for q in queries], tokenizer)
 
-    def answers(self, examples: Sequence[RankedQuery], features: Features, outputs: Outputs) -> Run:
+    def answers(self, examples: Sequence[RankedQuery], features: Features, outputs: Outputs) -> TrecRun:
         """Return the cosine of each query and each document that is ranked for it."""
         vectors = dict(zip(self._texts(examples), outputs["vector"], strict=True))
-        run: Run = {}
+        run: TrecRun = {}
         for example in examples:
             names = self._ranked(example)
             cosines = [vectors[self.documents[name]] @ vectors[example.text] for name in names]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from data_pipelines.corpus import Corpus, Manifest
     from data_pipelines.tokenizer import Tokenizer
-    from xlnet_jax.checkpoints.native import Run
+    from xlnet_jax.checkpoints.native import PretrainingRun
     from xlnet_jax.checkpoints.pretrained import Pretrained
     from xlnet_jax.inference.likelihood import Estimates
     from xlnet_jax.inference.suites import Pair
@@ -100,7 +100,7 @@ class EvaluateSettings(TextSourceSettings):
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationResult:
     """What was measured, with its settings."""
 
     measured: Measured | Estimates
@@ -112,7 +112,7 @@ def evaluate(
     checkpoint: str | Path | EvaluateSettings,
     on_batch: OnBatch = lambda number, batches: None,
     **settings: Any,
-) -> Evaluation:
+) -> EvaluationResult:
     """Measure the held-out loss of a checkpoint on a text, with `orders` the likelihoods of whole texts, or with
     `suite` its accuracies, and write the numbers to `out`. The field `measured` of the result has them.
 
@@ -131,12 +131,12 @@ def evaluate(
     return found
 
 
-def _evaluate(asked: EvaluateSettings, on_batch: OnBatch) -> Evaluation:
+def _evaluate(asked: EvaluateSettings, on_batch: OnBatch) -> EvaluationResult:
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
-    from xlnet_jax.checkpoints.native import Run
+    from xlnet_jax.checkpoints.native import PretrainingRun
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
 
-    run = Run.of(asked.checkpoint)
+    run = PretrainingRun.of(asked.checkpoint)
     pretrained = load_with_tokenizer(asked.checkpoint, asked.tokenizer)
     vocabulary_tokenizer(pretrained)
     config = _config(asked, pretrained, run)
@@ -146,7 +146,7 @@ def _evaluate(asked: EvaluateSettings, on_batch: OnBatch) -> Evaluation:
     measured, report = measure(asked, pretrained, run, config, on_batch)
     m = config.model
     title = f"checkpoint  {asked.checkpoint}: {m.num_layers} layers x {m.d_model}, {m.dtype}"
-    return Evaluation(measured, config, "\n".join([title, *report]))
+    return EvaluationResult(measured, config, "\n".join([title, *report]))
 
 
 def print_evaluation(settings: EvaluateSettings) -> None:
@@ -158,7 +158,7 @@ def print_evaluation(settings: EvaluateSettings) -> None:
 
 
 def _measure_windows(
-    settings: EvaluateSettings, pretrained: Pretrained, run: Run | None, config: Config, on_batch: OnBatch
+    settings: EvaluateSettings, pretrained: Pretrained, run: PretrainingRun | None, config: Config, on_batch: OnBatch
 ) -> tuple[Measured, list[str]]:
     from xlnet_jax.training.evaluation import measure_loss
     from xlnet_jax.training.resolve import demand_memory
@@ -172,7 +172,7 @@ def _measure_windows(
 
 
 def _measure_texts(
-    settings: EvaluateSettings, pretrained: Pretrained, run: Run | None, config: Config, on_batch: OnBatch
+    settings: EvaluateSettings, pretrained: Pretrained, run: PretrainingRun | None, config: Config, on_batch: OnBatch
 ) -> tuple[Estimates, list[str]]:
     from xlnet_jax.checkpoints.pretrained import on_device
     from xlnet_jax.inference.likelihood import measure_likelihoods
@@ -221,7 +221,7 @@ def _evenly(count: int, most: int | None) -> list[int]:
 
 
 def _whole_texts(
-    settings: EvaluateSettings, tokenizer: Tokenizer, run: Run | None
+    settings: EvaluateSettings, tokenizer: Tokenizer, run: PretrainingRun | None
 ) -> tuple[str, list[tuple[str, np.ndarray]]]:
     """Return the name of the text, and (name, token ids, int32 [P]) of its documents that have pieces, at most
     max_texts."""
@@ -246,7 +246,7 @@ def _whole_texts(
     return name, [texts[i] for i in _evenly(len(texts), settings.max_texts)]
 
 
-def _config(settings: EvaluateSettings, pretrained: Pretrained, run: Run | None) -> Config:
+def _config(settings: EvaluateSettings, pretrained: Pretrained, run: PretrainingRun | None) -> Config:
     """Return the settings of the run, or the paper's, with the changes that were given.
 
     The original's windows are twice as long as the part that becomes memory (512 and 256). Where a checkpoint has only
@@ -285,7 +285,7 @@ def _config(settings: EvaluateSettings, pretrained: Pretrained, run: Run | None)
 
 @contextlib.contextmanager
 def _corpus(
-    settings: EvaluateSettings, config: Config, pretrained: Pretrained, run: Run | None
+    settings: EvaluateSettings, config: Config, pretrained: Pretrained, run: PretrainingRun | None
 ) -> Iterator[tuple[Corpus, str]]:
     """Yield the text as a corpus, and its name."""
     from data_pipelines import sources
@@ -305,7 +305,7 @@ def _corpus(
             yield corpus, sources.name_of(found)
 
 
-def _prepared(settings: EvaluateSettings, run: Run | None) -> Corpus | None:
+def _prepared(settings: EvaluateSettings, run: PretrainingRun | None) -> Corpus | None:
     """Return the prepared corpus that `text` names, or the run's own without `text`; None if `text` is plain text."""
     from data_pipelines.corpus import Corpus, is_corpus
 
@@ -319,7 +319,7 @@ def _prepared(settings: EvaluateSettings, run: Run | None) -> Corpus | None:
     raise InputError("`text` names no text, and there is no corpus beside the checkpoint: give `text`")
 
 
-def _count_pieces(corpus: Corpus, run: Run | None) -> tuple[np.ndarray, str]:
+def _count_pieces(corpus: Corpus, run: PretrainingRun | None) -> tuple[np.ndarray, str]:
     """Return the counts of all pieces in the text that the unigram line is computed from, and the name of that text."""
     with contextlib.suppress(InputError):  # if the run's corpus is damaged, another text can still be measured
         if run and (own := run.corpus()) and len(own.unigram_counts) == corpus.manifest.vocab_size:

@@ -48,7 +48,7 @@ class Features:
         return of_texts.reshape(-1, self.texts_per_item).max(axis=1)
 
 
-class Split(NamedTuple):
+class EncodedExamples(NamedTuple):
     """Examples to evaluate or predict, and their features."""
 
     examples: Sequence[Any]

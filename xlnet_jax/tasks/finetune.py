@@ -39,7 +39,7 @@ from xlnet_jax.tasks.defaults import (
     split_contradictions,
     validate_finetuning,
 )
-from xlnet_jax.tasks.features import Split, TrainingBatches
+from xlnet_jax.tasks.features import EncodedExamples, TrainingBatches
 from xlnet_jax.tasks.model import RANKING, finetuning_of
 from xlnet_jax.tasks.prepare import Prepared, describe_examples, prepare, read_splits, weights_of, without_memory
 from xlnet_jax.tasks.readers import Role, rows_of
@@ -392,7 +392,7 @@ def predict(config: FinetuneConfig, workdir: Workdir, process: Process) -> Resul
 
 def predict_splits(
     task: Task[Any, Any],
-    splits: Mapping[Role, Split],
+    splits: Mapping[Role, EncodedExamples],
     predictor: Predictor,
     params: Any,
     workdir: Workdir,

@@ -23,7 +23,7 @@ from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text
-from xlnet_jax.tasks.readers import Record, json_file, json_lines
+from xlnet_jax.tasks.readers import Row, json_file, json_lines
 from xlnet_jax.tasks.task import Prediction, Task, inputs_of, most_frequent
 
 SPECIALS = 3  # <sep> after the text, <sep> and <cls> after the question
@@ -35,7 +35,7 @@ MOST_GUESSES = 60  # enough for any mixture of 2 to 6 options
 
 
 @dataclass(frozen=True)
-class Question:
+class ChoiceQuestion:
     """Question about a text, with options."""
 
     id: str
@@ -53,7 +53,7 @@ class Question:
         return self.question.replace(GAP, text) if GAP in self.question else f"{self.question} {text}"
 
 
-class MultipleChoice(Task[Question, list[Prediction]]):
+class MultipleChoice(Task[ChoiceQuestion, list[Prediction]]):
     """Questions with options, in the format of the task: race, dream, or else JSON lines."""
 
     metric = "accuracy"
@@ -67,11 +67,11 @@ class MultipleChoice(Task[Question, list[Prediction]]):
             )
         self.demand_room(config.choice.max_qa_len + SPECIALS, "choice.max_qa_len")
 
-    def published_rows(self, path: str) -> Iterator[Record]:
+    def published_rows(self, path: str) -> Iterator[Row]:
         forms = {"race": _race, "dream": _dream}
         return forms.get(self.config.task, json_lines)(path)
 
-    def example(self, record: Record, number: int, labelled: bool) -> Question:
+    def example(self, record: Row, number: int, labelled: bool) -> ChoiceQuestion:
         """Return the question of a row. The answer is the text, the letter or the number of an option. A question to
         predict may have no options."""
         columns, where = self.config.columns, record.where
@@ -83,24 +83,24 @@ class MultipleChoice(Task[Question, list[Prediction]]):
             raise InputError(f"{where}: give 2 to {len(LETTERS)} options, of which at most one is empty")
         labelled = labelled and bool(context.strip())
         right = _number_of(record.get(columns.label or "answer", object), options, where) if labelled else None
-        return Question(name, context, question, options, right, where, record.content.get("level"))
+        return ChoiceQuestion(name, context, question, options, right, where, record.content.get("level"))
 
-    def texts_of(self, example: Question) -> tuple[str, ...]:
+    def texts_of(self, example: ChoiceQuestion) -> tuple[str, ...]:
         return example.context, " ".join((example.question, *example.options))
 
-    def is_blank(self, example: Question) -> bool:
+    def is_blank(self, example: ChoiceQuestion) -> bool:
         """Return True if there is no text or no option."""
         return not example.context.strip() or not example.options
 
-    def labels_of(self, example: Question) -> Sequence[str]:
+    def labels_of(self, example: ChoiceQuestion) -> Sequence[str]:
         return (LETTERS[example.answer or 0],)
 
-    def head(self, train: Sequence[Question]) -> HeadConfig:
+    def head(self, train: Sequence[ChoiceQuestion]) -> HeadConfig:
         """Return a head with the largest number of options in the training examples."""
         return dataclasses.replace(self.config.head, num_labels=max(len(question.options) for question in train))
 
     def features(
-        self, examples: Sequence[Question], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
+        self, examples: Sequence[ChoiceQuestion], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
         """Return one item per question, with one text for each option of the head. values: options (their number) and
         labels, int32 [items]. Raises InputError for a question with more options than the head."""
@@ -143,7 +143,7 @@ class MultipleChoice(Task[Question, list[Prediction]]):
         """Return probabilities of the options, float32 [B, C]; 0 for options that a question does not have."""
         return {"probabilities": jax.nn.softmax(_scores_BC(model, params, batch, None), axis=-1)}
 
-    def answers(self, examples: Sequence[Question], features: Features, outputs: Outputs) -> list[Prediction]:
+    def answers(self, examples: Sequence[ChoiceQuestion], features: Features, outputs: Outputs) -> list[Prediction]:
         """Return the most likely option, and the probability of each; "" for a question without options."""
         return [
             Prediction(
@@ -153,7 +153,7 @@ class MultipleChoice(Task[Question, list[Prediction]]):
             for question, row in zip(examples, outputs["probabilities"], strict=True)
         ]
 
-    def metrics(self, examples: Sequence[Question], answers: list[Prediction]) -> dict[str, float]:
+    def metrics(self, examples: Sequence[ChoiceQuestion], answers: list[Prediction]) -> dict[str, float]:
         """Return the accuracy, and for RACE the accuracy of each level, as fractions of 1."""
         rows = zip(examples, answers, strict=True)
         right = np.array([question.options.index(str(answer.value)) == question.answer for question, answer in rows])
@@ -164,7 +164,7 @@ class MultipleChoice(Task[Question, list[Prediction]]):
         return found
 
     def trivial_answers(
-        self, train: Sequence[Question], examples: Sequence[Question]
+        self, train: Sequence[ChoiceQuestion], examples: Sequence[ChoiceQuestion]
     ) -> dict[str, list[list[Prediction]]]:
         """Return the option that is right most often in the training examples, and guesses: always answering A, always
         B and so on, cyclically, whose mean is that of random options."""
@@ -179,7 +179,7 @@ class MultipleChoice(Task[Question, list[Prediction]]):
             "guesses one of the options": [always(guess) for guess in range(guesses)],
         }
 
-    def write(self, folder: epath.Path, examples: Sequence[Question], answers: list[Prediction]) -> list[str]:
+    def write(self, folder: epath.Path, examples: Sequence[ChoiceQuestion], answers: list[Prediction]) -> list[str]:
         """Write predictions.jsonl: for each question its id, the letter and text of its answer, and the probability of
         each option."""
         with (folder / PREDICTIONS).open("w") as file:
@@ -208,7 +208,7 @@ def encode_option(
     return encode_text(context[: seq_len - SPECIALS - len(question)], question)
 
 
-def _race(path: str) -> Iterator[Record]:
+def _race(path: str) -> Iterator[Row]:
     content = json_file(path)
     school, file = epath.Path(path).parent.name, epath.Path(path).name
     name = str(content.get("id", f"{school}/{file}"))
@@ -217,14 +217,14 @@ def _race(path: str) -> Iterator[Record]:
     answers = content.get("answers", [None] * len(questions))
     for i, (question, options, answer) in enumerate(zip(questions, all_options, answers, strict=True)):
         row = {"id": f"{name}-{i}", "context": content["article"], "question": question, "options": options}
-        yield Record(row | {"level": level, "answer": answer}, f"{path}: question {i + 1}")
+        yield Row(row | {"level": level, "answer": answer}, f"{path}: question {i + 1}")
 
 
-def _dream(path: str) -> Iterator[Record]:
+def _dream(path: str) -> Iterator[Row]:
     for turns, questions, name in json_file(path):
         for i, asked in enumerate(questions):
             row = {"id": f"{name}-{i}", "context": " ".join(turns), "options": asked["choice"]}
-            yield Record({**asked, **row}, f"{path}, dialogue {name}, question {i + 1}")
+            yield Row({**asked, **row}, f"{path}, dialogue {name}, question {i + 1}")
 
 
 def _number_of(answer: Any, options: tuple[str, ...], where: str) -> int:

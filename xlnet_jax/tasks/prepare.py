@@ -19,7 +19,7 @@ from xlnet_jax.settings.fields import differences
 from xlnet_jax.tasks.baseline import Baseline, measure_baseline
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task, set_ungiven, validate_finetuning
-from xlnet_jax.tasks.features import Features, Split
+from xlnet_jax.tasks.features import EncodedExamples, Features
 from xlnet_jax.tasks.labels import describe_labels
 from xlnet_jax.tasks.readers import Role
 from xlnet_jax.tasks.task import Task
@@ -41,7 +41,7 @@ class Prepared:
     """of the training examples"""
     training_features: Callable[[int], Features]
     """returns the features of the training examples in an epoch"""
-    splits: Mapping[Role, Split]
+    splits: Mapping[Role, EncodedExamples]
     """"eval" and "predict", if the settings name files for them"""
     baseline: Baseline | None
     """on the examples of `eval`; None without them"""
@@ -88,7 +88,7 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     warmup = round(config.optimizer.warmup_steps * config.steps / DEFAULTS[config.task]().steps)
     config = set_ungiven(config, {"optimizer.warmup_steps": warmup})
     sharding.make_mesh(config)  # raises InputError if the mesh does not fit, before the workdir is claimed
-    for line in describe_examples(task, {"train": Split(train, training_features(0)), **splits}, unknown):
+    for line in describe_examples(task, {"train": EncodedExamples(train, training_features(0)), **splits}, unknown):
         console.print(line)
     baseline = measure_baseline(task, train, splits["eval"].examples) if "eval" in splits else None
     if baseline:
@@ -103,7 +103,7 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     return Prepared(config, task, start, tokenizer, digest.hexdigest(), training_features, splits, baseline)
 
 
-def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokenizer) -> dict[Role, Split]:
+def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokenizer) -> dict[Role, EncodedExamples]:
     """Read the examples to evaluate and to predict, if the settings name files for them."""
     splits = {}
     roles: tuple[Role, ...] = ("eval", "predict")
@@ -111,7 +111,7 @@ def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokeniz
         if paths := getattr(config, role):
             examples = task.read(paths, role)
             demand_known(task, examples, tokenizer, role)
-            splits[role] = Split(examples, task.features(examples, tokenizer, config.head, training=False))
+            splits[role] = EncodedExamples(examples, task.features(examples, tokenizer, config.head, training=False))
     return splits
 
 
@@ -123,7 +123,7 @@ def demand_known(task: Task[Any, Any], examples: Sequence[Any], tokenizer: Token
 USES: dict[Role, str] = {"train": "to learn from", "eval": "to eval", "predict": "to predict"}
 
 
-def describe_examples(task: Task[Any, Any], splits: Mapping[Role, Split], unknown: float = 0.0) -> list[str]:
+def describe_examples(task: Task[Any, Any], splits: Mapping[Role, EncodedExamples], unknown: float = 0.0) -> list[str]:
     """Return at most three lines: numbers of examples, with those that were left out, are blank, or are used twice;
     labels; and the number of texts that are cut. unknown: share of the letters that the tokenizer does not know."""
     known = {task.texts_of(example) for example in splits["train"].examples} if "train" in splits else set()

@@ -22,7 +22,7 @@ Role = Literal["train", "eval", "predict"]  # use of the examples; the setting w
 
 
 @dataclass(frozen=True)
-class Record:
+class Row:
     """Row of a table or a JSON object, and where it is: the file, and the line or record."""
 
     content: Mapping[str, Any]
@@ -98,7 +98,7 @@ def json_file(path: str, form: Any = Any) -> Any:
     return demand_form(decode_json(read_text(path), path, "mend the file, or fetch it again"), form, path)
 
 
-def json_lines(path: str) -> Iterator[Record]:
+def json_lines(path: str) -> Iterator[Row]:
     """Yield the objects of a JSON Lines file."""
     wanted = "an example is one JSON object on one line"
     for number, line in lines(path):
@@ -106,12 +106,12 @@ def json_lines(path: str) -> Iterator[Record]:
         try:
             value = decode_json(line, where, wanted)
         except InputError as error:
-            yield Record({}, where, str(error).removeprefix(where).strip())
+            yield Row({}, where, str(error).removeprefix(where).strip())
             continue
         if isinstance(value, dict):
-            yield Record(demand_form(value, dict[str, Any], where), where)
+            yield Row(demand_form(value, dict[str, Any], where), where)
         else:
-            yield Record({}, where, f"is not a JSON object; {wanted}")
+            yield Row({}, where, f"is not a JSON object; {wanted}")
 
 
 def rows_of(value: Any) -> list[dict[str, Any]] | None:

@@ -16,7 +16,7 @@ from xlnet_jax.models.heads import build_model, init_params
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, Scored
 from xlnet_jax.tasks.baseline import Baseline
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.features import Features, Outputs, Split, batch_by_length, restore_order
+from xlnet_jax.tasks.features import EncodedExamples, Features, Outputs, batch_by_length, restore_order
 from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
 from xlnet_jax.training.loop import Numbers
@@ -93,7 +93,7 @@ class Selection:
 
     predictor: Predictor
     task: Task[Any, Any]
-    held_out: Split | None
+    held_out: EncodedExamples | None
     """None = nothing is evaluated"""
     baseline: Baseline | None = None
     history: list[tuple[int, float]] = field(default_factory=list)

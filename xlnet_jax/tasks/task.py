@@ -26,7 +26,7 @@ from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.storage.reading import naming_damage
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs
-from xlnet_jax.tasks.readers import NO_CONTENT, Record, Role, demand_form, files, json_lines
+from xlnet_jax.tasks.readers import NO_CONTENT, Role, Row, demand_form, files, json_lines
 
 
 def inputs_of(batch: DeviceBatch) -> Inputs:
@@ -154,14 +154,14 @@ class Task(ABC, Generic[E, A]):
                 faults.add(TextRow(record.where, "", None, "" if is_blank else fault))
                 if role != "predict":
                     continue
-                yield self.example(Record(NO_CONTENT, record.where), number, False)
+                yield self.example(Row(NO_CONTENT, record.where), number, False)
             else:
                 if is_blank := self.is_blank(example):
                     faults.add(TextRow(record.where, ""))
                 if keeps or not is_blank:
                     yield example
 
-    def _lacks_text(self, record: Record, number: int) -> bool:
+    def _lacks_text(self, record: Row, number: int) -> bool:
         """Return True if a row that cannot be learned from has a blank text, whatever is wrong with its label."""
         try:
             return not record.fault and self.is_blank(self.example(record, number, False))
@@ -185,19 +185,19 @@ class Task(ABC, Generic[E, A]):
         """Return the labelled examples of a file with corrections."""
         return examples
 
-    def records(self, path: str) -> Iterator[Record]:
+    def records(self, path: str) -> Iterator[Row]:
         """Yield the rows of a file: JSON lines, or the published format of the task."""
         return json_lines(path) if kind_of(path) == ".jsonl" else self.published_rows(path)
 
-    def published_rows(self, path: str) -> Iterator[Record]:
+    def published_rows(self, path: str) -> Iterator[Row]:
         """Yield the rows of a file in the published format of the task."""
         return json_lines(path)
 
     def example_of(self, value: Any, where: str, number: int) -> E:
         """Return the example of a Python value."""
-        return self.example(Record(demand_form(value, dict[str, Any], where), where), number, False)
+        return self.example(Row(demand_form(value, dict[str, Any], where), where), number, False)
 
-    def example(self, record: Record, number: int, labelled: bool) -> E:
+    def example(self, record: Row, number: int, labelled: bool) -> E:
         """Return the example of a row. number: its id if the row has none."""
         raise NotImplementedError
 

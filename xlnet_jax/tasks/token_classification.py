@@ -28,7 +28,7 @@ from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text
 from xlnet_jax.tasks.labels import label_name
-from xlnet_jax.tasks.readers import Record
+from xlnet_jax.tasks.readers import Row
 from xlnet_jax.tasks.task import Prediction, Task, inputs_of, most_frequent
 
 DOCUMENT_START = "-DOCSTART-"
@@ -64,7 +64,7 @@ class Pieces(NamedTuple):
     places: np.ndarray  # int64 [words]: the first piece of each word that contains some of its text
 
 
-class Window(NamedTuple):
+class SentenceWindow(NamedTuple):
     """Tokens of a sentence in one item, and the words that are labelled there."""
 
     begin: int
@@ -73,7 +73,7 @@ class Window(NamedTuple):
     last_word: int  # exclusive
 
 
-def read_conll(path: str, word: int, label: int) -> Iterator[Record]:
+def read_conll(path: str, word: int, label: int) -> Iterator[Row]:
     """Yield the sentences of a file: words, labels if there are any, and the lines as they are in the file.
 
     word, label: columns from 0, or from the end with -1 as the last. Columns are separated by tabs if the first line
@@ -90,7 +90,7 @@ def read_conll(path: str, word: int, label: int) -> Iterator[Record]:
                 content = {"words": [f[word] for f in of_lines], "lines": lines}
                 if -width <= label < width:
                     content["labels"] = [f[label] for f in of_lines]
-                yield Record(content, f"{path}: line {numbers[0]}")
+                yield Row(content, f"{path}: line {numbers[0]}")
                 rows = []
             continue
         width = width or len(fields)
@@ -125,10 +125,10 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
             )
         self.demand_room(SPECIALS)
 
-    def published_rows(self, path: str) -> Iterator[Record]:
+    def published_rows(self, path: str) -> Iterator[Row]:
         return read_conll(path, self._word, self._label)
 
-    def example(self, record: Record, number: int, labelled: bool) -> Sentence:
+    def example(self, record: Row, number: int, labelled: bool) -> Sentence:
         """Return the sentence of a row. Words and labels may be numbers. Raises InputError if words and labels are not
         lists of equal length."""
         words = tuple(map(str, record.get("words", list[str | int | float] | None) or ()))
@@ -335,7 +335,7 @@ def encode_words(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer) -> li
     return [_joined([of_word[word] for word in words]) for words in spaced]
 
 
-def windows(pieces: Pieces, room: int) -> list[Window]:
+def windows(pieces: Pieces, room: int) -> list[SentenceWindow]:
     """Return windows of at most `room` tokens over a sentence; each overlaps half of the next. Every word is labelled
     in one window, where its first piece is nearest to the middle."""
     stride = max(room // 2, 1)
@@ -344,7 +344,7 @@ def windows(pieces: Pieces, room: int) -> list[Window]:
     halfway = (begins[:-1] + begins[1:] + room - 1) / 2  # between the middles of neighboring windows
     bounds = [0, *np.searchsorted(pieces.places, halfway, side="right"), len(pieces.places)]
     found = (
-        Window(int(begin), min(int(begin) + room, len(pieces.ids)), int(first), int(last))
+        SentenceWindow(int(begin), min(int(begin) + room, len(pieces.ids)), int(first), int(last))
         for begin, first, last in zip(begins, bounds[:-1], bounds[1:], strict=True)
     )
     return [window for window in found if window.first_word < window.last_word]

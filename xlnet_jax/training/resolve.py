@@ -13,7 +13,7 @@ from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus, is_corpus
 from data_pipelines.prepare import prepare
 from data_pipelines.sources import Source
-from data_pipelines.tokenizer import Normalization, Settings, Tokenizer, VocabularyTooLarge
+from data_pipelines.tokenizer import Normalization, Tokenizer, TokenizerSettings, VocabularyTooLarge
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import inputs_of
@@ -129,10 +129,10 @@ class Text:
         if config.tokenizer is None:
             return None
 
-        def suited() -> Settings:
-            return Settings.suited_to(self._normalization(config))
+        def suited() -> TokenizerSettings:
+            return TokenizerSettings.suited_to(self._normalization(config))
 
-        return Tokenizer.load(config.tokenizer, Settings if self.prepared else suited)
+        return Tokenizer.load(config.tokenizer, TokenizerSettings if self.prepared else suited)
 
     def _normalization(self, config: Config) -> Normalization:
         """Return the normalization of the settings; for auto choose it from the text and print it."""

@@ -7,7 +7,7 @@ from etils import epath
 from data_pipelines import sources
 from data_pipelines.corpus import Start
 from data_pipelines.prepare import encoding, prepare
-from data_pipelines.prepare.encoding import Part, cut_parts, encode, groups_of, load, save
+from data_pipelines.prepare.encoding import TextPart, cut_parts, encode, groups_of, load, save
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import EOD, Tokenizer
 from xlnet_jax.errors import InputError
@@ -129,7 +129,7 @@ def test_a_corpus_made_from_something_else_is_refused_and_the_difference_named(r
 
 def test_a_part_that_stands_twice_in_a_text_can_be_saved_by_two_at_once(tmp_path, tokenizer):
     file = epath.Path(tmp_path) / "part.npz"
-    part = encode(Part("One line.\n" * 2000, continues=False, ends=True), tokenizer)
+    part = encode(TextPart("One line.\n" * 2000, continues=False, ends=True), tokenizer)
     with ThreadPoolExecutor(4) as pool:
         for saved in [pool.submit(save, part, file) for _ in range(60)]:
             saved.result()

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from data_pipelines import sources
-from data_pipelines.tokenizer import Settings, Tokenizer
+from data_pipelines.tokenizer import Tokenizer, TokenizerSettings
 from xlnet_jax.__main__ import COMMANDS, run
 
 TRAIN = sources.embedded()[0]
@@ -53,7 +53,7 @@ def test_train_keeps_its_normalisation_and_reads_broken_bytes_where_it_may(do, f
     args = ("--vocab-size", "300", "--normalization", "none", "--lower", "--corpus-errors", "replace")
     do("train", "--source", "broken", "--out", "plain", *args)
     tokenizer = Tokenizer.load(folder / "plain")
-    assert tokenizer.settings == Settings("none", split_digit_commas=False, lower=True)
+    assert tokenizer.settings == TokenizerSettings("none", split_digit_commas=False, lower=True)
     assert not any(c.isupper() for piece in tokenizer.pieces for c in piece)
 
 

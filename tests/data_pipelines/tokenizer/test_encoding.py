@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from data_pipelines.tokenizer import UNK, Settings, Tokenizer, model, normalize
+from data_pipelines.tokenizer import UNK, Tokenizer, TokenizerSettings, model, normalize
 from data_pipelines.tokenizer.training import RECIPES
 
 
@@ -21,7 +21,7 @@ def trained_with(lines, remove_space=True, **options):
         minloglevel=2,
         **{**RECIPES["piece"], **options},
     )
-    return Tokenizer(file.getvalue(), Settings("none", split_digit_commas=False, remove_space=remove_space))
+    return Tokenizer(file.getvalue(), TokenizerSettings("none", split_digit_commas=False, remove_space=remove_space))
 
 
 def test_flat_ids_are_the_lines_behind_each_other(english, novels):
@@ -37,7 +37,10 @@ def test_flat_ids_are_the_lines_behind_each_other(english, novels):
 
 def test_digits_and_commas_are_split_in_every_line_that_has_them(reference):
     content = (reference / "data" / "spiece_digitcomma.model").read_bytes()
-    split, whole = Tokenizer(content, Settings()), Tokenizer(content, Settings(split_digit_commas=False))
+    split, whole = (
+        Tokenizer(content, TokenizerSettings()),
+        Tokenizer(content, TokenizerSettings(split_digit_commas=False)),
+    )
     lines = ["1,000 and 2,", "no digits", "", "in 1999, 3, 4,", "10,", "the end"]
     alone = [split.encode_lines([line])[0].tolist() for line in lines]
     assert [ids.tolist() for ids in split.encode_lines(lines)] == alone

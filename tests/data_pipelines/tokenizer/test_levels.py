@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_pipelines.tokenizer import CLS, EOD, SEP, SPECIAL_PIECES, UNK, Settings, Tokenizer
+from data_pipelines.tokenizer import CLS, EOD, SEP, SPECIAL_PIECES, UNK, Tokenizer, TokenizerSettings
 from data_pipelines.tokenizer.pieces import PieceTables
 
 LINES = ["the cat sat on the mat .", "the dog sat , and the cat ran .", "a dog ran"] * 20
@@ -32,7 +32,7 @@ def test_every_level_has_the_special_symbols_at_their_ids_and_is_kept_with_its_l
         for same in (Tokenizer.load(tmp_path / level), pickle.loads(pickle.dumps(tokenizer))):
             assert same.settings == tokenizer.settings
             assert same.sha256 == tokenizer.sha256
-        assert Tokenizer(tokenizer.model, Settings()).sha256 != tokenizer.sha256
+        assert Tokenizer(tokenizer.model, TokenizerSettings()).sha256 != tokenizer.sha256
 
 
 def test_words_are_the_most_frequent_ones_and_each_other_one_is_unknown_by_itself(words):

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 
 import xlnet_jax
-from data_pipelines.tokenizer import Settings, Tokenizer
+from data_pipelines.tokenizer import Tokenizer, TokenizerSettings
 from tests.xlnet_jax.random_models import CAUSAL, SMALL, random_model
 
 
 @pytest.fixture(scope="session")
 def tokenizer(reference):
-    return Tokenizer((reference / "data" / "spiece.model").read_bytes(), Settings())
+    return Tokenizer((reference / "data" / "spiece.model").read_bytes(), TokenizerSettings())
 
 
 @pytest.fixture(scope="session")

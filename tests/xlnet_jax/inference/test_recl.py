@@ -108,7 +108,7 @@ def test_runs_are_measured_on_the_text_that_the_first_one_holds_out(causal, fold
     text = sources.find([str(folder / "text.txt")])
     corpus = prepare((), text, causal.tokenizer, tmp_path / "c", block_len=40, validation_fraction=0)
     run = SimpleNamespace(folder="runs/mine", corpus=lambda: corpus)
-    monkeypatch.setattr("xlnet_jax.checkpoints.native.Run.of", lambda name: run)
+    monkeypatch.setattr("xlnet_jax.checkpoints.native.PretrainingRun.of", lambda name: run)
     words = settings(folder)[2:]
     tables = []
     for text_of_run in ([], ["--text", str(folder / "text.txt")]):

@@ -10,7 +10,7 @@ import pytest
 
 import xlnet_jax
 from data_pipelines import sources
-from data_pipelines.tokenizer import Settings, Tokenizer
+from data_pipelines.tokenizer import Tokenizer, TokenizerSettings
 from tests.xlnet_jax.random_models import BERT, ROBERTA, SMALL, random_model
 from xlnet_jax.interop.hf_tokenizer import DIFFERENCES
 
@@ -42,8 +42,8 @@ TOKENIZERS = {
     "uncased": lambda: trained("english", lower=True),
     "nfkc": lambda: trained("nfkc"),
     "none": lambda: trained("none"),
-    "accents": lambda: Tokenizer(trained("nfkc").model, Settings(keep_accents=True)),
-    "spaces": lambda: Tokenizer(trained("english").model, Settings(remove_space=False)),
+    "accents": lambda: Tokenizer(trained("nfkc").model, TokenizerSettings(keep_accents=True)),
+    "spaces": lambda: Tokenizer(trained("english").model, TokenizerSettings(remove_space=False)),
     "words": lambda: trained("english", "word"),
     "characters": lambda: trained("nfkc", "character"),
     "bytes": lambda: trained("none", "byte"),
@@ -125,7 +125,7 @@ def test_bert_reads_cls_first_there_and_pads_on_the_right(written, config, b, pa
 
 @pytest.mark.parametrize("lower", [False, True], ids=["cased", "uncased"])
 def test_the_strings_of_the_original_have_our_ids_there(reference, written, lower):
-    tokenizer = Tokenizer((reference / "data" / "spiece.model").read_bytes(), Settings(lower=lower))
+    tokenizer = Tokenizer((reference / "data" / "spiece.model").read_bytes(), TokenizerSettings(lower=lower))
     theirs = transformers.AutoTokenizer.from_pretrained(written(tokenizer)[0])
     goldens = json.loads((reference / "data" / "prepro_goldens.json").read_text())["strings"]
     texts = [x["text"] for x in goldens if not SPECIAL.search(x["text"])]

@@ -6,14 +6,14 @@ import json
 import pytest
 
 import xlnet_jax
-from data_pipelines.tokenizer import Settings, Tokenizer
+from data_pipelines.tokenizer import Tokenizer, TokenizerSettings
 from tests.xlnet_jax.random_models import SMALL, random_model
 
 SETTINGS = [
-    Settings(lower=True),
-    Settings(keep_accents=True),
-    Settings(remove_space=False),
-    Settings("nfkc", split_digit_commas=False),
+    TokenizerSettings(lower=True),
+    TokenizerSettings(keep_accents=True),
+    TokenizerSettings(remove_space=False),
+    TokenizerSettings("nfkc", split_digit_commas=False),
 ]
 
 
@@ -31,6 +31,6 @@ def test_every_setting_goes_there_and_comes_back(reference, tmp_path, settings):
     if theirs.pop("xlnet_jax")["normalization"] == "english":  # theirs has no word for another
         (folder / "tokenizer_config.json").write_text(json.dumps(theirs))
         assert xlnet_jax.load(folder).tokenizer.settings == settings
-    ours = Settings("none", split_digit_commas=False)  # a file of ours goes first
+    ours = TokenizerSettings("none", split_digit_commas=False)  # a file of ours goes first
     (folder / "tokenizer_settings.json").write_text(json.dumps(ours.to_json()))
     assert xlnet_jax.load(folder).tokenizer.settings == ours

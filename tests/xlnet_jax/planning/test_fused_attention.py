@@ -29,7 +29,7 @@ from xlnet_jax.kernels.implementations import fused_attention_BNTH, why_not_fuse
     ],
 )
 def test_the_kernels_compile_for_a_tpu(topology, length, memory):
-    """At the largest sizes that they take whole (`Sizes.fits`), and in blocks."""
+    """At the largest sizes that they take whole (`TpuSizes.fits`), and in blocks."""
     forward, backward, _ = map(int, run_program(COMPILE, topology, length, memory, 64, "bfloat16").split())
     assert forward
     assert backward

@@ -16,7 +16,7 @@ from xlnet_jax.planning.hlo import parse
 from xlnet_jax.planning.step_cost import (
     Collective,
     Cost,
-    Part,
+    StepPart,
     collectives,
     cost_by_part,
     flops_a_cycle,
@@ -335,7 +335,7 @@ def test_a_real_step_has_every_part():
     assert code == 0
     table = out.partition("part of a step")[2]
     rows = dict(re.findall(r"^ +([a-z][a-z,\- ]*?)  +[\d.,]+ +.* ([\d.]+)%", table, re.MULTILINE))
-    assert set(rows) == {*get_args(Part), "all"}
+    assert set(rows) == {*get_args(StepPart), "all"}
     assert float(rows.pop("all")) == 100
     assert sum(map(float, rows.values())) == pytest.approx(100, abs=0.05 * len(rows))
     assert float(rows["rest"]) < 10

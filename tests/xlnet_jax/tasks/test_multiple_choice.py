@@ -14,7 +14,7 @@ from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import ColumnsConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.multiple_choice import MultipleChoice, Question, encode_option
+from xlnet_jax.tasks.multiple_choice import ChoiceQuestion, MultipleChoice, encode_option
 
 MIDDLE = {
     "id": "middle7.txt", "article": "The cat sat on the mat.\nIt slept.",
@@ -66,7 +66,7 @@ def test_each_option_is_what_the_original_makes_of_it_where_it_stands_first(refe
 
 
 def test_an_option_takes_the_place_of_gaps_or_stands_behind_the_question():
-    question = Question("1", "text", "He _ and _.", ("sat", "ran"), 0, "file")
+    question = ChoiceQuestion("1", "text", "He _ and _.", ("sat", "ran"), 0, "file")
     assert question.asked(1) == "He ran and ran."
     assert dataclasses.replace(question, question="What did he do?").asked(0) == "What did he do? sat"
 
@@ -101,7 +101,7 @@ def test_json_lines_answer_by_text_letter_or_number_under_any_names(tmp_path):
 @pytest.fixture(scope="module")
 def questions():
     return [
-        Question(f"q{i}", text, "Who came?", options, answer, f"file: line {i}", level)
+        ChoiceQuestion(f"q{i}", text, "Who came?", options, answer, f"file: line {i}", level)
         for i, text, options, answer, level in (
             (1, "The old man came at night.", ("the old man", "the king", "a dog", "no one"), 0, "middle"),
             (2, "A dog came.", ("the king", "a dog", "an old and very angry man"), 1, "high"),

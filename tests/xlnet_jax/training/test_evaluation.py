@@ -14,7 +14,7 @@ from data_pipelines.tokenizer import EOD, SEP, UNK
 from data_pipelines.windows import resized, steps_per_block
 from tests.xlnet_jax.training.tiny_run import records_of
 from xlnet_jax import EvaluateSettings, InputError
-from xlnet_jax.checkpoints.native import Run, trained_mem_len
+from xlnet_jax.checkpoints.native import PretrainingRun, trained_mem_len
 from xlnet_jax.training.evaluation import frequencies_V, held_out_batches, unigram_line
 
 evaluate = import_module("xlnet_jax.evaluate")
@@ -35,7 +35,7 @@ def test_a_run_gets_its_own_number_again_and_the_numbers_beside_it_are_counted_a
     assert f"loss        {last['loss']:.4f} nats a piece" in out
     assert "by the frequencies of the run's training text" in out
     # ---- counts -----------------------------------------------------------------------------------------------------
-    run = Run.of(straight)
+    run = PretrainingRun.of(straight)
     corpus = run.corpus()
     batches = held_out_batches(corpus, corpus.tokenizer, run.config)
     ids = np.concatenate([batch["input_ids"].ravel() for batch in batches])
@@ -55,7 +55,7 @@ def test_a_text_gives_what_it_gives_as_the_held_out_part_of_a_corpus(straight, t
     """Blocks, windows and targets are equal, whatever text the corpus was prepared for."""
     other = tmp_path / "other.txt"
     other.write_text("\n".join(text.read_text().splitlines()[:120]))
-    run = Run.of(straight)
+    run = PretrainingRun.of(straight)
     prepare(
         *(sources.find([str(file)]) for file in (text, other)), xlnet_jax.load(straight).tokenizer, tmp_path / "corpus",
         block_len=run.corpus().block_len, validation_fraction=0.05,
@@ -79,7 +79,7 @@ def test_a_text_gives_what_it_gives_as_the_held_out_part_of_a_corpus(straight, t
 
 
 def test_what_max_windows_leaves_out_is_said_and_the_other_lengths_follow_that_of_a_window(straight, tmp_path, capsys):
-    run = Run.of(straight)
+    run = PretrainingRun.of(straight)
     found = measured(tmp_path, straight, "--data.seq-len", "16", "--max-windows", "8")
     total = steps_per_block(run.corpus().block_len, resized(run.config.data, 16))
     total *= run.corpus().num_blocks("validation")
@@ -91,7 +91,7 @@ def test_what_max_windows_leaves_out_is_said_and_the_other_lengths_follow_that_o
 def test_memory_is_that_of_the_run_or_the_papers(straight):
     loaded = xlnet_jax.load(straight)
     without = replace(loaded, model=replace(loaded.model, mem_len=0))  # as of a run, and as Hugging Face leaves it open
-    run = Run.of(straight)
+    run = PretrainingRun.of(straight)
     assert [trained_mem_len(*given) for given in ((loaded, run), (without, run), (without, None))] == [16, 0, 384]
     assert trained_mem_len(replace(without, objective="mdlm"), None) == 0  # its memory would be untrained
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_measured_is_said_in_one_line(straight, text, tmp_path):
 
 
 def test_python_code_measures_without_a_command_line(straight):
-    data = Run.of(straight).config.data
+    data = PretrainingRun.of(straight).config.data
     found = xlnet_jax.evaluate(EvaluateSettings(str(straight), max_windows=8))
     assert (found.config.data, found.measured.windows) == (data, 8)
     found = xlnet_jax.evaluate(straight, max_windows=16, data={"batch_size": 16})

@@ -15,7 +15,7 @@ from data_pipelines.tokenizer.pieces import PieceTables
 from tests.xlnet_jax.training.test_evaluation import measured
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import InputError, train
-from xlnet_jax.checkpoints.native import Run
+from xlnet_jax.checkpoints.native import PretrainingRun
 from xlnet_jax.inference import log_probs
 from xlnet_jax.inference.attention import attention_weights
 from xlnet_jax.inference.factorize import fill_in
@@ -95,14 +95,14 @@ def test_a_causal_run_that_was_interrupted_ends_with_the_bits_of_one_that_was_no
 
 
 def test_a_causal_loss_is_that_of_reading_each_block_alone_in_segments(causal, tmp_path):
-    found, model, corpus = measured(tmp_path, causal), xlnet_jax.load(causal), Run.of(causal).corpus()
+    found, model, corpus = measured(tmp_path, causal), xlnet_jax.load(causal), PretrainingRun.of(causal).corpus()
     tokens, _ = corpus.read("validation", np.arange(corpus.num_blocks("validation")))
     of_blocks = [log_probs.with_memory(model, ids, segment_len=32, mem_len=16) for ids in tokens]
     assert found["loss"] == pytest.approx(-np.concatenate(of_blocks).mean(), abs=1e-5)
 
 
 def test_a_causal_loss_is_told_in_the_units_of_the_literature(causal, tmp_path, capsys):
-    found, run = measured(tmp_path, causal), Run.of(causal)
+    found, run = measured(tmp_path, causal), PretrainingRun.of(causal)
     assert_as_in_training(found, causal, "loss")
     corpus = run.corpus()
     batches = held_out_batches(corpus, corpus.tokenizer, run.config)
@@ -176,7 +176,7 @@ def test_a_prefix_checkpoint_predicts_from_left_to_right(prefixed):
 
 
 def test_a_bound_is_told_as_one_in_the_units_of_the_text_of_the_windows(diffused, tmp_path, capsys):
-    found, run = measured(tmp_path, diffused), Run.of(diffused)
+    found, run = measured(tmp_path, diffused), PretrainingRun.of(diffused)
     assert_as_in_training(found, diffused, "loss")
     corpus = run.corpus()
     batches = held_out_batches(corpus, corpus.tokenizer, run.config)
@@ -267,7 +267,7 @@ def test_a_network_that_has_learned_from_replaced_tokens_goes_on_elsewhere(detec
 
 def test_no_measure_of_held_out_text_depends_on_the_batch_size(causal, detecting):
     """The blocks fill whole batches of no size here, and the largest batch not once."""
-    blocks = Run.of(causal).corpus().num_blocks("validation")
+    blocks = PretrainingRun.of(causal).corpus().num_blocks("validation")
     assert 8 < blocks < 64
     assert blocks % 8
     for folder in (causal, detecting):

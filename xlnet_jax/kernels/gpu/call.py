@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from xlnet_jax.kernels.arguments import AttentionInputs, find_obstacle, pad
-from xlnet_jax.kernels.gpu.kernels import Saved, backward, forward
-from xlnet_jax.kernels.gpu.operands import Sizes, Vectors, operands_of, sizes_of, vectors_of
+from xlnet_jax.kernels.gpu.kernels import Residuals, backward, forward
+from xlnet_jax.kernels.gpu.operands import GpuSizes, Vectors, operands_of, sizes_of, vectors_of
 from xlnet_jax.kernels.mesh import interpretation
 
 NAME = "fused (Pallas-Triton, deprecated by jax: up to jax 0.12)"
@@ -45,11 +45,11 @@ def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attend(sizes: Sizes, interpret: bool, inputs: AttentionInputs, vectors: Vectors) -> jnp.ndarray:
+def _attend(sizes: GpuSizes, interpret: bool, inputs: AttentionInputs, vectors: Vectors) -> jnp.ndarray:
     return _forward(sizes, interpret, inputs, vectors)[0]
 
 
-def _forward(sizes: Sizes, interpret: bool, inputs: AttentionInputs, vectors: Vectors) -> tuple[jnp.ndarray, tuple]:
+def _forward(sizes: GpuSizes, interpret: bool, inputs: AttentionInputs, vectors: Vectors) -> tuple[jnp.ndarray, tuple]:
     read = forward(sizes, operands_of(sizes, inputs), vectors, interpret)
     # Name the arrays that the backward pass needs: with a remat policy that saves them, the forward kernel runs once.
     read_BNTH = checkpoint_name(read.read_BNTH[:, :, : sizes.num_rows, : sizes.head_width], "read_BNTH")
@@ -57,14 +57,14 @@ def _forward(sizes: Sizes, interpret: bool, inputs: AttentionInputs, vectors: Ve
     return read_BNTH, (inputs, vectors, read_BNTH, softmax)
 
 
-def _backward(sizes: Sizes, interpret: bool, saved: tuple, grad_BNTH: jnp.ndarray) -> tuple[AttentionInputs, None]:
+def _backward(sizes: GpuSizes, interpret: bool, saved: tuple, grad_BNTH: jnp.ndarray) -> tuple[AttentionInputs, None]:
     inputs, vectors, read_BNTH, softmax = saved
     # Position scores by distance are recomputed instead of saved.
     operands, pull = jax.vjp(functools.partial(operands_of, sizes), inputs)
     mean_BNT = (read_BNTH.astype(jnp.float32) * grad_BNTH.astype(jnp.float32)).sum(-1)
     padded_grad = pad(pad(grad_BNTH, 2, sizes.more_rows), 3, sizes.more_width)
     padded_mean = pad(mean_BNT, 2, sizes.more_rows)
-    gradients = backward(sizes, operands, vectors, Saved(padded_grad, padded_mean, *softmax), interpret)
+    gradients = backward(sizes, operands, vectors, Residuals(padded_grad, padded_mean, *softmax), interpret)
     return (*pull(gradients), None)
 
 

@@ -25,12 +25,12 @@ from jax.experimental.pallas import triton as plgpu
 
 from xlnet_jax.kernels.arguments import MASKED
 from xlnet_jax.kernels.dropout import hash_words, row_seed, threshold
-from xlnet_jax.kernels.gpu.operands import KEYS, ROWS, Operands, Sizes, Vectors, blocks, compiler_params
+from xlnet_jax.kernels.gpu.operands import KEYS, ROWS, GpuOperands, GpuSizes, Vectors, blocks, compiler_params
 
 # ---- scores ----------------------------------------------------------------------------------------------------------
 
 
-class Tile(NamedTuple):
+class ScoreTile(NamedTuple):
     """Tile of scores, by its first row and its first key."""
 
     row: Any
@@ -57,7 +57,7 @@ class Terms(NamedTuple):
     by_distance_TK: Any
 
 
-def load_rows(refs: Operands, vectors: Vectors, rows: Any) -> tuple[Vectors, Any]:
+def load_rows(refs: GpuOperands, vectors: Vectors, rows: Any) -> tuple[Vectors, Any]:
     """Load `Terms.rows` and `Terms.other_T`. A program of rows does this once, before its loop."""
     loaded = _load(vectors, "row", rows)
     if vectors.seed_BN is not None:
@@ -76,14 +76,18 @@ def _load(vectors: Vectors, side: str, part: Any) -> Vectors:
     return Vectors(**{name: ref[part] for name, ref in named if ref is not None and name.startswith(side)})
 
 
-def load_terms(sizes: Sizes, refs: Operands, of_rows: tuple[Vectors, Any], keys: Vectors, tile: Tile) -> Terms:
+def load_terms(
+    sizes: GpuSizes, refs: GpuOperands, of_rows: tuple[Vectors, Any], keys: Vectors, tile: ScoreTile
+) -> Terms:
     """Load the position scores of a tile, and return them with what is loaded of its rows and keys."""
     by_distance_BNTR = refs.by_distance_BNTR
     loaded_TK = None if by_distance_BNTR is None else by_distance_BNTR[distance_index(sizes, of_rows[0], tile)]
     return Terms(*of_rows, keys, loaded_TK)
 
 
-def scores_TK(sizes: Sizes, terms: Terms, query_TH: jnp.ndarray, key_KH: jnp.ndarray, tile: Tile) -> jnp.ndarray:
+def scores_TK(
+    sizes: GpuSizes, terms: Terms, query_TH: jnp.ndarray, key_KH: jnp.ndarray, tile: ScoreTile
+) -> jnp.ndarray:
     """Return the masked scores of a tile in float32."""
     score_TK = plgpu.dot(query_TH, key_KH, trans_b=True)
     if terms.by_distance_TK is not None:
@@ -98,20 +102,20 @@ def scores_TK(sizes: Sizes, terms: Terms, query_TH: jnp.ndarray, key_KH: jnp.nda
     return jnp.where(is_visible_TK, score_TK, hidden_1K)
 
 
-def distance_index(sizes: Sizes, rows: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
+def distance_index(sizes: GpuSizes, rows: Vectors, tile: ScoreTile) -> tuple[jnp.ndarray, jnp.ndarray]:
     """Return the indices of a tile's scores by distance: each row has its own offset."""
     row_TK, start_T1 = _starts(sizes, rows, tile)
     return row_TK, start_T1 + _numbers(tile.key, KEYS)[None]
 
 
-def other_distance_index(sizes: Sizes, rows: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
+def other_distance_index(sizes: GpuSizes, rows: Vectors, tile: ScoreTile) -> tuple[jnp.ndarray, jnp.ndarray]:
     """Return the indices of the distances at which a row has no keys; `tile.key` is the number of the first."""
     row_TK, start_T1 = _starts(sizes, rows, tile)
     number_1K = _numbers(tile.key, KEYS)[None]
     return row_TK, number_1K + jnp.where(number_1K < start_T1, 0, sizes.padded_keys)
 
 
-def _starts(sizes: Sizes, rows: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
+def _starts(sizes: GpuSizes, rows: Vectors, tile: ScoreTile) -> tuple[jnp.ndarray, jnp.ndarray]:
     """Return the numbers of the rows of a tile, and the column of the first key of each."""
     row_TK = jnp.broadcast_to(_numbers(tile.row, ROWS)[:, None], (ROWS, KEYS))
     return row_TK, (sizes.num_places - rows.row_position_BT)[:, None]
@@ -122,7 +126,7 @@ def is_other_TK(terms: Terms) -> jnp.ndarray:
     return terms.rows.row_segment_BT[:, None] != terms.keys.key_segment_BK[None]
 
 
-def drop_TK(sizes: Sizes, terms: Terms, tile: Tile, *several_TK: jnp.ndarray) -> list[jnp.ndarray]:
+def drop_TK(sizes: GpuSizes, terms: Terms, tile: ScoreTile, *several_TK: jnp.ndarray) -> list[jnp.ndarray]:
     """Set the elements that the dropout mask drops to zero (`dropout.attention_mask_BNTK`)."""
     if (seed := terms.rows.seed_BN) is None:
         return list(several_TK)
@@ -166,7 +170,7 @@ class Read(NamedTuple):
     sum_BNT: Any  # float32, sum over keys of exp(score - maximum)
 
 
-def forward(sizes: Sizes, operands: Operands, vectors: Vectors, interpret: bool) -> Read:
+def forward(sizes: GpuSizes, operands: GpuOperands, vectors: Vectors, interpret: bool) -> Read:
     """Return the attention output and the statistics of the softmax."""
     query = operands.query_BNTH
     statistic = jax.ShapeDtypeStruct(query.shape[:3], jnp.float32)
@@ -183,14 +187,14 @@ def forward(sizes: Sizes, operands: Operands, vectors: Vectors, interpret: bool)
     )(operands, vectors)
 
 
-def _forward(sizes: Sizes, refs: Operands, vectors: Vectors, *outputs: Any) -> None:
+def _forward(sizes: GpuSizes, refs: GpuOperands, vectors: Vectors, *outputs: Any) -> None:
     out, row = Read(*outputs), pl.program_id(0) * ROWS
-    rows = Tile(row, 0).rows
+    rows = ScoreTile(row, 0).rows
     query_TH, of_rows = refs.query_BNTH[rows], load_rows(refs, vectors, rows)
 
     def add_keys(number: Any, so_far: tuple[jnp.ndarray, ...]) -> tuple[jnp.ndarray, ...]:
         read_TH, maximum_T, sum_T = so_far
-        tile = Tile(row, number * KEYS)
+        tile = ScoreTile(row, number * KEYS)
         terms = load_terms(sizes, refs, of_rows, load_keys(vectors, tile.keys), tile)
         score_TK = scores_TK(sizes, terms, query_TH, refs.key_BNKH[tile.keys], tile)
         higher_T = jnp.maximum(maximum_T, score_TK.max(1))
@@ -211,7 +215,7 @@ def _forward(sizes: Sizes, refs: Operands, vectors: Vectors, *outputs: Any) -> N
 # ---- backward --------------------------------------------------------------------------------------------------------
 
 
-class Saved(NamedTuple):
+class Residuals(NamedTuple):
     """Other inputs of the backward kernels, padded: arrays outside, references inside."""
 
     grad_BNTH: Any
@@ -235,7 +239,9 @@ class OfKeys(NamedTuple):
     value_BNKH: Any
 
 
-def backward(sizes: Sizes, operands: Operands, vectors: Vectors, saved: Saved, interpret: bool) -> Operands:
+def backward(
+    sizes: GpuSizes, operands: GpuOperands, vectors: Vectors, saved: Residuals, interpret: bool
+) -> GpuOperands:
     """Return the gradients of the operands."""
     batch, heads = operands.query_BNTH.shape[:2]
 
@@ -258,18 +264,18 @@ def backward(sizes: Sizes, operands: Operands, vectors: Vectors, saved: Saved, i
     shapes_of_keys = OfKeys(*map(like, (operands.key_BNKH, operands.value_BNKH)))
     query, by_distance, other = call(_of_rows, sizes.row_tiles, "fused_attention_backward", shapes_of_rows)
     key, value = call(_of_keys, sizes.key_tiles, "fused_attention_backward_keys", shapes_of_keys)
-    return Operands(query, key, value, by_distance, other)
+    return GpuOperands(query, key, value, by_distance, other)
 
 
-def _of_rows(sizes: Sizes, refs: Operands, vectors: Vectors, saved: Saved, *outputs: Any) -> None:
+def _of_rows(sizes: GpuSizes, refs: GpuOperands, vectors: Vectors, saved: Residuals, *outputs: Any) -> None:
     grads, row = OfRows(*outputs), pl.program_id(0) * ROWS
-    rows = Tile(row, 0).rows
+    rows = ScoreTile(row, 0).rows
     query_TH, of_rows = refs.query_BNTH[rows], load_rows(refs, vectors, rows)
-    saved_of_rows = Saved(*(ref[rows] for ref in saved))
+    saved_of_rows = Residuals(*(ref[rows] for ref in saved))
 
     def add_keys(number: Any, so_far: tuple[jnp.ndarray, ...]) -> tuple[jnp.ndarray, ...]:
         query_grad_TH, other_T = so_far
-        tile = Tile(row, number * KEYS)
+        tile = ScoreTile(row, number * KEYS)
         terms = load_terms(sizes, refs, of_rows, load_keys(vectors, tile.keys), tile)
         key_KH, value_KH = refs.key_BNKH[tile.keys], refs.value_BNKH[tile.keys]
         _, grad_TK = _probabilities_and_gradients(sizes, terms, saved_of_rows, tile, query_TH, key_KH, value_KH)
@@ -290,17 +296,17 @@ def _of_rows(sizes: Sizes, refs: Operands, vectors: Vectors, saved: Saved, *outp
         _clear_other_distances(sizes, of_rows[0], row, grads.by_distance_BNTR)
 
 
-def _of_keys(sizes: Sizes, refs: Operands, vectors: Vectors, saved: Saved, *outputs: Any) -> None:
+def _of_keys(sizes: GpuSizes, refs: GpuOperands, vectors: Vectors, saved: Residuals, *outputs: Any) -> None:
     grads, key = OfKeys(*outputs), pl.program_id(0) * KEYS
-    keys = Tile(0, key).keys
+    keys = ScoreTile(0, key).keys
     key_KH, value_KH = refs.key_BNKH[keys], refs.value_BNKH[keys]
     of_keys = load_keys(vectors, keys)
 
     def add_rows(number: Any, so_far: tuple[jnp.ndarray, ...]) -> tuple[jnp.ndarray, ...]:
         key_grad_KH, value_grad_KH = so_far
-        tile = Tile(number * ROWS, key)
+        tile = ScoreTile(number * ROWS, key)
         terms = load_terms(sizes, refs, load_rows(refs, vectors, tile.rows), of_keys, tile)
-        query_TH, saved_of_rows = refs.query_BNTH[tile.rows], Saved(*(ref[tile.rows] for ref in saved))
+        query_TH, saved_of_rows = refs.query_BNTH[tile.rows], Residuals(*(ref[tile.rows] for ref in saved))
         dropped_TK, grad_TK = _probabilities_and_gradients(
             sizes, terms, saved_of_rows, tile, query_TH, key_KH, value_KH
         )
@@ -316,10 +322,10 @@ def _of_keys(sizes: Sizes, refs: Operands, vectors: Vectors, saved: Saved, *outp
 
 
 def _probabilities_and_gradients(
-    sizes: Sizes,
+    sizes: GpuSizes,
     terms: Terms,
-    saved: Saved,
-    tile: Tile,
+    saved: Residuals,
+    tile: ScoreTile,
     query_TH: jnp.ndarray,
     key_KH: jnp.ndarray,
     value_KH: jnp.ndarray,
@@ -334,11 +340,11 @@ def _probabilities_and_gradients(
     return dropped_TK, scaled_TK * (wanted_TK - (saved.mean_BNT * sizes.keep)[:, None])
 
 
-def _clear_other_distances(sizes: Sizes, rows: Vectors, row: Any, by_distance_TR: Any) -> None:
+def _clear_other_distances(sizes: GpuSizes, rows: Vectors, row: Any, by_distance_TR: Any) -> None:
     """Write zeros at the distances before and after those of the keys."""
 
     def clear(number: Any, nothing: None) -> None:
-        row_TK, column_TK = other_distance_index(sizes, rows, Tile(row, number * KEYS))
+        row_TK, column_TK = other_distance_index(sizes, rows, ScoreTile(row, number * KEYS))
         by_distance_TR[row_TK, column_TK] = jnp.zeros(row_TK.shape, by_distance_TR.dtype)
 
     jax.lax.fori_loop(0, sizes.distance_tiles, clear, None)

@@ -25,7 +25,7 @@ NARROWEST = 16
 
 
 @dataclass(frozen=True)
-class Sizes:
+class GpuSizes:
     """Sizes of one kernel call on one device."""
 
     num_places: int
@@ -78,7 +78,7 @@ class Sizes:
         return 1.0 - self.dropout_rate
 
 
-def compiler_params(operands: "Operands") -> Any:
+def compiler_params(operands: "GpuOperands") -> Any:
     """Return the compiler's settings. A third stage, which prefetches one more tile, needs shared memory that not all
     cards have if tiles are larger."""
     query = operands.query_BNTH
@@ -87,11 +87,11 @@ def compiler_params(operands: "Operands") -> Any:
     return plgpu.CompilerParams(num_warps=8 if is_wide else 4, num_stages=3 if is_small else 2)
 
 
-class Operands(NamedTuple):
+class GpuOperands(NamedTuple):
     """Floating-point inputs: arrays outside the kernels, references to one head of an example inside. None = no such
     term.
 
-    Rows, keys and distances are padded to `Sizes`.
+    Rows, keys and distances are padded to `GpuSizes`.
     """
 
     query_BNTH: Any  # with r_w, divided by sqrt(H)
@@ -119,9 +119,9 @@ class Vectors(NamedTuple):
     seed_BN: Any = None  # uint32
 
 
-def sizes_of(inputs: AttentionInputs) -> Sizes:
+def sizes_of(inputs: AttentionInputs) -> GpuSizes:
     """Return the sizes of a call."""
-    return Sizes(
+    return GpuSizes(
         num_places=0 if inputs.position_key_2NRH is None else inputs.num_places,
         num_rows=inputs.query_BNTH.shape[2],
         num_keys=inputs.key_BNKH.shape[2],
@@ -130,7 +130,7 @@ def sizes_of(inputs: AttentionInputs) -> Sizes:
     )
 
 
-def operands_of(sizes: Sizes, inputs: AttentionInputs) -> Operands:
+def operands_of(sizes: GpuSizes, inputs: AttentionInputs) -> GpuOperands:
     """Return the floating-point inputs of a call. XLA differentiates this function."""
     with_r_w, with_r_r, with_r_s = (pad(query_BNTH, 2, sizes.more_rows) for query_BNTH in bias_queries(inputs))
     by_distance_BNTR = other_BNT = None
@@ -140,7 +140,7 @@ def operands_of(sizes: Sizes, inputs: AttentionInputs) -> Operands:
             by_distance_BNTR = jnp.einsum("BNTH,BNRH->BNTR", with_r_r, key_BNRH)
     if inputs.segment_key_2NH is not None:
         other_BNT = segment_scores_BNT(with_r_s, inputs.segment_key_2NH)
-    return Operands(
+    return GpuOperands(
         pad(with_r_w, 3, sizes.more_width),
         pad(pad(inputs.key_BNKH, 2, sizes.more_keys), 3, sizes.more_width),
         pad(pad(inputs.value_BNKH, 2, sizes.more_keys), 3, sizes.more_width),
@@ -149,7 +149,7 @@ def operands_of(sizes: Sizes, inputs: AttentionInputs) -> Operands:
     )
 
 
-def vectors_of(sizes: Sizes, inputs: AttentionInputs) -> Vectors:
+def vectors_of(sizes: GpuSizes, inputs: AttentionInputs) -> Vectors:
     """Return the integer inputs of a call."""
     vectors = {name: vector for name, vector in inputs.relations._asdict().items() if name in Vectors._fields}
     if inputs.position_key_2NRH is not None:

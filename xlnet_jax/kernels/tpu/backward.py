@@ -21,9 +21,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels.arguments import MASKED
-from xlnet_jax.kernels.tpu.grid import Place, Tile, call_at, compiler_params, grid_of
+from xlnet_jax.kernels.tpu.grid import Place, RowTile, call_at, compiler_params, grid_of
 from xlnet_jax.kernels.tpu.operands import (
-    Operands,
+    TpuOperands,
     estimate_cost,
     first_distance,
     key_blocks,
@@ -56,11 +56,11 @@ from xlnet_jax.kernels.tpu.scores import (
     store,
 )
 from xlnet_jax.kernels.tpu.shift import unshift_TR
-from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, Sizes, VectorRow
+from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, TpuSizes, VectorRow
 
 
-class Saved(NamedTuple):
-    """Inputs of the backward kernel besides `Operands`: arrays outside, references inside."""
+class BackwardOperands(NamedTuple):
+    """Inputs of the backward kernel besides `TpuOperands`: arrays outside, references inside."""
 
     read_BTH: Any
     softmax_BST: Any
@@ -110,7 +110,7 @@ class Summed(NamedTuple):
     is_busy_1: Any  # int32 in scalar memory, 1 = a tile was computed with this block of keys
 
 
-def backward(whole: Sizes, operands: Operands, saved: Saved, interpret: Any) -> Gradients:
+def backward(whole: TpuSizes, operands: TpuOperands, saved: BackwardOperands, interpret: Any) -> Gradients:
     """Return the gradients of queries, keys, values, position keys and vectors."""
     inputs, shapes, rows = (operands, saved), _shapes(operands), row_blocks(whole)
     blocks = Gradients(
@@ -134,7 +134,7 @@ def backward(whole: Sizes, operands: Operands, saved: Saved, interpret: Any) -> 
         grid=grid_of(whole, len(operands.query_BTH)),
         in_specs=[
             operand_blocks(whole, operands),
-            Saved(rows, softmax_blocks(whole), rows),
+            BackwardOperands(rows, softmax_blocks(whole), rows),
             None if zeros is None else [in_memory] * len(zeros),
         ],
         out_specs=blocks,
@@ -158,13 +158,13 @@ def _like(array: Any, dtype: Any = None) -> Any:
     return None if array is None else jax.ShapeDtypeStruct(array.shape, dtype or array.dtype)
 
 
-def _shapes(operands: Operands) -> Gradients:
+def _shapes(operands: TpuOperands) -> Gradients:
     of_positions = _like(operands.position_2HR, jnp.float32)
     query, key, value = map(_like, (operands.query_BTH, operands.key_BKH, operands.value_BKH))
     return Gradients(query, key, value, of_positions, _like(operands.vectors_8H))
 
 
-def _scratch(whole: Sizes, operands: Operands) -> list[Any]:
+def _scratch(whole: TpuSizes, operands: TpuOperands) -> list[Any]:
     sizes, has_positions = whole.of_block, whole.num_directions > 0
     operand = operands.query_BTH.dtype
     is_narrow, keys = operand != jnp.float32, (sizes.width, sizes.padded_keys)
@@ -188,7 +188,7 @@ def _scratch(whole: Sizes, operands: Operands) -> list[Any]:
 # ---- a step of the grid ----------------------------------------------------------------------------------------------
 
 
-def _backward_kernel(whole: Sizes, refs: Operands, saved: Saved, zeros: Any, *others: Any) -> None:
+def _backward_kernel(whole: TpuSizes, refs: TpuOperands, saved: BackwardOperands, zeros: Any, *others: Any) -> None:
     *gradients, sums, scratch, work, summed = others
     # In float32 a gradient overwrites its input.
     work = work._replace(
@@ -206,10 +206,10 @@ def _backward_kernel(whole: Sizes, refs: Operands, saved: Saved, zeros: Any, *ot
 class GridStep:
     """A step of the grid of the backward kernel."""
 
-    whole: Sizes
+    whole: TpuSizes
     place: Place
-    refs: Operands
-    saved: Saved
+    refs: TpuOperands
+    saved: BackwardOperands
     grads: Gradients
     sums: Sums
     scratch: Scratch
@@ -249,7 +249,7 @@ class GridStep:
         if summed is not None:
             pl.when(place.is_first(self.whole))(lambda: clear(summed.query_TH.at[place.rows(ROWS)]))
 
-    def differentiate(self, tile: Tile) -> None:
+    def differentiate(self, tile: RowTile) -> None:
         """Add the gradients of a tile."""
         grads, summed, work, sizes = self.grads, self.summed, self.work, self.whole.of_block
         read_integers(self.whole, tile, self.refs, self.scratch)
@@ -329,7 +329,7 @@ class Factors(NamedTuple):
 class GradientStages(ScoreStages):
     """Stages that compute the gradients of a tile."""
 
-    saved: Saved
+    saved: BackwardOperands
     sums: Sums
     of_positions_HR: Any
     """sums: gradients of the position keys of the example's direction; None = no relative positions"""

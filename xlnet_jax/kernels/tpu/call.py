@@ -15,10 +15,10 @@ from jax.ad_checkpoint import checkpoint_name
 from xlnet_jax.costs import chip_of
 from xlnet_jax.kernels.arguments import AttentionInputs, find_obstacle
 from xlnet_jax.kernels.mesh import device_kind, interpretation
-from xlnet_jax.kernels.tpu.backward import Saved, backward
+from xlnet_jax.kernels.tpu.backward import BackwardOperands, backward
 from xlnet_jax.kernels.tpu.forward import forward
-from xlnet_jax.kernels.tpu.operands import Operands, operands_of, sizes_of, split_heads_BNTH, unpad_rows
-from xlnet_jax.kernels.tpu.tiles import GENERATIONS, Sizes
+from xlnet_jax.kernels.tpu.operands import TpuOperands, operands_of, sizes_of, split_heads_BNTH, unpad_rows
+from xlnet_jax.kernels.tpu.tiles import GENERATIONS, TpuSizes
 
 T = TypeVar("T")
 NAME = "fused"
@@ -46,11 +46,11 @@ def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attend(sizes: Sizes, interpret: Any, operands: Operands) -> jnp.ndarray:
+def _attend(sizes: TpuSizes, interpret: Any, operands: TpuOperands) -> jnp.ndarray:
     return _forward(sizes, interpret, operands)[0]
 
 
-def _forward(sizes: Sizes, interpret: Any, operands: Operands) -> tuple[jnp.ndarray, tuple]:
+def _forward(sizes: TpuSizes, interpret: Any, operands: TpuOperands) -> tuple[jnp.ndarray, tuple]:
     dtype = operands.query_BTH.dtype
     # Position keys are float32 outside, so that their gradients, sums over examples, are float32.
     if operands.position_2HR is not None:
@@ -62,19 +62,19 @@ def _forward(sizes: Sizes, interpret: Any, operands: Operands) -> tuple[jnp.ndar
     return read_BTH, (operands, read_BTH, softmax_BST)
 
 
-def _backward(sizes: Sizes, interpret: Any, saved: tuple, grad_BTH: jnp.ndarray) -> tuple[Operands]:
+def _backward(sizes: TpuSizes, interpret: Any, saved: tuple, grad_BTH: jnp.ndarray) -> tuple[TpuOperands]:
     operands, read_BTH, softmax_BST = saved
-    other = _readable(sizes, Saved(read_BTH, softmax_BST, grad_BTH))
+    other = _readable(sizes, BackwardOperands(read_BTH, softmax_BST, grad_BTH))
     gradients = backward(sizes, _readable(sizes, operands), other, interpret)
     narrow = {name: getattr(gradients, name).astype(operands.query_BTH.dtype) for name in gradients._fields[:3]}
     gradients = gradients._replace(**narrow)
-    return (Operands(*gradients, rows_B8T=None, keys_B8K=None, is_reversed_B=None, seed_BN=None, busy_BS=None),)
+    return (TpuOperands(*gradients, rows_B8T=None, keys_B8K=None, is_reversed_B=None, seed_BN=None, busy_BS=None),)
 
 
 _attend.defvjp(_forward, _backward)
 
 
-def _readable(sizes: Sizes, arrays: T) -> T:
+def _readable(sizes: TpuSizes, arrays: T) -> T:
     """Convert what the kernels read to float32 if the chip cannot multiply bfloat16. XLA does it once; a kernel would
     for each tile, which takes it as long as all products."""
     if sizes.generation.multiplies_bfloat16:

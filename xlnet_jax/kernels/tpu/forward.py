@@ -21,9 +21,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels.arguments import MASKED
-from xlnet_jax.kernels.tpu.grid import Place, Tile, call_at, compiler_params, grid_of
+from xlnet_jax.kernels.tpu.grid import Place, RowTile, call_at, compiler_params, grid_of
 from xlnet_jax.kernels.tpu.operands import (
-    Operands,
+    TpuOperands,
     estimate_cost,
     operand_blocks,
     row_blocks,
@@ -48,7 +48,7 @@ from xlnet_jax.kernels.tpu.scores import (
     scratch_shapes,
     store,
 )
-from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, Sizes
+from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, TpuSizes
 
 LEAST = 4 * MASKED
 """maximum of no scores"""
@@ -72,8 +72,8 @@ class Joined(NamedTuple):
     softmax_ST: Any  # as in `Weights`, transposed
 
 
-def forward(whole: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarray, jnp.ndarray]:
-    """Return the output [B, T, N x H], and float32 [B, softmax rows of each group, T] (`Sizes.softmax_rows`)."""
+def forward(whole: TpuSizes, operands: TpuOperands, interpret: Any) -> tuple[jnp.ndarray, jnp.ndarray]:
+    """Return the output [B, T, N x H], and float32 [B, softmax rows of each group, T] (`TpuSizes.softmax_rows`)."""
     batch, query_BTH, sizes = len(operands.query_BTH), operands.query_BTH, whole.of_block
     softmax_BST = jax.ShapeDtypeStruct((batch, sizes.num_groups * sizes.softmax_rows, whole.padded_rows), jnp.float32)
     weights = Weights(
@@ -102,8 +102,8 @@ def forward(whole: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarr
 
 
 def _forward_kernel(
-    whole: Sizes,
-    refs: Operands,
+    whole: TpuSizes,
+    refs: TpuOperands,
     read_BTH: Any,
     softmax_BST: Any,
     scratch: Scratch,
@@ -122,7 +122,7 @@ def _forward_kernel(
     if joined is not None:
         pl.when(place.is_first(whole))(lambda: _clear(place, joined))
 
-    def attend(tile: Tile) -> None:
+    def attend(tile: RowTile) -> None:
         read_integers(whole, tile, refs, scratch)
         reads_HT = OutputStages(sizes, tile, refs, scratch, weights).compute_HT()
         softmax_ST = weights.softmax_ST[...]
@@ -145,7 +145,7 @@ def _forward_kernel(
         softmax_BST[0] = softmax_ST
 
 
-def _divide_TH(sizes: Sizes, reads_HT: list[jnp.ndarray], softmax_ST: jnp.ndarray) -> jnp.ndarray:
+def _divide_TH(sizes: TpuSizes, reads_HT: list[jnp.ndarray], softmax_ST: jnp.ndarray) -> jnp.ndarray:
     """Divide the output of each head by the sum of its softmax, and join the heads."""
     inverse_ST = 1.0 / ((1.0 - sizes.dropout_rate) * softmax_ST)
     return join_heads_TH(
@@ -161,8 +161,8 @@ def _clear(place: Place, joined: Joined) -> None:
 
 
 def _join(
-    sizes: Sizes,
-    tile: Tile,
+    sizes: TpuSizes,
+    tile: RowTile,
     reads_HT: list[jnp.ndarray],
     softmax_ST: jnp.ndarray,
     joined: Joined,

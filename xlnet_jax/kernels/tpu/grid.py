@@ -7,16 +7,16 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from xlnet_jax.kernels.tpu.operands import Operands
-from xlnet_jax.kernels.tpu.tiles import ROWS, Sizes
+from xlnet_jax.kernels.tpu.operands import TpuOperands
+from xlnet_jax.kernels.tpu.tiles import ROWS, TpuSizes
 
 
-def grid_of(sizes: Sizes, batch: int) -> tuple[int, ...]:
+def grid_of(sizes: TpuSizes, batch: int) -> tuple[int, ...]:
     """Return the grid of a call."""
     return sizes.num_groups, batch, sizes.row_blocks, sizes.key_blocks, sizes.of_block.tiles
 
 
-def compiler_params(sizes: Sizes) -> Any:
+def compiler_params(sizes: TpuSizes) -> Any:
     """Return the compiler's settings. Cores may divide the groups; the sums over a batch need a single core."""
     return pltpu.CompilerParams(
         dimension_semantics=("parallel", "arbitrary", "arbitrary", "arbitrary", "arbitrary"),
@@ -24,7 +24,7 @@ def compiler_params(sizes: Sizes) -> Any:
     )
 
 
-class Tile(NamedTuple):
+class RowTile(NamedTuple):
     """Tile that a grid step computes with a block of keys. There are tiles of content rows and tiles of query rows."""
 
     is_query: bool
@@ -46,13 +46,13 @@ class Place(NamedTuple):
     def here(cls) -> "Place":
         return cls(*(pl.program_id(axis) for axis in range(5)))
 
-    def tiles(self, sizes: Sizes) -> tuple[Tile, Tile]:
+    def tiles(self, sizes: TpuSizes) -> tuple[RowTile, RowTile]:
         """Return this step as a tile of content rows and as a tile of query rows. Only the device knows which one it
         is."""
-        content = Tile(False, ROWS, self.tile, self)
-        return content, Tile(True, sizes.query_rows, self.tile - sizes.of_block.content_tiles, self)
+        content = RowTile(False, ROWS, self.tile, self)
+        return content, RowTile(True, sizes.query_rows, self.tile - sizes.of_block.content_tiles, self)
 
-    def is_busy(self, sizes: Sizes, busy_BS: Any) -> Any:
+    def is_busy(self, sizes: TpuSizes, busy_BS: Any) -> Any:
         """Return False if the step need not be computed (`busy_BS`)."""
         if busy_BS is None:
             return True
@@ -69,19 +69,19 @@ class Place(NamedTuple):
         """Return the slice of the rows of a tile in the scratch memory of a block of positions."""
         return pl.ds(pl.multiple_of(self.tile * ROWS, ROWS), count)
 
-    def is_first(self, sizes: Sizes) -> Any:
+    def is_first(self, sizes: TpuSizes) -> Any:
         """Return True if no block of keys was computed with this tile before."""
         is_content = self.tile < sizes.of_block.content_tiles
         return (self.key_block == 0) & (is_content | (self.row_block == 0))
 
-    def is_last(self, sizes: Sizes) -> Any:
+    def is_last(self, sizes: TpuSizes) -> Any:
         """Return True if no block of keys will be computed with this tile after this step."""
         is_content = self.tile < sizes.of_block.content_tiles
         is_last_block = is_content | (self.row_block == sizes.row_blocks - 1)
         return (self.key_block == sizes.key_blocks - 1) & is_last_block
 
 
-def call_at(sizes: Sizes, place: Place, refs: Operands, compute: Callable[[Tile], None]) -> None:
+def call_at(sizes: TpuSizes, place: Place, refs: TpuOperands, compute: Callable[[RowTile], None]) -> None:
     """Call `compute` for the tile of content rows or query rows of this step."""
     content, query = place.tiles(sizes)
     is_busy = place.is_busy(sizes, refs.busy_BS)

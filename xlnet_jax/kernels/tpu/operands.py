@@ -18,13 +18,13 @@ from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels.arguments import AttentionInputs, pad, round_up
 from xlnet_jax.kernels.products import join_heads_BTE
-from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, SUBLANES, Generation, KeyField, RowField, Sizes, VectorRow
+from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, SUBLANES, KeyField, RowField, TpuGeneration, TpuSizes, VectorRow
 
 NEVER = jnp.iinfo(jnp.int32).max
 """Rank, position and number of padded keys, which no row sees."""
 
 
-class Operands(NamedTuple):
+class TpuOperands(NamedTuple):
     """Inputs of the kernel: arrays outside, references to their blocks inside. None = no such term.
 
     H contains all heads side by side.
@@ -42,12 +42,12 @@ class Operands(NamedTuple):
     busy_BS: Any  # int32, 1 = compute this step of the grid (`busy_BS`); None = all
 
 
-def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:
+def sizes_of(inputs: AttentionInputs, generation: TpuGeneration) -> TpuSizes:
     """Return the sizes of a call. Without query rows, all rows are content rows. A window too long for the chip is
     padded to whole blocks."""
     _, num_heads, num_rows, head_width = inputs.query_BNTH.shape
     relations, has_positions = inputs.relations, inputs.position_key_2NRH is not None
-    sizes = Sizes(
+    sizes = TpuSizes(
         num_heads=num_heads,
         head_width=head_width,
         num_content=num_rows - relations.num_targets,
@@ -76,7 +76,7 @@ def _even_block(length: int, longest: int) -> int:
     return round_up(-(-length // -(-length // longest)), LANES)
 
 
-def operands_of(inputs: AttentionInputs, sizes: Sizes) -> Operands:
+def operands_of(inputs: AttentionInputs, sizes: TpuSizes) -> TpuOperands:
     """Return the operands of a call."""
     seed_BN = is_reversed_B = None
     if inputs.dropout is not None:
@@ -86,7 +86,7 @@ def operands_of(inputs: AttentionInputs, sizes: Sizes) -> Operands:
         is_reversed_B = inputs.relations.is_reversed_B.astype(jnp.int32)
     more_keys = sizes.padded_keys - sizes.num_keys
     rows_B8T, keys_B8K = _rows_B8T(inputs, sizes), _keys_B8K(inputs, more_keys)
-    return Operands(
+    return TpuOperands(
         query_BTH=pad_rows(join_heads(inputs.query_BNTH, sizes), sizes),
         key_BKH=pad(join_heads(inputs.key_BNKH, sizes), 1, more_keys),
         value_BKH=pad(join_heads(inputs.value_BNKH, sizes), 1, more_keys),
@@ -100,19 +100,19 @@ def operands_of(inputs: AttentionInputs, sizes: Sizes) -> Operands:
     )
 
 
-def join_heads(x_BNTH: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
+def join_heads(x_BNTH: jnp.ndarray, sizes: TpuSizes) -> jnp.ndarray:
     """Join heads side by side, [..., T, N x H]; the last group is padded with zeros."""
     joined_BTE = join_heads_BTE(x_BNTH)
     return pad(joined_BTE, -1, sizes.num_groups * sizes.width - joined_BTE.shape[-1])
 
 
-def split_heads_BNTH(joined_BTH: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
+def split_heads_BNTH(joined_BTH: jnp.ndarray, sizes: TpuSizes) -> jnp.ndarray:
     """Move heads to their own axis: the inverse of `join_heads`."""
     apart = joined_BTH[..., : sizes.num_heads * sizes.head_width]
     return jnp.swapaxes(apart.reshape(*apart.shape[:-1], sizes.num_heads, sizes.head_width), 1, 2)
 
 
-def pad_rows(x_BT: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
+def pad_rows(x_BT: jnp.ndarray, sizes: TpuSizes) -> jnp.ndarray:
     """Pad content rows to whole tiles. The last tile of query rows may extend past the end."""
     missing = sizes.padded_content - sizes.num_content
     if not missing:
@@ -121,14 +121,14 @@ def pad_rows(x_BT: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
     return jnp.concatenate([pad(content_BL, 1, missing), query_BP], axis=1)
 
 
-def unpad_rows(x_BT: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
+def unpad_rows(x_BT: jnp.ndarray, sizes: TpuSizes) -> jnp.ndarray:
     """Remove the rows that `pad_rows` added."""
     if sizes.padded_content == sizes.num_content:
         return x_BT
     return jnp.concatenate([x_BT[:, : sizes.num_content], x_BT[:, sizes.padded_content :]], axis=1)
 
 
-def _position_2HR(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray | None:
+def _position_2HR(inputs: AttentionInputs, sizes: TpuSizes) -> jnp.ndarray | None:
     if inputs.position_key_2NRH is None:
         return None
     sine_NRH, cosine_NRH = inputs.position_key_2NRH
@@ -139,7 +139,7 @@ def _position_2HR(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray | None:
     return jnp.swapaxes(pad(joined_2RH, 1, after, before), 1, 2)
 
 
-def _vectors_8H(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray:
+def _vectors_8H(inputs: AttentionInputs, sizes: TpuSizes) -> jnp.ndarray:
     rows = {}
     if inputs.biases_3NH is not None:
         rows = dict(zip((VectorRow.R_W, VectorRow.R_R, VectorRow.R_S), inputs.biases_3NH, strict=True))
@@ -151,7 +151,7 @@ def _vectors_8H(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray:
     return join_heads(vectors_8NH[:, :, None], sizes)[:, 0]
 
 
-def _rows_B8T(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray:
+def _rows_B8T(inputs: AttentionInputs, sizes: TpuSizes) -> jnp.ndarray:
     relations = inputs.relations
     rows = {
         RowField.RANK: relations.row_rank_BT,
@@ -191,7 +191,7 @@ def _stack_B8T(rows: dict[int, jnp.ndarray | None], batch: int, length: int) -> 
 # ---- blocks of long windows ------------------------------------------------------------------------------------------
 
 
-def busy_BS(sizes: Sizes, rows_B8T: jnp.ndarray, keys_B8K: jnp.ndarray) -> jnp.ndarray:
+def busy_BS(sizes: TpuSizes, rows_B8T: jnp.ndarray, keys_B8K: jnp.ndarray) -> jnp.ndarray:
     """Return int32 [B, steps]: 0 = a tile need not be computed with a block of keys, 1 = it must.
 
     `Place.is_busy` (grid.py) reads it. A row that sees no key has a uniform softmax over all keys, so its tile needs
@@ -223,7 +223,7 @@ def busy_BS(sizes: Sizes, rows_B8T: jnp.ndarray, keys_B8K: jnp.ndarray) -> jnp.n
     return jnp.concatenate([content_BS, query_BS], axis=1).astype(jnp.int32)
 
 
-def tile_number(sizes: Sizes, row_block: Any, tile: Any) -> Any:
+def tile_number(sizes: TpuSizes, row_block: Any, tile: Any) -> Any:
     """Return the number of a tile in the window, for its number in a block of positions."""
     if sizes.fits:
         return tile
@@ -231,7 +231,7 @@ def tile_number(sizes: Sizes, row_block: Any, tile: Any) -> Any:
     return jnp.where(tile < here, row_block * here + tile, sizes.content_tiles + tile - here)
 
 
-def tile_of_step(sizes: Sizes, row_block: Any, key_block: Any, tile: Any, *, is_output: bool) -> Any:
+def tile_of_step(sizes: TpuSizes, row_block: Any, key_block: Any, tile: Any, *, is_output: bool) -> Any:
     """Return the number in the window of the tile that a step reads or writes. An output may be at one block only in
     successive steps, and is written when the last block of keys is done; until then it stays at a tile that it writes
     next or has written."""
@@ -247,7 +247,7 @@ def tile_of_step(sizes: Sizes, row_block: Any, key_block: Any, tile: Any, *, is_
 # ---- blocks ----------------------------------------------------------------------------------------------------------
 
 
-def row_blocks(sizes: Sizes, *, is_output: bool = False) -> pl.BlockSpec:
+def row_blocks(sizes: TpuSizes, *, is_output: bool = False) -> pl.BlockSpec:
     """Return the blocks of an array [B, T, N x H]."""
     number = functools.partial(tile_of_step, sizes, is_output=is_output)
     return pl.BlockSpec(
@@ -256,14 +256,14 @@ def row_blocks(sizes: Sizes, *, is_output: bool = False) -> pl.BlockSpec:
     )
 
 
-def key_blocks(sizes: Sizes) -> pl.BlockSpec:
+def key_blocks(sizes: TpuSizes) -> pl.BlockSpec:
     """Return the blocks of an array [B, K, N x H]."""
     return pl.BlockSpec(
         (1, sizes.of_block.padded_keys, sizes.width), lambda group, example, rows, keys, tile: (example, keys, group)
     )
 
 
-def position_blocks(sizes: Sizes) -> pl.BlockSpec:
+def position_blocks(sizes: TpuSizes) -> pl.BlockSpec:
     """Return the blocks of an array [directions, N x H, R]. Those of a short window change only with the group, so one
     buffer is enough."""
     directions, here, width = sizes.num_directions, sizes.of_block.padded_distances, sizes.width
@@ -276,18 +276,18 @@ def position_blocks(sizes: Sizes) -> pl.BlockSpec:
     )
 
 
-def first_distance(sizes: Sizes, row_block: Any, key_block: Any) -> Any:
+def first_distance(sizes: TpuSizes, row_block: Any, key_block: Any) -> Any:
     """Return the first of the distances between a block of positions and a block of keys."""
     first = sizes.padded_places - (row_block + 1) * sizes.row_block + key_block * sizes.key_block
     return pl.multiple_of(first, LANES)
 
 
-def vector_blocks(sizes: Sizes) -> pl.BlockSpec:
+def vector_blocks(sizes: TpuSizes) -> pl.BlockSpec:
     """Return the blocks of an array [8, N x H]."""
     return pl.BlockSpec((SUBLANES, sizes.width), lambda group, example, rows, keys, tile: (0, group))
 
 
-def softmax_blocks(sizes: Sizes, *, is_output: bool = False) -> pl.BlockSpec:
+def softmax_blocks(sizes: TpuSizes, *, is_output: bool = False) -> pl.BlockSpec:
     """Return the blocks of the softmax statistics."""
     number = functools.partial(tile_of_step, sizes, is_output=is_output)
     return pl.BlockSpec(
@@ -296,10 +296,10 @@ def softmax_blocks(sizes: Sizes, *, is_output: bool = False) -> pl.BlockSpec:
     )
 
 
-def operand_blocks(sizes: Sizes, operands: Operands) -> Operands:
+def operand_blocks(sizes: TpuSizes, operands: TpuOperands) -> TpuOperands:
     """Return the blocks of all inputs."""
     scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
-    return Operands(
+    return TpuOperands(
         query_BTH=row_blocks(sizes),
         key_BKH=key_blocks(sizes),
         value_BKH=key_blocks(sizes),
@@ -318,7 +318,7 @@ def operand_blocks(sizes: Sizes, operands: Operands) -> Operands:
     )
 
 
-def estimate_cost(sizes: Sizes, operands: Operands, others: Any, products: int) -> pl.CostEstimate:
+def estimate_cost(sizes: TpuSizes, operands: TpuOperands, others: Any, products: int) -> pl.CostEstimate:
     """Return the FLOPs of a kernel and the bytes that it reads and writes, for the compiler's schedule and for plans.
 
     others: other inputs and outputs, arrays or shapes; products: number of matrix products of rows and keys.

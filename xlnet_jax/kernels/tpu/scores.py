@@ -25,8 +25,8 @@ from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels.arguments import MASKED
 from xlnet_jax.kernels.dropout import column_seed, lowbias32, row_seed, threshold
-from xlnet_jax.kernels.tpu.grid import Tile
-from xlnet_jax.kernels.tpu.operands import NEVER, Operands
+from xlnet_jax.kernels.tpu.grid import RowTile
+from xlnet_jax.kernels.tpu.operands import NEVER, TpuOperands
 from xlnet_jax.kernels.tpu.shift import (
     Shift,
     in_pairs,
@@ -36,7 +36,7 @@ from xlnet_jax.kernels.tpu.shift import (
     rotate_in_order_by_steps,
     shift_TK,
 )
-from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, SUBLANES, KeyField, RowField, Sizes, VectorRow
+from xlnet_jax.kernels.tpu.tiles import LANES, ROWS, SUBLANES, KeyField, RowField, TpuSizes, VectorRow
 
 Step: TypeAlias = Callable[[], None]
 """part of a stage, which traces its instructions"""
@@ -50,11 +50,11 @@ STRIP = 16
 
 class Scratch(NamedTuple):
     """References to what the stages of a tile share. Tuples have an item for each head that is in work
-    (`Sizes.buffers`)."""
+    (`TpuSizes.buffers`)."""
 
     integers_T8: Any  # int32, columns RowField.RANK to RowField.NUMBER
-    rows: dict[int, Any]  # by RowField, of `Sizes.row_fields`: int32 [T, 128], the same in all lanes
-    keys: dict[int, Any]  # by KeyField, of `Sizes.key_fields`: int32 [8, K], the same in all rows
+    rows: dict[int, Any]  # by RowField, of `TpuSizes.row_fields`: int32 [T, 128], the same in all lanes
+    keys: dict[int, Any]  # by KeyField, of `TpuSizes.key_fields`: int32 [8, K], the same in all rows
     hidden_8K: Any  # float32: the score of a key that a row does not see
     content: tuple[Any, ...]  # float32 [T, K]: (q + r_w) k, and later the scores
     by_distance: tuple[Any, ...]  # float32 [T, R]: (q + r_r) r; empty without relative positions
@@ -62,7 +62,7 @@ class Scratch(NamedTuple):
     words: tuple[Any, ...]  # int32 [T, K]: random words, one item if heads share them; empty without dropout
 
 
-def scratch_shapes(sizes: Sizes) -> Scratch:
+def scratch_shapes(sizes: TpuSizes) -> Scratch:
     """Return the scratch memory of a tile."""
     words = head_scratch(sizes, sizes.padded_keys, jnp.int32, sizes.dropout_rate > 0)
     return Scratch(
@@ -77,7 +77,7 @@ def scratch_shapes(sizes: Sizes) -> Scratch:
     )
 
 
-def head_scratch(sizes: Sizes, width: int, dtype: Any, is_used: bool = True) -> tuple[Any, ...]:
+def head_scratch(sizes: TpuSizes, width: int, dtype: Any, is_used: bool = True) -> tuple[Any, ...]:
     """Return `packed` scratch memory [T, width] for each buffer; none if it is not used."""
     return (packed(ROWS, width, dtype),) * (sizes.buffers if is_used else 0)
 
@@ -102,7 +102,7 @@ def load(there: Any, start: Any, rows: int, columns: Any = slice(None)) -> jnp.n
     return pltpu.bitcast(there[pl.ds(start // 2, rows // 2), columns], jnp.bfloat16)
 
 
-def read_keys(refs: Operands, scratch: Scratch) -> None:
+def read_keys(refs: TpuOperands, scratch: Scratch) -> None:
     """Read the integers of the keys, once for all tiles. In memory they are single rows, which every tile would have to
     repeat."""
     key_8K = refs.keys_B8K[0]
@@ -118,7 +118,7 @@ def read_keys(refs: Operands, scratch: Scratch) -> None:
     scratch.hidden_8K[...] = repeat_8K(jnp.where(is_padding_1K, 2 * MASKED, MASKED))
 
 
-def read_integers(whole: Sizes, tile: Tile, refs: Operands, scratch: Scratch) -> None:
+def read_integers(whole: TpuSizes, tile: RowTile, refs: TpuOperands, scratch: Scratch) -> None:
     """Read the integers of the rows of a tile; of a long window, with positions relative to the block. A column would
     use one lane of each register, so they are rows in memory and are transposed on the chip."""
     row_T8 = refs.rows_B8T[0].T
@@ -131,7 +131,7 @@ def read_integers(whole: Sizes, tile: Tile, refs: Operands, scratch: Scratch) ->
             field_T[...] = jnp.broadcast_to(scratch.integers_T8[:, field : field + 1], field_T.shape)
 
 
-def is_here_1T(whole: Sizes, tile: Tile, refs: Operands, rows: int) -> jnp.ndarray | bool:
+def is_here_1T(whole: TpuSizes, tile: RowTile, refs: TpuOperands, rows: int) -> jnp.ndarray | bool:
     """Return False for the query rows of a tile whose positions are in other blocks: their results are not used."""
     if whole.fits or not tile.is_query:
         return True
@@ -153,13 +153,13 @@ def chunks(width: int) -> list[Any]:
     return [pl.ds(start, min(CHUNK, width - start)) for start in range(0, width, CHUNK)]
 
 
-def in_head_1H(sizes: Sizes, head: int) -> jnp.ndarray:
+def in_head_1H(sizes: TpuSizes, head: int) -> jnp.ndarray:
     """Return bool [1, H]: True = a lane of this head of the group."""
     lane_1H = jax.lax.broadcasted_iota(jnp.int32, (1, sizes.width), 1)
     return (lane_1H >= head * sizes.head_width) & (lane_1H < (head + 1) * sizes.head_width)
 
 
-def by_lane_TH(sizes: Sizes, columns_T1: list[jnp.ndarray]) -> jnp.ndarray:
+def by_lane_TH(sizes: TpuSizes, columns_T1: list[jnp.ndarray]) -> jnp.ndarray:
     """Return a column of each head of the group in the lanes of the head; zeros in other lanes."""
     x_TH = jnp.zeros((len(columns_T1[0]), sizes.width), jnp.float32)
     for head, column_T1 in enumerate(columns_T1):
@@ -167,7 +167,7 @@ def by_lane_TH(sizes: Sizes, columns_T1: list[jnp.ndarray]) -> jnp.ndarray:
     return x_TH
 
 
-def join_heads_TH(sizes: Sizes, heads_HT: list[jnp.ndarray]) -> jnp.ndarray:
+def join_heads_TH(sizes: TpuSizes, heads_HT: list[jnp.ndarray]) -> jnp.ndarray:
     """Join the transposed results of the heads of a group; zeros in the lanes of missing heads."""
     missing = sizes.group - len(heads_HT)
     zeros_HT = jnp.zeros((missing * sizes.head_width, heads_HT[0].shape[1]), jnp.float32)
@@ -182,7 +182,7 @@ def add_to(total: dict[int, jnp.ndarray], head: int, x: jnp.ndarray) -> None:
 # ---- stages ----------------------------------------------------------------------------------------------------------
 
 
-def run_stages(sizes: Sizes, stages: list[Callable[[int], list[Step]]]) -> None:
+def run_stages(sizes: TpuSizes, stages: list[Callable[[int], list[Step]]]) -> None:
     """Run the stages of all heads. With two buffers, two heads are in work, one of them a stage ahead.
 
     stages: functions of a head that return its steps
@@ -210,10 +210,10 @@ class ScoreStages:
     """Stages that compute the scores of a tile, for the forward and the backward kernel. Scores are in base 2: the
     weight is 2 ** score."""
 
-    sizes: Sizes
+    sizes: TpuSizes
     """of a block, if the window is long"""
-    tile: Tile
-    refs: Operands
+    tile: RowTile
+    refs: TpuOperands
     scratch: Scratch
 
     # ---- inputs ------------------------------------------------------------------------------------------------------
@@ -430,6 +430,6 @@ def repeat_TK(rows_8K: Any) -> jnp.ndarray:
     return jnp.concatenate([rows_8K[...]] * (STRIP // SUBLANES), axis=0)
 
 
-def direction_of(tile: Tile, refs: Operands) -> Any:
+def direction_of(tile: RowTile, refs: TpuOperands) -> Any:
     """Return the index of the table of position keys for an example: 0 = forwards, 1 = backwards."""
     return 0 if refs.is_reversed_B is None else refs.is_reversed_B[tile.place.example]

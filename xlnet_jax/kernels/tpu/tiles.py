@@ -24,24 +24,24 @@ ROWS = LANES
 
 
 class RowField:
-    """Rows of the integer array `Operands.rows_B8T`."""
+    """Rows of the integer array `TpuOperands.rows_B8T`."""
 
     RANK, FIRST, LAST, SEGMENT, POSITION, NUMBER = range(6)
 
 
 class KeyField:
-    """Rows of the integer array `Operands.keys_B8K`."""
+    """Rows of the integer array `TpuOperands.keys_B8K`."""
 
     RANK, POSITION, SEGMENT, NUMBER = range(4)
 
 
 class VectorRow:
-    """Rows of `Operands.vectors_8H`: the biases, and the difference of the two segment keys."""
+    """Rows of `TpuOperands.vectors_8H`: the biases, and the difference of the two segment keys."""
 
     R_W, R_R, R_S, OTHER_SEGMENT = range(4)
 
 
-class Generation(NamedTuple):
+class TpuGeneration(NamedTuple):
     """Properties of a TPU generation that the kernel depends on."""
 
     vmem_bytes: int
@@ -64,7 +64,7 @@ class Generation(NamedTuple):
     """True = memory suffices for two heads in work at a time"""
 
 
-_EARLY = Generation(
+_EARLY = TpuGeneration(
     16 * 2**20,
     768,
     768,
@@ -78,16 +78,16 @@ _EARLY = Generation(
 GENERATIONS = {
     "v2": _EARLY,
     "v3": _EARLY,
-    "v4": Generation(16 * 2**20, 768, 768, rotates_in_order=False),
-    "v5e": Generation(64 * 2**20, 4096, 2048),
-    "v5p": Generation(48 * 2**20, 4096, 2048),
-    "v6e": Generation(64 * 2**20, 4096, 2048),
-    "v7": Generation(48 * 2**20, 4096, 2048),
+    "v4": TpuGeneration(16 * 2**20, 768, 768, rotates_in_order=False),
+    "v5e": TpuGeneration(64 * 2**20, 4096, 2048),
+    "v5p": TpuGeneration(48 * 2**20, 4096, 2048),
+    "v6e": TpuGeneration(64 * 2**20, 4096, 2048),
+    "v7": TpuGeneration(48 * 2**20, 4096, 2048),
 }
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TpuSizes:
     """Sizes of one kernel call on one device, and the terms of its scores."""
 
     num_heads: int
@@ -103,7 +103,7 @@ class Sizes:
     has_span: bool
     has_segments: bool
     dropout_rate: float
-    generation: Generation
+    generation: TpuGeneration
     rotates_pairs: bool = False
     """True = two registers are rotated at a time, as bfloat16"""
     row_block: int = LANES
@@ -131,7 +131,7 @@ class Sizes:
         return 1 if self.fits else self.padded_keys // self.key_block
 
     @property
-    def of_block(self) -> "Sizes":
+    def of_block(self) -> "TpuSizes":
         """Sizes of a block of positions with a block of keys, and of all query rows; of a short window, its own."""
         if self.fits:
             return self

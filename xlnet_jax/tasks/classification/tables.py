@@ -16,7 +16,7 @@ from data_pipelines.remote import is_remote
 from data_pipelines.sources import JSON_LINES, PARQUET, TFDS, kind_of
 from data_pipelines.tfds_text import dataset_rows
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.readers import Record, Role, files, json_lines
+from xlnet_jax.tasks.readers import Role, Row, files, json_lines
 
 Groups = tuple[tuple[str, ...], ...]
 _ENDS = (".tsv", ".csv", ".jsonl", ".parquet")  # in messages
@@ -65,7 +65,7 @@ ANY = Published()
 
 def read_table(
     name: str, published: Published = ANY, header: bool = True, tfds_data_dir: str | None = None
-) -> Iterator[Record]:
+) -> Iterator[Row]:
     """Yield the rows of a file, a glob (its files in order), a folder of texts, a URL, or tfds:NAME[SPLIT].
 
     The extension gives the format: .jsonl and .json with one object per line, .parquet, .csv with quotes; any other
@@ -77,7 +77,7 @@ def read_table(
     """
     if name.startswith(TFDS):
         rows = dataset_rows(name.removeprefix(TFDS), tfds_data_dir, not published.labels)
-        yield from (Record(fields, f"{name}: example {i}") for i, fields in enumerate(rows, start=1))
+        yield from (Row(fields, f"{name}: example {i}") for i, fields in enumerate(rows, start=1))
         return
     if not is_remote(name) and epath.Path(name).expanduser().is_dir():
         yield from _texts_of_folders(name, published.labels)
@@ -87,7 +87,7 @@ def read_table(
         if kind in JSON_LINES:
             yield from json_lines(path)
         elif kind == PARQUET:
-            yield from (Record(fields, f"{path}: row {i}") for i, fields in enumerate(parquet_rows(path), start=1))
+            yield from (Row(fields, f"{path}: row {i}") for i, fields in enumerate(parquet_rows(path), start=1))
         else:
             yield from _with_columns(_fields_of_lines(path, kind, published), path, published, header)
 
@@ -154,7 +154,7 @@ def _csv(path: str, lines: Iterable[tuple[int, str]], divider: str) -> Iterator[
 
 def _with_columns(
     records: Iterator[tuple[int, list[str]]], path: str, published: Published, header: bool
-) -> Iterator[Record]:
+) -> Iterator[Row]:
     columns: list[str] = []
     names = {name for name in (*published.text, *published.label) if not name.isdecimal()}
     incomplete = 0
@@ -177,24 +177,24 @@ def _with_columns(
             incomplete += 1
         elif len(fields) != len(columns):
             fault = f"has {len(fields)} fields, and the first line has {len(columns)}"
-            yield Record({}, f"{path}: line {number}", fault)
+            yield Row({}, f"{path}: line {number}", fault)
         else:
-            yield Record(dict(zip(columns, fields, strict=True)), f"{path}: line {number}")
+            yield Row(dict(zip(columns, fields, strict=True)), f"{path}: line {number}")
     if incomplete:
         print(f"{path}: {incomplete} incomplete lines left out", file=sys.stderr)
 
 
-def _texts_of_folders(path: str, labels: Sequence[str]) -> Iterator[Record]:
+def _texts_of_folders(path: str, labels: Sequence[str]) -> Iterator[Row]:
     folders = [epath.Path(path).expanduser() / label for label in labels]
     if not any(folder.is_dir() for folder in folders):
         raise InputError(f"{path}: a folder; name a table in it ({', '.join(_ENDS)})")
     for folder in folders:
         for file in sorted(folder.iterdir()):
             text = "\n".join(line for _, line in numbered_lines(str(file)))
-            yield Record({"text": text, "label": folder.name}, str(file))
+            yield Row({"text": text, "label": folder.name}, str(file))
 
 
-def field(row: Record, names: Sequence[str], setting: str) -> Any:
+def field(row: Row, names: Sequence[str], setting: str) -> Any:
     """Return the value in the first of these columns that exists; None if it is empty.
 
     setting: the setting in `columns` that names another column. Raises InputError, with the existing columns, if none
@@ -211,7 +211,7 @@ def field(row: Record, names: Sequence[str], setting: str) -> Any:
     )
 
 
-def text_field(row: Record, names: Sequence[str], setting: str) -> str:
+def text_field(row: Row, names: Sequence[str], setting: str) -> str:
     """Return a text as `field` does; "" if it is missing or blank. Raises InputError if it is not text."""
     value = field(row, names, setting)
     if value is None or (isinstance(value, str) and not value.strip()):

@@ -33,7 +33,7 @@ from xlnet_jax.tasks.classification.tables import ANY, field, files_of_role, rea
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text, head_and_tail, shorten
 from xlnet_jax.tasks.labels import OFF, ON, SHOWN, label_list, label_name, vector_length
-from xlnet_jax.tasks.readers import Record, demand_form
+from xlnet_jax.tasks.readers import Row, demand_form
 from xlnet_jax.tasks.task import Prediction, Role, Task, most_frequent
 
 PARTS = ("accuracy_m", "accuracy_mm")  # of MNLI
@@ -99,11 +99,11 @@ class TextTask(Task[TextExample, list[Prediction]]):
         stems = (STEMS | self._published.stems)[role]
         return [file for name in paths for file in files_of_role(name, stems)]
 
-    def records(self, path: str) -> Iterator[Record]:
+    def records(self, path: str) -> Iterator[Row]:
         """Yield the rows of a table."""
         return read_table(path, self._published, self.config.columns.header, self.config.tfds_data_dir)
 
-    def example(self, record: Record, number: int, labelled: bool) -> TextExample:
+    def example(self, record: Row, number: int, labelled: bool) -> TextExample:
         """Return the example of a row, without a label if a text is blank. Raises InputError for a label that the task
         cannot use."""
         published, id_column = self._published, self.config.columns.id
@@ -144,7 +144,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
     def is_blank(self, example: TextExample) -> bool:
         return not self._published.flawed and super().is_blank(example)
 
-    def _texts(self, row: Record) -> tuple[str, str | None]:
+    def _texts(self, row: Row) -> tuple[str, str | None]:
         columns, pair_columns = self._published.text, self._published.text_pair
         if self._published.flawed:  # the original treats an empty second text as none
             return str(field(row, columns, "text") or ""), field(row, pair_columns, "text_pair") or None
@@ -154,7 +154,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
         return text, text_field(row, pair_columns, "text_pair") if pair_columns else None
 
     @abstractmethod
-    def _label(self, row: Record) -> Any:
+    def _label(self, row: Row) -> Any:
         """Return the label of a row. Raises InputError if it has none, or the task cannot use it."""
 
     def features(
@@ -281,7 +281,7 @@ class Classification(TextTask):
 
     scores, column, nothing, without_text = ("accuracy", "f1", "mcc"), "label", "", "an empty label"
 
-    def _label(self, row: Record) -> Any:
+    def _label(self, row: Row) -> Any:
         labels = self._published.labels
         value = _single_label(row, self._published.label, -1 if labels else None)
         if labels and type(value) in (int, float):
@@ -337,7 +337,7 @@ class Regression(TextTask):
 
     scores, column, nothing, without_text = ("pearson", "spearman"), "score", math.nan, "the score nan"
 
-    def _label(self, row: Record) -> Any:
+    def _label(self, row: Row) -> Any:
         return number_field(row, self._published.label, "; give `task` classification for names")
 
     def head(self, train: Sequence[TextExample]) -> HeadConfig:
@@ -396,7 +396,7 @@ class Multilabel(TextTask):
             )
         return tuple(str(i) for i, one in enumerate(example.label) if one in ON)
 
-    def _label(self, row: Record) -> Any:
+    def _label(self, row: Row) -> Any:
         value = field(row, self._published.label, "label")
         if value is None:
             raise InputError(f"{row.where}: {NO_LABEL}")
@@ -455,7 +455,7 @@ def _submitted(value: Any) -> str:
     return f"{min(max(value, 0.0), 5.0):.3f}" if isinstance(value, float) else str(value)
 
 
-def number_field(row: Record, columns: Sequence[str], advice: str = "") -> float:
+def number_field(row: Row, columns: Sequence[str], advice: str = "") -> float:
     """Return the number in the column of labels. Raises InputError, which ends with this advice, if it is none."""
     value = _single_label(row, columns, None)
     try:
@@ -467,7 +467,7 @@ def number_field(row: Record, columns: Sequence[str], advice: str = "") -> float
     return number
 
 
-def _single_label(row: Record, columns: Sequence[str], unknown: int | None) -> Any:
+def _single_label(row: Row, columns: Sequence[str], unknown: int | None) -> Any:
     value = field(row, columns, "label")
     if value is None or not str(value).strip() or value != value or (type(value) is int and value == unknown):
         raise InputError(f"{row.where}: {NO_LABEL}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.readers import Record, demand_form, json_file
+from xlnet_jax.tasks.readers import Row, demand_form, json_file
 
 NOWHERE = -1
 
@@ -33,7 +33,7 @@ class Question:
         return next((a for a in self.answers if a.start != NOWHERE), None)
 
 
-def read_rows(path: str) -> Iterator[Record]:
+def read_rows(path: str) -> Iterator[Row]:
     """Yield a row for each question of a file of SQuAD (an object with "data") or of CMRC 2018 (a list of texts). A row
     has id, question, context, and maybe answers and is_impossible."""
     content = json_file(path)
@@ -42,15 +42,15 @@ def read_rows(path: str) -> Iterator[Record]:
             for asked in text["qas"]:
                 name = asked["query_id"]
                 row = {**asked, "id": name, "question": asked["query_text"], "context": text["context_text"]}
-                yield Record(row, f"{path}, question {name}")
+                yield Row(row, f"{path}, question {name}")
         return
     for article in content["data"]:
         for paragraph in article["paragraphs"]:
             for asked in paragraph["qas"]:
-                yield Record({**asked, "context": paragraph["context"]}, f"{path}, question {asked['id']}")
+                yield Row({**asked, "context": paragraph["context"]}, f"{path}, question {asked['id']}")
 
 
-def question_of(row: Record, number: int, labelled: bool, unanswerable: bool) -> Question:
+def question_of(row: Row, number: int, labelled: bool, unanswerable: bool) -> Question:
     """Return the question of a row.
 
     Answers are a list of objects, as in SQuAD; an object of lists {"text": […], "answer_start": […]}, as on the Hub,

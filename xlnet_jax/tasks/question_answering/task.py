@@ -37,7 +37,7 @@ from xlnet_jax.tasks.question_answering.scores import (
     squad1_scores,
     squad2_scores,
 )
-from xlnet_jax.tasks.readers import Record
+from xlnet_jax.tasks.readers import Row
 from xlnet_jax.tasks.task import Prediction, Task, inputs_of, most_frequent
 
 HEAD = HeadConfig("question_answering")
@@ -49,7 +49,7 @@ NO_WINDOW = 1e6  # null odds of a question whose text has no window
 NO_SPAN = -1e6  # log-probability of the empty answer if no span is possible
 
 
-class Window(NamedTuple):
+class DocumentWindow(NamedTuple):
     """Part of a document in one item, with E tokens."""
 
     starts_E: np.ndarray  # int64: first character of each token
@@ -97,7 +97,7 @@ class SpanFeatures(Features):
     """Features with the windows that map tokens to the text. The items of a question are adjacent, with its windows in
     reading order."""
 
-    windows: Sequence[Window] = ()
+    windows: Sequence[DocumentWindow] = ()
 
 
 class QuestionAnswering(Task[Question, Answers]):
@@ -119,14 +119,14 @@ class QuestionAnswering(Task[Question, Answers]):
         """The null threshold chosen in the last evaluation, if any."""
         return {} if self._tuned is None else {NULL_THRESHOLD: self._tuned}
 
-    def published_rows(self, path: str) -> Iterator[Record]:
+    def published_rows(self, path: str) -> Iterator[Row]:
         return read_rows(path)
 
     def mend(self, path: str, examples: Iterable[Question]) -> list[Question]:
         """Return the questions of a file, with answers moved to where they occur in the text (`files.mend_answers`)."""
         return mend_answers(path, list(examples))
 
-    def example(self, record: Record, number: int, labelled: bool) -> Question:
+    def example(self, record: Row, number: int, labelled: bool) -> Question:
         return question_of(record, number, labelled, self._unanswerable)
 
     def texts_of(self, example: Question) -> tuple[str, ...]:
@@ -181,7 +181,7 @@ class QuestionAnswering(Task[Question, Answers]):
                 span = (first - begin, last - begin) if begin <= first and last < end else (cls, cls)
                 for name, place in zip(places, (cls, *span), strict=True):
                     places[name].append(place)
-                windows.append(Window(alignment.starts[begin:end], alignment.ends[begin:end], is_widest_E))
+                windows.append(DocumentWindow(alignment.starts[begin:end], alignment.ends[begin:end], is_widest_E))
                 of_examples.append(example)
         if training and not windows:
             raise InputError(
@@ -349,7 +349,7 @@ def _align_texts(examples: Sequence[Question], tokenizer: Tokenizer) -> dict[str
 
 def candidates(
     context: str,
-    windows: Sequence[Window],
+    windows: Sequence[DocumentWindow],
     beams: Sequence[Mapping[str, np.ndarray]],
     n_best: int,
     max_answer_len: int,
@@ -373,7 +373,7 @@ def candidates(
     return [Candidate(text, share, *best[text]) for text, share in zip(best, shares, strict=True)]
 
 
-def _spans(window: Window, beam: Mapping[str, np.ndarray], max_answer_len: int) -> list[list[float]]:
+def _spans(window: DocumentWindow, beam: Mapping[str, np.ndarray], max_answer_len: int) -> list[list[float]]:
     """Return (first character, last character, log-probability of the start, log-probability of the end) of each
     possible span."""
     start_I1, end_IJ = beam["start_index"][:, None], beam["end_index"]

@@ -30,7 +30,7 @@ from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text, shorten
 from xlnet_jax.tasks.ranking.trec import (
-    Run,
+    TrecRun,
     best_first,
     is_run,
     mean_scores,
@@ -88,7 +88,7 @@ class PairTokens(Sequence[np.ndarray]):
         return encode_text(document[:of_document], query[:of_query])[self.part]
 
 
-class Retrieval(Task[RankedQuery, Run]):
+class Retrieval(Task[RankedQuery, TrecRun]):
     """Documents for a query. Examples are queries, answers are a run. Subclasses say how documents are scored."""
 
     draws_anew = True
@@ -249,24 +249,26 @@ class Retrieval(Task[RankedQuery, Run]):
             found += [others[i] for i in first_of_shuffle(uniform[:missing], len(others))]
         return found
 
-    def metrics(self, examples: Sequence[RankedQuery], answers: Run) -> dict[str, float]:
+    def metrics(self, examples: Sequence[RankedQuery], answers: TrecRun) -> dict[str, float]:
         """Return NDCG@k, ERR@k, MAP, MRR and P@k, 0 to 1 (`mean_scores`)."""
         return mean_scores({e.id: e.grades for e in examples}, answers, self._settings)
 
-    def trivial_answers(self, train: Sequence[RankedQuery], examples: Sequence[RankedQuery]) -> dict[str, list[Run]]:
+    def trivial_answers(
+        self, train: Sequence[RankedQuery], examples: Sequence[RankedQuery]
+    ) -> dict[str, list[TrecRun]]:
         """Return random orders of the documents that the network ranks."""
         queries, documents = self.draw_to_rank(examples)
         pairs = [(examples[query].id, document) for query, document in zip(queries, documents[:, 0], strict=True)]
         names, rng = list(self.documents), np.random.default_rng(EVALUATION_SEED)
         runs = []
         for _ in range(max(1, min(SHUFFLES, SHUFFLED_PAIRS // len(pairs)))):
-            run: Run = {e.id: {} for e in examples}
+            run: TrecRun = {e.id: {} for e in examples}
             for (query, document), score in zip(pairs, rng.random(len(pairs)).tolist(), strict=True):
                 run[query][names[document]] = score
             runs.append(run)
         return {f"ranks the same documents in random order, the mean of {len(runs)}": runs}
 
-    def write(self, folder: epath.Path, examples: Sequence[RankedQuery], answers: Run) -> list[str]:
+    def write(self, folder: epath.Path, examples: Sequence[RankedQuery], answers: TrecRun) -> list[str]:
         """Write the ranking as a TREC run, run.trec."""
         write_run(folder / RUN_FILE, answers)
         return [RUN_FILE]
@@ -345,10 +347,10 @@ class Ranking(Retrieval):
         """Return score, float32 [B]."""
         return {"score": _scores(model, params, batch, None)}
 
-    def answers(self, examples: Sequence[RankedQuery], features: Features, outputs: Outputs) -> Run:
+    def answers(self, examples: Sequence[RankedQuery], features: Features, outputs: Outputs) -> TrecRun:
         """Return the score of each document, which is that of its best passage (Dai & Callan 2019)."""
         names = list(self.documents)
-        run: Run = {e.id: {} for e in examples}
+        run: TrecRun = {e.id: {} for e in examples}
         documents = features.values["document"][:, 0]
         for query, document, score in zip(features.examples, documents, outputs["score"], strict=True):
             scores, name = run[examples[query].id], names[document]

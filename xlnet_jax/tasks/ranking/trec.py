@@ -28,7 +28,7 @@ RUN_TAG = "xlnet_jax"
 
 Judgements = dict[str, int | None]
 """grade by document: higher is better, below 1 = not relevant; None = neither, and not ranked"""
-Run = dict[str, dict[str, float]]  # query -> document -> score
+TrecRun = dict[str, dict[str, float]]  # query -> document -> score
 
 
 def read_qrels(paths: Sequence[str], form: JudgementsForm = "graded") -> dict[str, Judgements]:
@@ -70,9 +70,9 @@ def is_run(path: str) -> bool:
     return len(fields) == 6 and fields[1] == "Q0" and fields[3].isdigit()
 
 
-def read_run(paths: Sequence[str]) -> Run:
+def read_run(paths: Sequence[str]) -> TrecRun:
     """Return scores by query and document. Raises InputError, with file and line, for what cannot be read."""
-    run: Run = {}
+    run: TrecRun = {}
     for path in files(paths, "run"):
         for where, fields in _fields_of_lines(path):
             try:

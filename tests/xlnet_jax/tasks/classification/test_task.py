@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
-from data_pipelines.tokenizer.settings import Settings
+from data_pipelines.tokenizer.settings import TokenizerSettings
 from tests.xlnet_jax.random_models import SMALL, random_params
 from tests.xlnet_jax.tasks.task_runs import write
 from xlnet_jax.errors import InputError
@@ -37,7 +37,9 @@ def example(text, label=None, pair=None, line=2):
 
 def test_texts_become_what_the_originals_converter_made_of_them(reference):
     described = json.loads((reference / "finetune_data" / "classifier.json").read_text())
-    pieces = Tokenizer((reference / "data" / described["spiece"]).read_bytes(), Settings(lower=described["lower"]))
+    pieces = Tokenizer(
+        (reference / "data" / described["spiece"]).read_bytes(), TokenizerSettings(lower=described["lower"])
+    )
     for theirs in described["examples"]:
         labels = theirs["label_list"]
         ours = task("classification" if labels else "regression", seq_len=theirs["max_seq_length"])

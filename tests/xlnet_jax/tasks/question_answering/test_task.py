@@ -16,7 +16,7 @@ from xlnet_jax.tasks.config import QuestionAnsweringConfig, TaskDataConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.question_answering.files import Answer, Question
 from xlnet_jax.tasks.question_answering.scores import best_threshold, raw_scores
-from xlnet_jax.tasks.question_answering.task import HEAD, NO_PLACE, QuestionAnswering, Window, candidates
+from xlnet_jax.tasks.question_answering.task import HEAD, NO_PLACE, DocumentWindow, QuestionAnswering, candidates
 
 
 def task(name="squad2", seq_len=64, **qa):
@@ -128,7 +128,7 @@ def beam(*spans):
 def test_only_possible_spans_are_candidates_and_equal_texts_count_once():
     context = "aa bb aa cc dd"
     at = np.arange(0, 15, 3)
-    window = Window(at, at + 1, np.array([True, True, True, False, True]))
+    window = DocumentWindow(at, at + 1, np.array([True, True, True, False, True]))
     spans = beam((0, 0, -1), (2, 2, -2), (1, 0, 0), (-1, 1, 0), (3, 3, 0), (0, 4, 0), (0, 2, 0), (1, 1, -3))
     found = candidates(context, [window], [spans], 5, max_answer_len=2)
     assert [c.text for c in found] == ["aa", "bb"]
