@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,41 +46,52 @@ def test_broken(late):
 EMPTY = "import pytest\n\n\n@pytest.mark.parametrize('x', [])\ndef test_broken(x):\n    pass\n"
 MARK = "import pytest\n\n\n@pytest.mark.contrakt\ndef test_broken():\n    pass\n"
 
-# (gate, file, what is replaced or "" to append, what it becomes, what the gate says)
-BROKEN = (
-    ("lint", ERRORS, "", UNFORMATTED, "would be reformatted\n.*xlnet_jax/errors.py"),
-    ("lint", "tests/test_new.py", "", UNFORMATTED, "would be reformatted\n.*tests/test_new.py"),
-    (
-        "lint",
-        "launch/colab/library.ipynb",
-        '"import os\\n"',
-        '"import  os\\n"',
-        "would be reformatted\n.*library.ipynb",
-    ),
-    ("lint", ".ci/distributions.py", "import re\n", "import os\nimport re\n", "F401(.|\n)*.ci/distributions.py"),
-    ("lint", "xlnet_jax/new.py", "", 'import json\n\njson.loads("1")\n', "TID251(.|\n)*storage/reading.py"),
-    ("lint", ERRORS, "", '\n\nnumber: int = "one"\n', "xlnet_jax/errors.py:.*Incompatible types"),
-    ("lint", ERRORS, "", "\n\nnumber = 1  # type: ignore\n", "xlnet_jax/errors.py:.*unused-ignore"),
-    ("lint", "data_pipelines/new.py", "", "from xlnet_jax.errors import Nothing  # noqa: F401\n", "no attribute"),
-    ("lint", "data_pipelines/new.py", "", "import xlnet_jax.nowhere  # noqa: F401\n", 'named "xlnet_jax.nowhere"'),
-    ("check", ERRORS, "", UNFORMATTED, "would be reformatted\n.*xlnet_jax/errors.py"),
-    ("check", "tests/test_new.py", "", CONTRACT, "tests/test_new.py::test_broken - assert 1 == 2"),
-    ("test", "tests/test_new.py", "", FAILING, "tests/test_new.py::test_broken - assert 1 == 2"),
-    ("test", "tests/test_new.py", "", "import xlnet_jax.nowhere\n", "No module named 'xlnet_jax.nowhere'"),
-    ("test", "tests/test_new.py", "", WARNING, "test_broken - DeprecationWarning: old"),
-    ("test", "tests/test_new.py", "", TEARDOWN, "test_broken - OSError: late"),
-    ("test", "tests/test_new.py", "", EMPTY, "Empty parameter set in 'test_broken'"),
-    ("test", "tests/test_new.py", "", MARK, "'contrakt' not found"),
-    ("test", "setup.cfg", "testpaths = tests", "testpath = tests", "Unknown config option: testpath"),
-    ("docs", "docs/model.md", "", "\n[dead](data.md#nowhere)\n", "model.md.*'#nowhere'"),
-    ("docs", "docs/model.md", "", "\n[dead](#nowhere)\n", "model.md.*'#nowhere'"),
-    ("docs", "docs/model.md", "", "\n[dead](nowhere.md)\n", "model.md links to nowhere.md"),
-    ("docs", "docs/model.md", "", "\n![dead](nowhere.png)\n", "model.md links to nowhere.png"),
-    ("docs", "CONTRIBUTING.md", "", "\n[dead](docs/data.md#nowhere)\n", "contributing.md.*'data.md#nowhere'"),
-    ("docs", "launch/colab/library.ipynb", "docs/model.md", "docs/nowhere.md", "links to .*docs/nowhere.md"),
-    ("docs", "docs/nowhere.md", "", "# Not in the list\n", 'not included in the "nav"(.|\n)*nowhere.md'),
-    ("docs", "mkdocs.yml", "      - data.md\n", "      - data.md\n      - nowhere.md\n", "nowhere.md.*not found"),
-)
+# gate: rows (file, what is replaced or "" to append, what it becomes, what the gate says). All rows of a list are
+# broken at once. A gate that stops at its first mistake has several lists; with --ignore-errors it goes on.
+BROKEN = {
+    "lint": [
+        [(ERRORS, "", UNFORMATTED, "would be reformatted\n.*xlnet_jax/errors.py")],
+        [(".ci/distributions.py", "import re\n", "import os\nimport re\n", "F401(.|\n)*.ci/distributions.py")],
+        [(ERRORS, "", '\n\nnumber: int = "one"\n', "xlnet_jax/errors.py:.*Incompatible types")],
+    ],
+    "--ignore-errors lint": [
+        [
+            ("tests/test_new.py", "", UNFORMATTED, "would be reformatted\n(.|\n)*tests/test_new.py"),
+            ("xlnet_jax/new.py", "", 'import json\n\njson.loads("1")\n', "TID251(.|\n)*storage/reading.py"),
+            (ERRORS, "", "\n\nnumber = 1  # type: ignore\n", "xlnet_jax/errors.py:.*unused-ignore"),
+            ("data_pipelines/new.py", "", "from xlnet_jax.errors import Nothing  # noqa: F401\n", "no attribute"),
+            ("data_pipelines/other.py", "", "import xlnet_jax.nowhere  # noqa: F401\n", '"xlnet_jax.nowhere"'),
+        ],
+    ],
+    "check": [
+        [(ERRORS, "", UNFORMATTED, "would be reformatted\n.*xlnet_jax/errors.py")],
+        [("tests/test_new.py", "", CONTRACT, "tests/test_new.py::test_broken - assert 1 == 2")],
+    ],
+    "test": [
+        [
+            ("tests/test_a.py", "", FAILING, "tests/test_a.py::test_broken - assert 1 == 2"),
+            ("tests/test_b.py", "", WARNING, "test_broken - DeprecationWarning: old"),
+            ("tests/test_c.py", "", TEARDOWN, "test_broken - OSError: late"),
+        ],
+        [
+            ("tests/test_d.py", "", "import xlnet_jax.nowhere\n", "No module named 'xlnet_jax.nowhere'"),
+            ("tests/test_e.py", "", EMPTY, "Empty parameter set in 'test_broken'"),
+            ("tests/test_f.py", "", MARK, "'contrakt' not found"),
+        ],
+        [("setup.cfg", "testpaths = tests", "testpath = tests", "Unknown config option: testpath")],
+    ],
+    "docs": [
+        [
+            ("docs/model.md", "", "\n[dead](data.md#nowhere)\n", "model.md.*'data.md#nowhere'"),
+            ("docs/evaluate.md", "", "\n[dead](#nowhere)\n", "evaluate.md.*'#nowhere'"),
+            ("CONTRIBUTING.md", "", "\n[dead](docs/data.md#nowhere)\n", "contributing.md.*'data.md#nowhere'"),
+            ("docs/nothing.md", "", "# Not in the list\n", 'not included in the "nav"(.|\n)*nothing.md'),
+            ("mkdocs.yml", "      - data.md\n", "      - data.md\n      - absent.md\n", "absent.md.*not found"),
+        ],
+        [("docs/model.md", "", "\n![dead](nowhere.png)\n", "model.md links to nowhere.png")],
+        [("launch/colab/library.ipynb", "docs/model.md", "docs/nowhere.md", "links to .*docs/nowhere.md")],
+    ],
+}
 PACKAGE = (
     ("xlnet_jax/plots/new.css", "", "p {}\n", "lacks xlnet_jax/plots/new.css: .*package_data"),
     ("new.md", "", "# New\n", "lacks new.md: add them to MANIFEST.in"),
@@ -147,13 +158,8 @@ def copy_tree(folder, light=False):
     for part in ("bin", "lib", "pyvenv.cfg"):
         if (there := Path(sys.prefix) / part).exists():
             (environment / part).symlink_to(there)
-    for extra in (
-        "base",
-        "test",
-        "lint",
-        "docs",
-        "package",
-    ):  # later than any change of setup.cfg: nothing is installed
+    # Later than any change of setup.cfg: nothing is installed.
+    for extra in ("base", "test", "lint", "docs", "package"):
         (environment / f"stamp-{extra}").touch()
         os.utime(environment / f"stamp-{extra}", (time.time() + 10**6,) * 2)
     return folder
@@ -184,17 +190,13 @@ def broken(tree, name, old, new):
         file.write_text(before)
 
 
-def run_make(tree, gate):
-    """Return (exit code, output) of `make GATE` in a tree."""
+def run_make(tree, *words):
+    """Return (exit code, output) of `make WORDS` in a tree."""
     ours = ("MAKE", "MFLAGS", "PYTHON", "PYTEST_")  # of the process that runs this test
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     environment |= {"MYPY_CACHE_DIR": str(tree.parent / "mypy"), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(["make", gate], cwd=tree, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(["make", *words], cwd=tree, env=environment, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout + done.stderr
-
-
-def named(rows):
-    return [pytest.param(*row, id=f"{row[0]}-{row[1]}-{number}") for number, row in enumerate(rows)]
 
 
 def require_tools(gate):
@@ -209,14 +211,18 @@ def test_a_sound_tree_passes(gate, request):
     assert code == 0, said
 
 
-@pytest.mark.parametrize(("gate", "file", "old", "new", "message"), named(BROKEN))
-def test_a_broken_tree_fails(gate, file, old, new, message, request):
-    require_tools(gate)
-    tree = request.getfixturevalue("tree" if gate == "docs" or "colab" in file else "light_tree")
-    with broken(tree, file, old, new):
-        code, said = run_make(tree, gate)
-    assert code == 2, said
-    assert re.search(message, said), said
+@pytest.mark.parametrize(("gate", "rows"), [(gate, rows) for gate, lists in BROKEN.items() for rows in lists])
+def test_a_broken_tree_fails_and_names_all_that_is_broken(gate, rows, request):
+    ends, _, target = gate.rpartition(" ")
+    require_tools(target)
+    tree = request.getfixturevalue("tree" if target == "docs" else "light_tree")
+    with ExitStack() as stack:
+        for row in rows:
+            stack.enter_context(broken(tree, *row[:3]))
+        code, said = run_make(tree, *gate.split())
+    assert code == (0 if ends else 2), said
+    for *_, message in rows:
+        assert re.search(message, said), (message, said)
 
 
 def test_every_shell_script_is_linted(light_tree):
@@ -237,7 +243,7 @@ def test_every_shell_script_is_linted(light_tree):
     assert [file for number, file in enumerate(scripts) if f"UNQUOTED_{number}_" not in said] == []
 
 
-@pytest.mark.parametrize(("test", "file", "old", "new", "message"), named(NOTICED))
+@pytest.mark.parametrize(("test", "file", "old", "new", "message"), NOTICED)
 def test_a_test_of_the_tree_notices(test, file, old, new, message, tree, tmp_path, monkeypatch):
     module_name, _, name = f"tests.{test}".rpartition(".")
     module = import_module(module_name)
