@@ -22,7 +22,7 @@ from data_pipelines import sources
 from xlnet_jax import __main__ as command
 from xlnet_jax.checkpoints.pretrained import Pretrained, on_device, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.log_probs import by_window, with_memory
+from xlnet_jax.inference.log_probs import by_window, causal_beside_likeliest
 
 SAME = 1e-4
 HEAD = f"{'attention':>9}{'difference':>12}{'loss, nats a piece':>22}{'ms a piece':>22}{'ratio':>9}"
@@ -48,7 +48,8 @@ def measure(model: Pretrained, ids_L: np.ndarray, attention: int, given: argpars
     read = given.segments * given.segment
 
     def memory(pieces: int) -> np.ndarray:
-        return with_memory(model, ids_L[: pieces + 1], given.segment, attention)
+        read = causal_beside_likeliest(model, [ids_L[: pieces + 1]], segment_len=given.segment, mem_len=attention)
+        return read[0][:, 0]
 
     def window(targets_P: np.ndarray, batch: int) -> np.ndarray:
         return by_window(model, ids_L, attention, targets_P, batch * attention)

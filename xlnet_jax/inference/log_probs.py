@@ -278,7 +278,7 @@ def with_mem_len(config: ModelConfig, mem_len: int) -> ModelConfig:
 def causal_beside_likeliest(
     pretrained: Pretrained,
     texts: Sequence[np.ndarray],
-    batch_tokens: int,
+    batch_tokens: int = BATCH_TOKENS,
     segment_len: int | None = None,
     mem_len: int = 0,
 ) -> list[np.ndarray]:
@@ -307,12 +307,6 @@ def causal_beside_likeliest(
         for i, scores_L2 in zip(indices, np.concatenate(scores, axis=1), strict=False):
             found[i] = scores_L2[: lengths[i]]
     return found
-
-
-def with_memory(pretrained: Pretrained, ids_L: np.ndarray, segment_len: int, mem_len: int) -> np.ndarray:
-    """Return the log-probabilities of a text's pieces after the first, read in segments with a memory of mem_len
-    positions, as by `causal_beside_likeliest`: float32 [L - 1], nats. Both lengths may differ from training."""
-    return causal_beside_likeliest(pretrained, [ids_L], BATCH_TOKENS, segment_len, mem_len)[0][:, 0]
 
 
 def by_window(

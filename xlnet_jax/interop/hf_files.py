@@ -138,15 +138,6 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     return notes + _write_tokenizer(p, folder, family)
 
 
-def can_hold(pretrained: Pretrained) -> bool:
-    """Return True if `write` supports a network with these settings, whatever its parameters."""
-    try:
-        _family_of(pretrained).to_config(pretrained)
-    except InputError:
-        return False
-    return True
-
-
 def _family_of(pretrained: Pretrained) -> Any:
     """Return the module for the network. Raises InputError if its tokenizer does not fit the format."""
     if pretrained.model.network == "bert":

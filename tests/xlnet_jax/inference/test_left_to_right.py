@@ -8,10 +8,14 @@ import pytest
 from tests.xlnet_jax.random_models import CAUSAL, HEADS, random_model, strong_params
 from xlnet_jax import InputError
 from xlnet_jax.checkpoints.pretrained import Pretrained
-from xlnet_jax.inference.log_probs import by_window, causal_beside_likeliest, with_memory
+from xlnet_jax.inference.log_probs import by_window, causal_beside_likeliest
 
 LENGTH, ATTENTION = 60, 12  # attention length: of the memory, and of the window
 TEXT = np.random.default_rng(0).integers(9, 39, LENGTH).astype(np.int32)
+
+
+def with_memory(model, ids, segment_len, mem_len):
+    return causal_beside_likeliest(model, [ids], segment_len=segment_len, mem_len=mem_len)[0][:, 0]
 
 
 @pytest.fixture(scope="module")
