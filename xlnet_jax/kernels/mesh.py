@@ -185,10 +185,10 @@ def _own_rows_BNTH(inputs: AttentionInputs, implementation: Implementation, axes
         return jnp.concatenate(split_parts(in_parts_BNKH, memory, count, axis=2), axis=2)
 
     inputs = inputs._replace(key_BNKH=gather(inputs.key_BNKH), value_BNKH=gather(inputs.value_BNKH))
-    return rows_of_part_BNTH(inputs, implementation, part, count)
+    return _rows_of_part_BNTH(inputs, implementation, part, count)
 
 
-def rows_of_part_BNTH(
+def _rows_of_part_BNTH(
     inputs: AttentionInputs, implementation: Implementation, part: jnp.ndarray, count: int
 ) -> jnp.ndarray:
     """Return the attention output of one part's content rows, then of its query rows, with a call for each.

@@ -46,7 +46,7 @@ from xlnet_jax.tasks.readers import Role, rows_of
 from xlnet_jax.tasks.selection import Predictor, Selection, Supervised, describe, or_lowest
 from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
-from xlnet_jax.training.attention import check_attention, two_texts
+from xlnet_jax.training.attention import check_attention
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.fit import build_fitting, keep_fit
 from xlnet_jax.training.hosts import Process, connect
@@ -284,8 +284,7 @@ def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Resu
 def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Run, Selection]:
     config, task, console = prepared.config, prepared.task, process.console
     # ---- program and weights ----------------------------------------------------------------------------------------
-    mem_len = config.model.mem_len if config.data.long_texts == "memory" else 0
-    attention = check_attention(config, process, lambda: two_texts(config.data.seq_len, mem_len))
+    attention = check_attention(config, process)
     batches = TrainingBatches(prepared.training_features, config.data, config.seed)
     longest = batches.longest
 

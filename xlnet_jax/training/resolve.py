@@ -16,14 +16,13 @@ from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Normalization, Tokenizer, TokenizerSettings, VocabularyTooLarge
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.language_model import inputs_of
 from xlnet_jax.objectives.presets import PRESETS, defaults_of
 from xlnet_jax.objectives.registry import batch_source, validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import from_dict, to_dict, with_values
 from xlnet_jax.storage.outputs import drop_leftovers
 from xlnet_jax.training import sharding, text_size
-from xlnet_jax.training.attention import check_attention, choose_attention, last_windows
+from xlnet_jax.training.attention import check_attention, choose_attention
 from xlnet_jax.training.fit import Memory, build_fitting, keep_fit
 from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.initial import begin_from, tokenizer_of
@@ -232,7 +231,7 @@ def resolve(config: Config, workdir: Workdir, process: Process) -> Resolved:
     config, start, corpus, tokenizer = prepared or _find(shared, workdir)
     process.demand_same("another corpus", {"SHA-256 of its manifest": corpus.manifest.sha256})
     batches = batch_source(corpus, tokenizer, config)
-    attention = check_attention(config, process, lambda: inputs_of(last_windows(config, batches), config)[0])
+    attention = check_attention(config, process)
     build = functools.partial(pretraining_program, attention=attention)
     config, program, memory = build_fitting(config, build, workdir, process)
     return Resolved(config, start, corpus, tokenizer, batches, program, memory)

@@ -9,18 +9,23 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.kernels.running import running_kernels
-from tests.xlnet_jax.training.test_golden import RUNS
 from tests.xlnet_jax.training.test_step import train as train_tiny
 from tests.xlnet_jax.training.tiny import CONFIG, changed
-from tests.xlnet_jax.training.tiny_run import arguments
-from xlnet_jax import train
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels import implementations as table
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.mesh import interpret_kernels
-from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import attention, sharding
-from xlnet_jax.training.attention import check_attention, choose_attention, two_texts
+from xlnet_jax.training.attention import (
+    LENGTH,
+    MEMORY,
+    TOLERANCE,
+    check_attention,
+    choose_attention,
+    compute_both,
+    difference,
+    largest_shares,
+)
 from xlnet_jax.training.hosts import Process
 
 DENSE = changed(CONFIG, data={"emit": "dense"})
@@ -57,19 +62,19 @@ def test_attention_is_fused_where_there_is_a_kernel_and_else_plain_or_refused(co
 
 
 def check(config, process=None):
-    return check_attention(config, process or Process(), lambda: two_texts(16, 0))
+    return check_attention(config, process or Process())
 
 
 def test_a_kernel_that_computes_something_else_on_this_device_is_not_used(monkeypatch, capsys):
     monkeypatch.setitem(table.IMPLEMENTATIONS, "fused", lambda inputs: 1.1 * plain.attention_BNTH(inputs))
     with interpret_kernels():
-        assert check(changed(CONFIG, {"num_heads": 1})) == "plain"
+        assert check(CONFIG) == "plain"
     words = "attention   plain: on this device the .* by the fused kernel is off by 10% of its size\n"
     assert re.fullmatch(words, capsys.readouterr().out)
 
 
 def test_a_kernel_that_is_wrong_on_another_host_is_not_used(monkeypatch, capsys):
-    monkeypatch.setattr(attention, "difference", lambda *_: (1e-3, "output"))
+    monkeypatch.setattr(attention, "difference", lambda _: (1e-3, "output"))
     process = Process()
     with interpret_kernels():
         assert check(CONFIG, process) == "fused"
@@ -80,35 +85,52 @@ def test_a_kernel_that_is_wrong_on_another_host_is_not_used(monkeypatch, capsys)
     assert second.endswith("the gradient of the keys by the fused kernel is off by 50% of its size")
 
 
-@pytest.mark.parametrize(
-    ("config", "compared"),
-    [
-        (CONFIG, [(2, 1)]),
-        (dataclasses.replace(CONFIG, mesh=MeshConfig(tensor=2, context=2)), [(1, 2)]),
-        (dataclasses.replace(RUNS["electra"], mesh=MeshConfig(tensor=2)), [(1, 1), (1, 1)]),
-    ],
-    ids=["alone", "divided", "two networks"],
-)
-def test_every_network_is_compared_with_the_heads_and_parts_of_one_device(config, compared, monkeypatch):
-    asked = []
-    monkeypatch.setattr(attention, "difference", lambda model, _, parts: asked.append((model, parts)) or (0.0, ""))
-    with interpret_kernels():
-        check(config)
-    assert [(model.num_heads, parts) for model, parts in asked] == compared
-    assert len({model.d_model for model, _ in asked}) == len(asked)
+@pytest.mark.parametrize("device", ["v5e", "gpu"])
+@pytest.mark.parametrize(("dtype", "d_head"), [("float32", 64), ("bfloat16", 128)])
+def test_a_right_kernel_differs_by_less_than_half_of_what_is_allowed(dtype, d_head, device):
+    with running_kernels(device):
+        share, _ = difference(dataclasses.replace(CONFIG.model, dtype=dtype, d_head=d_head))
+    assert 0 < share < (1e-3 if dtype == "float32" else TOLERANCE[dtype] / 2)
 
 
-def test_pretraining_compares_kernels_on_its_own_windows(text, tmp_path, monkeypatch, capsys):
-    samples = []
-    monkeypatch.setattr(attention, "difference", lambda _, sample, __: samples.append(sample) or (1.0, "output"))
-    with interpret_kernels():
-        assert train.main(arguments(text, tmp_path / "run", "--steps", "1")) == 0
-    assert "attention   plain: on this device the output by the fused kernel" in capsys.readouterr().out
-    (windows,) = samples
-    assert windows.input_ids_BL.shape == (2, 32)
-    assert windows.target_positions_BP.shape == (2, 6)
-    assert windows.is_reversed_B.tolist() == [False, True]
-    assert windows.memory_BM.sum(1).tolist() == [16, 8]
+IN_ONE_PLACE = [
+    ("gradient of biases_3NH", np.s_[0]),  # r_w
+    ("gradient of biases_3NH", np.s_[1]),  # r_r
+    ("gradient of biases_3NH", np.s_[2]),  # r_s
+    ("output", np.s_[:, :, LENGTH:]),  # of the query stream
+    ("gradient of query_BNTH", np.s_[:, :, LENGTH:]),
+    ("gradient of query_BNTH", np.s_[:, :, 21]),
+    ("gradient of key_BNKH", np.s_[:, :, :MEMORY]),
+    ("gradient of key_BNKH", np.s_[1]),  # of what reads backwards
+    ("gradient of value_BNKH", np.s_[:, :, -4:]),
+    ("gradient of position_key_2NRH", np.s_[0]),  # of sines
+    ("gradient of position_key_2NRH", np.s_[:, :, 200:208]),
+]
+
+
+@pytest.fixture(scope="module")
+def both():
+    """Return the output and the gradients of the kernel, and those of plain attention."""
+    with running_kernels("v5e"):
+        return compute_both(dataclasses.replace(CONFIG.model, dtype="bfloat16"))
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.0, -1.0])
+def test_a_fault_in_the_output_or_in_any_gradient_is_found_and_named(factor, both):
+    ours, reference = both
+    assert len(ours) == 7
+    assert max(largest_shares(ours, reference).values()) < TOLERANCE["bfloat16"] / 2
+    for name, where in [*((name, np.s_[:]) for name in ours), *IN_ONE_PLACE]:
+        faulty = ours | {name: ours[name].at[where].multiply(factor)}
+        shares = largest_shares(faulty, reference)
+        assert max(shares, key=shares.get) == name
+        assert shares[name] > TOLERANCE["bfloat16"]
+
+
+def test_what_is_not_finite_is_infinitely_far(both):
+    ours, reference = both
+    name = "gradient of key_BNKH"
+    assert largest_shares(ours | {name: ours[name].at[0, 0, 3, 3].set(np.nan)}, reference)[name] == np.inf
 
 
 @pytest.mark.slow
