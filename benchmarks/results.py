@@ -168,16 +168,17 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _with_lines(shown: str, lines: Sequence[str]) -> str:
     """Return a block of output whose lines are those of the output that begin in the same way, up to a number."""
+
+    def begin_of(line: str) -> list[str]:
+        return re.split(r"\d", line)[0].split()
+
     left, written, is_command = list(lines), [], False
     for line in shown.splitlines():
-        begin, is_command = (
-            re.split(r"\d", line)[0],
-            line.startswith("$") or (is_command and written[-1].endswith("\\")),
-        )
-        if len(begin) > 2 and not is_command and not line.lstrip().startswith(("```", "…")):
-            place = next((i for i, other in enumerate(left) if re.split(r"\d", other)[0] == begin), None)
+        begin, is_command = begin_of(line), line.startswith("$") or (is_command and written[-1].endswith("\\"))
+        if begin and not is_command and not line.lstrip().startswith(("```", "…")):
+            place = next((i for i, other in enumerate(left) if begin_of(other) == begin), None)
             if place is None:
-                raise KeyError(f"the output has no line that begins with {begin!r}")
+                raise KeyError(f"the output has no line that begins with {' '.join(begin)!r}")
             line, left = left[place].rstrip(), left[place + 1 :]
         written.append(line)
     return "\n".join(written) + "\n"
