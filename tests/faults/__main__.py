@@ -35,7 +35,7 @@ def main() -> int:
     given = scratch / "given"
     given.mkdir()
     with Children(shim.build(scratch), scratch, scratch / "programs") as children:
-        make_inputs(given, children)
+        make_inputs(given, children.run)
         trials = []
         for command in asked.commands:
             sound = run_undisturbed(COMMANDS[command], given, scratch, children)

@@ -11,7 +11,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from data_pipelines import sources
-from tests.faults.children import Children
+from tests.faults.children import Outcome
 from tests.xlnet_jax.training.tiny_run import TINY, records_of
 
 Result = Mapping[str, Any]
@@ -39,13 +39,14 @@ class Command:
         return self.line.format(given=given).split()
 
 
-def make_inputs(folder: Path, children: Children) -> None:
+def make_inputs(folder: Path, run: Callable[[list[str], Path], Outcome]) -> None:
+    """Write a text, tables and a run that the commands read. run: runs a command in a folder."""
     with open(sources.embedded()[0]) as novels:
         (folder / "novel.txt").write_text("".join(itertools.islice(novels, 400)))
     rows = [f"{text}\t{label}" for label, text in enumerate(("a dreadful rain", "a lovely walk"))] * 8
     for name in ("train", "dev"):
         (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    outcome = children.run(COMMANDS["train"].words(folder), folder)
+    outcome = run(COMMANDS["train"].words(folder), folder)
     assert outcome.code == 0, outcome
 
 

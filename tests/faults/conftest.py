@@ -29,7 +29,7 @@ def given(faults, children):
     """Return the folder of what the commands read."""
     folder = faults / "given"
     folder.mkdir()
-    make_inputs(folder, children)
+    make_inputs(folder, children.run)
     return folder
 
 

@@ -1,17 +1,24 @@
 """A workdir with a damaged or a foreign file: the same command ends with the bits of the undamaged run, or in one line
-that says what to do and changes nothing. Commands that read the run do the same, and none believes a damaged file."""
+that says what to do and changes nothing. Commands that read the run do the same, and none believes a damaged file. They
+run in this process, where they share their compiled programs."""
 
+import contextlib
 import functools
 import hashlib
+import io
 import re
 import shutil
 
 import pytest
 
-from tests.faults.children import Fault
+from tests.faults import commands
+from tests.faults.children import Outcome
 from tests.faults.commands import learned, newest
 from tests.faults.trials import difference
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.checkpoints.listing import UNVERIFIED
+from xlnet_jax.errors import InputError, exit_code
+from xlnet_jax.printing import tell
 
 
 def cut(file):
@@ -69,8 +76,8 @@ CASES = {
     "convert": NEWEST,
     "score": NEWEST[1::4],
 }
-LAST = {"train": 16, "finetune": 8}
-"""Newest checkpoints of the runs that are damaged"""
+LAST = {"train": "20", "finetune": "12"}
+"""Checkpoints of the end of a run. Without them, steps are left to do"""
 READERS = {
     "convert": "xlnet_jax.convert run hf --to hf",
     "score": "xlnet_jax.score run --sentences Rain. --out scores.jsonl",
@@ -83,47 +90,81 @@ def hashes(folder):
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-@pytest.fixture(scope="session")
-def answers(unfinished, children, tmp_path_factory):
+def run(words, folder):
+    """Run a command in a folder."""
+    out, error, code = io.StringIO(), io.StringIO(), 0
+    tell.cache_clear()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        try:
+            code = COMMANDS[words[0].rpartition(".")[2]].main(words[1:])
+        except InputError as mistake:
+            code = exit_code(mistake)
+            print("error:", mistake, file=error)
+    return Outcome(code, out.getvalue(), error.getvalue(), 0)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """Return the folder of what the commands read."""
+    folder = tmp_path_factory.mktemp("given")
+    commands.make_inputs(folder, run)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(inputs, tmp_path_factory):
+    """Return a function that runs a command, once; it returns the folder in which it ran, and the command's words."""
+
+    @functools.cache
+    def run_it(name):
+        folder = tmp_path_factory.mktemp(name)
+        words = [*commands.COMMANDS[name].words(inputs), "--checkpoint.keep", "3"]
+        outcome = run(words, folder)
+        assert outcome.code == 0, outcome
+        return folder, words
+
+    return run_it
+
+
+@pytest.fixture(scope="module")
+def unfinished(whole, tmp_path_factory):
+    """Return a function that returns the folder of a run with two checkpoints, and steps left to do."""
+
+    @functools.cache
+    def undo(name):
+        copy = tmp_path_factory.mktemp(f"unfinished-{name}")
+        ignored = shutil.ignore_patterns("results.json", "predictions", "*.png", "tensorboard", LAST[name])
+        return shutil.copytree(whole(name)[0], copy, ignore=ignored, dirs_exist_ok=True)
+
+    return undo
+
+
+@pytest.fixture(scope="module")
+def answers(unfinished, tmp_path_factory):
     """Return a function that returns what a command writes that reads the undamaged run."""
 
     @functools.cache
     def answer(name):
         folder = tmp_path_factory.mktemp(name)
         shutil.copytree(unfinished("train"), folder, dirs_exist_ok=True)
-        before, outcome = hashes(folder), children.run(READERS[name].split(), folder)
+        before, outcome = hashes(folder), run(READERS[name].split(), folder)
         assert outcome.code == 0, outcome
         return {path: content for path, content in hashes(folder).items() if path not in before}
 
     return answer
 
 
-@pytest.fixture(scope="session")
-def unfinished(sound, children, tmp_path_factory):
-    """Return a function that returns the folder of a run that was killed: two checkpoints, and steps left to do."""
-
-    @functools.cache
-    def kill(name):
-        folder, run = tmp_path_factory.mktemp(name), sound(name)
-        at_checkpoint = Fault("kill-after", "rename", f"run/checkpoints/{LAST[name]}")
-        outcome = children.run(run.command.words(run.given), folder, at_checkpoint)
-        assert outcome.code == -9, outcome
-        return folder
-
-    return kill
-
-
 @pytest.fixture
-def run_damaged(sound, unfinished, answers, children, tmp_path):
+def run_damaged(whole, unfinished, answers, tmp_path):
     """Return a function that damages a run, runs a command on it, and checks the end."""
 
     def run_it(name, damage, unlike=()):
-        run = sound("train" if name in READERS else name)
-        shutil.copytree(unfinished(run.command.name), tmp_path, dirs_exist_ok=True)
+        of = "train" if name in READERS else name
+        finished, again = whole(of)
+        shutil.copytree(unfinished(of), tmp_path, dirs_exist_ok=True)
         damage(tmp_path / "run")
         without_checksums = not (newest(tmp_path / "run") / "checksums.json").exists()
-        words = READERS[name].split() if name in READERS else run.command.words(run.given)
-        before, outcome = hashes(tmp_path), children.run(words, tmp_path)
+        before, outcome = hashes(tmp_path), run(READERS[name].split() if name in READERS else again, tmp_path)
         after = hashes(tmp_path)
         assert outcome.code == 0 or (outcome.code == 2 and outcome.is_one_line), outcome
         if outcome.code == 2:
@@ -135,7 +176,7 @@ def run_damaged(sound, unfinished, answers, children, tmp_path):
             assert {path: content for path, content in after.items() if path not in before} == answers(name), outcome
         else:
             ours = {what: found for what, found in learned(tmp_path).items() if what not in unlike}
-            assert not difference(ours, run.result), outcome
+            assert not difference(ours, learned(finished)), outcome
             aside = {path: content for path, content in after.items() if "/broken-checkpoints/" in path}
             assert aside.items() <= {p.replace("/c", "/broken-c", 1): content for p, content in before.items()}.items()
             assert not aside or "was moved to" in outcome.out, outcome
@@ -144,7 +185,6 @@ def run_damaged(sound, unfinished, answers, children, tmp_path):
     return run_it
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "damage"), [(name, " ".join(damage.split())) for name, damages in CASES.items() for damage in damages]
 )
@@ -170,7 +210,6 @@ def add_foreign(run):
     (checkpoints / "latest").symlink_to(last)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_foreign_names_among_the_checkpoints_are_no_checkpoints(name, run_damaged):
     """Except an empty folder with the name of a step: a reader may ask for the one before."""
