@@ -89,6 +89,17 @@ def test_imports_run_down_only():
     assert not up, "imports that do not run down:\n" + "\n".join(up)
 
 
+def test_only_what_jax_publishes_is_imported():
+    found = [
+        f"{file}:{node.lineno}"
+        for file, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and re.search(r"\bjax(\._src|\.interpreters|lib)\b", ast.unparse(node))
+    ]
+    assert not found, f"private modules of jax: {found}"
+
+
 def test_every_command_is_a_line_of_the_table_and_its_module_only_names_it():
     """The work of a command is a function of its settings, which needs no command line."""
     of_top = [path for path in (ROOT / "xlnet_jax").glob("*.py") if path.stem not in NOT_COMMANDS]

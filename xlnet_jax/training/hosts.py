@@ -1,7 +1,7 @@
 """The processes of a run, one on each host. jax connects them, and ends all of them if one is lost.
 
-Processes exchange values through the key-value store of jax's coordinator in process 0. Unlike collectives, it needs no
-devices and takes values of any length. Its functions are private in jax, and the same in jax 0.10 to 0.12.
+Processes exchange values through the key-value store of jax's coordinator in process 0, to which Orbax has the client.
+Unlike collectives, it needs no devices and takes values of any length.
 """
 
 import itertools
@@ -17,11 +17,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import jax
-from jax._src.distributed import global_state
 
 from xlnet_jax.errors import CRASH, INTERRUPTED, RESTART, USER_ERROR, InputError, exit_code, first_line
 from xlnet_jax.printing import Console, without_secrets
-from xlnet_jax.settings.config import RunConfig
+from xlnet_jax.settings.config import DistributedConfig, RunConfig
 from xlnet_jax.settings.fields import flatten
 from xlnet_jax.storage.reading import decode_json
 from xlnet_jax.training.machine import demand_tpu, initialize_jax, place_of
@@ -45,13 +44,23 @@ class Process:
     """This process of a run: one of those that jax connected, or the only one. Process 0 prints and writes files for
     all; the others write only their part of the checkpoints."""
 
-    def __init__(self, is_command: bool = False) -> None:
-        """is_command: the process does nothing besides this run, so a second signal ends it at once."""
-        self.process_id = global_state.process_id
+    def __init__(self, is_command: bool = False, place: DistributedConfig | None = None) -> None:
+        """is_command: the process does nothing besides this run, so a second signal ends it at once. place: where this
+        process was connected; None = the caller has connected it, or it is the only one."""
+        self._client: Any = None
+        self.process_id, self.num_processes = 0, 1
+        if jax.distributed.is_initialized():
+            from orbax.checkpoint import multihost
+
+            self._client = multihost.get_jax_distributed_client()
+            self.process_id, self.num_processes = (
+                (place.process_id or 0, place.num_processes or 1)
+                if place
+                else (jax.process_index(), jax.process_count())
+            )
         self.is_command = is_command
         self.console = Console(soft_wrap=True, highlight=False, markup=False, quiet=not self.first)
         self.began = time.time()
-        self._client: Any = global_state.client
         self._run, self._numbers = f"xlnet_jax/{next(_runs)}", itertools.count()
 
     @property
@@ -80,7 +89,7 @@ class Process:
         key = f"{self._run}/{next(self._numbers)} {name}"
         self._client.key_value_set(f"{key}/{self.process_id}", json.dumps(value))
         if self.first:  # the others read one value each, not one of every process
-            values = [self._get(f"{key}/{process}") for process in range(global_state.num_processes)]
+            values = [self._get(f"{key}/{process}") for process in range(self.num_processes)]
             self._client.key_value_set(f"{key}/all", json.dumps(values))
         return list(self._get(f"{key}/all"))
 
@@ -135,12 +144,11 @@ def connect(config: RunConfig, is_command: bool = False) -> Iterator[Process]:
     InputError if this process does not know its number, or if its settings differ from those of process 0 or ask for
     what is not here; RunEnded if another process ended the run. If a process is lost, jax ends this one (SIGABRT).
     """
-    is_connected = jax.distributed.is_initialized()
-    if not is_connected and (place := place_of(config)):
+    place = None if jax.distributed.is_initialized() else place_of(config)
+    if place:
         initialize_jax(place)
-        is_connected = True
-    process, over = Process(is_command), threading.Event()
-    if not is_connected:
+    process, over = Process(is_command, place), threading.Event()
+    if not jax.distributed.is_initialized():
         process.find_devices(config)
         yield process
         return

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import sys
+import time
 import urllib.request
 from dataclasses import replace
 from http.client import HTTPException
@@ -17,6 +18,8 @@ from xlnet_jax.settings.config import DistributedConfig, RunConfig
 from xlnet_jax.settings.rules import validate_distributed
 
 _PLACE = {"coordinator_address": str, "num_processes": int, "process_id": int}
+_TPU_PORT = 8482
+"""port of process 0 on TPUs, as in jax"""
 _LONGEST_METADATA = 1 << 20
 """bytes"""
 
@@ -34,13 +37,13 @@ def place_of(config: RunConfig) -> DistributedConfig | None:
                 given = replace(given, **{field: kind(value)})
         validate_distributed(given)
         if given.coordinator_address is None and config.tpu and worker_count() > 1:
-            given = _detect(given, None)
+            given = _place_on_tpu(given)
         elif given.coordinator_address is None and not config.tpu and "SLURM_STEP_NODELIST" in os.environ:
-            given = _detect(given, "slurm") if int(os.environ.get("SLURM_NTASKS") or 1) > 1 else given
+            given = _place_on_slurm(given) if int(os.environ.get("SLURM_NTASKS") or 1) > 1 else given
     except InputError:
         raise
     except (RuntimeError, OSError, ValueError, LookupError) as error:
-        # Process 0 cannot be resolved, no metadata server answers, or a variable is missing or no number.
+        # Process 0 cannot be resolved, or a variable is missing or no number.
         raise InputError(f"the environment does not say which processes make this run: {first_line(error)}") from None
     return given if (given.num_processes or 1) > 1 else None
 
@@ -100,18 +103,49 @@ def bind_address(coordinator_address: str) -> str | None:
     return coordinator_address if is_reachable else None
 
 
-def _detect(given: DistributedConfig, method: str | None) -> DistributedConfig:
-    from jax._src.clusters import ClusterEnv  # public only inside jax.distributed.initialize, which aborts
-
-    address, count, process, _ = ClusterEnv.auto_detect_unset_distributed_params(
-        None, None, None, None, method, given.initialization_timeout
+def _place_on_slurm(given: DistributedConfig) -> DistributedConfig:
+    """Return the place that Slurm gives this process, as `jax.distributed.initialize` detects it."""
+    # The first host of node3, node3,node5 or node[3-4,7].
+    prefix, number = re.findall(r"^([^,[]+)(?:\[([^],-]+))?", os.environ["SLURM_STEP_NODELIST"])[0]
+    port = os.environ.get("JAX_COORDINATOR_PORT") or 2**16 - 2**12 + int(os.environ["SLURM_JOB_ID"]) % 2**12
+    return replace(
+        given,
+        coordinator_address=f"{prefix}{number}:{port}",
+        num_processes=int(os.environ["SLURM_NTASKS"]),
+        process_id=int(os.environ["SLURM_PROCID"]),
     )
-    if address is None:
+
+
+def _place_on_tpu(given: DistributedConfig) -> DistributedConfig:
+    """Return the place of this host in its TPU slices, as `jax.distributed.initialize` detects it."""
+    number = os.environ.get("TPU_WORKER_ID") or metadata("instance/attributes/agent-worker-number")
+    if not number:
         raise InputError(
             f"`tpu`: {worker_count()} workers are named here, and nothing says which of them this is: give "
             "`distributed.coordinator_address`, `distributed.num_processes` and `distributed.process_id`"
         )
-    return replace(given, coordinator_address=address, num_processes=count, process_id=process)
+    names = _worker_names()
+    host = (_of_slices("MEGASCALE_COORDINATOR_ADDRESS") or names[0]).split(":")[0]
+    _wait_for_name(host, given.initialization_timeout)
+    return replace(
+        given,
+        coordinator_address=f"{host}:{os.environ.get('JAX_COORDINATOR_PORT') or _TPU_PORT}",
+        num_processes=worker_count(),
+        process_id=int(number) + int(_of_slices("MEGASCALE_SLICE_ID") or 0) * len(names),
+    )
+
+
+def _wait_for_name(host: str, seconds: int) -> None:
+    """Wait until a host has an address: Kubernetes gives it to a pod only when the pod starts. Raises OSError."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            socket.gethostbyname(host)
+            return
+        except socket.gaierror:
+            if time.monotonic() > end:
+                raise
+            time.sleep(min(5, seconds))
 
 
 def demand_tpu() -> None:
@@ -132,23 +166,24 @@ def demand_tpu() -> None:
 def worker_count() -> int:
     """Return the number of hosts of all slices, from TPU_WORKER_HOSTNAMES on GKE, or the metadata server on a TPU VM.
     Colab lists one or none."""
-    return max(len(_worker_names()), 1) * _slice_count()
+    return max(len(_worker_names()), 1) * int(_of_slices("MEGASCALE_NUM_SLICES") or 1)
 
 
-def _slice_count() -> int:
-    """Return the number of slices, from the environment on GKE, or from the metadata of a TPU VM, as
-    `MEGASCALE_NUM_SLICES: '2'`."""
-    name = "MEGASCALE_NUM_SLICES"
+def _of_slices(name: str) -> str:
+    """Return a variable about the slices of a run, from the environment on GKE, or from the metadata of a TPU VM, as
+    `MEGASCALE_NUM_SLICES: '2'`; "" if there is none."""
     if name in os.environ:
-        return int(os.environ[name] or 1)
-    found = re.search(rf"^{name}: *'?(\d+)", metadata("instance/attributes/tpu-env"), re.MULTILINE)
-    return int(found[1]) if found else 1
+        return os.environ[name]
+    found = re.search(rf"^{name}: *'?([^'\n]*)", metadata("instance/attributes/tpu-env"), re.MULTILINE)
+    return found[1].strip() if found else ""
 
 
 def _worker_names() -> list[str]:
-    named = os.environ.get("TPU_WORKER_HOSTNAMES") or metadata("instance/attributes/worker-network-endpoints")
+    if named := os.environ.get("TPU_PROCESS_ADDRESSES") or os.environ.get("TPU_WORKER_HOSTNAMES"):
+        return [endpoint.split(":")[0] for endpoint in named.split(",") if endpoint]
     # The metadata server may give an endpoint as name:port:address.
-    return [endpoint.split(":")[-1] for endpoint in named.split(",") if endpoint]
+    endpoints = metadata("instance/attributes/worker-network-endpoints").split(",")
+    return [endpoint.split(":")[-1] for endpoint in endpoints if endpoint]
 
 
 def metadata(name: str) -> str:

@@ -48,11 +48,10 @@ class Store:
 @pytest.fixture
 def team(monkeypatch):
     """Return a function that lets each of three processes, which share a store, talk in a thread of its own."""
-    monkeypatch.setattr(module.global_state, "num_processes", 3)
     monkeypatch.setattr(module, "_SECONDS", 0.05)
     store, made = Store(), [Process() for _ in range(3)]
     for process_id, process in enumerate(made):
-        process.process_id, process._client, process._run = process_id, store, "run"
+        process.process_id, process.num_processes, process._client, process._run = process_id, 3, store, "run"
 
     def each(talk):
         def ended(process):

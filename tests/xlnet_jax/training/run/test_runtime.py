@@ -92,20 +92,20 @@ def test_a_port_that_another_program_has_is_refused():
             machine.bind_address(address)
 
 
-def test_slurm_names_a_place(environment):
-    environment(**SLURM)
-    place = machine.place_of(Config())
-    assert (place.num_processes, place.process_id) == (2, 1)
-    assert place.coordinator_address.startswith("node3:")
+@pytest.mark.parametrize("nodes", ["node[3-4]", "node[3,7-9],other", "node3,other", "node3"])
+def test_slurm_names_a_place(environment, nodes):
+    environment(**SLURM | {"SLURM_STEP_NODELIST": nodes})
+    assert machine.place_of(Config()) == DistributedConfig("node3:61447", 2, 1)
 
 
 @pytest.mark.parametrize(("slices", "count", "process"), [(("", "", ""), 2, 1), (("3", "2", "localhost:8080"), 6, 5)])
-def test_a_tpu_names_a_place(environment, monkeypatch, slices, count, process):
+def test_a_tpu_names_a_place(environment, slices, count, process):
     names = ("MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID", "MEGASCALE_COORDINATOR_ADDRESS")
-    environment(TPU_WORKER_HOSTNAMES="localhost,worker-1", TPU_WORKER_ID="1", **dict(zip(names, slices, strict=True)))
+    values = dict(zip(names, slices, strict=True))
+    environment(TPU_WORKER_HOSTNAMES="localhost,worker-1", **values)
     with pytest.raises(InputError, match=r"`tpu`: \d workers are named here, and nothing says which of them this is"):
         machine.place_of(Config(tpu=True))
-    monkeypatch.setattr("jax._src.clusters.cloud_tpu_cluster.running_in_cloud_tpu_vm", True)
+    environment(TPU_WORKER_HOSTNAMES="localhost,worker-1", TPU_WORKER_ID="1", **values)
     place = machine.place_of(Config(tpu=True))
     assert (place.coordinator_address, place.num_processes, place.process_id) == ("localhost:8482", count, process)
     # In a run that asks for no TPU, as on its host's CPU, the platform's hosts are none of its own.
