@@ -13,6 +13,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.settings.config import DistributedConfig
 from xlnet_jax.training import machine
+from xlnet_jax.training.optimizer import ITERATIONS
 
 GOOD = "--objectives plm,clm mlm --budget 1e6"
 
@@ -74,6 +75,27 @@ def test_several_hosts_are_refused(monkeypatch):
     monkeypatch.setattr(machine, "place_of", lambda config: DistributedConfig(num_processes=2))
     with pytest.raises(InputError, match="compare runs on one host: give each host different --objectives"):
         compare.main(GOOD.split())
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(6, 1), (9, 2)])
+def test_one_token_in_seven_is_a_target_however_many_the_others_have(alpha, beta):
+    common = changed(demo(), data={"mask_alpha": alpha, "mask_beta": beta, "num_predict": round(120 * beta / alpha)})
+    data = CONTENDERS["plm-k7"](common).data
+    assert (data.mask_alpha, data.mask_beta) == (7, 1)
+    assert data.num_predict == pytest.approx(120 / 7, abs=1)
+
+
+def test_groups_go_up_to_the_number_of_targets():
+    for slots, groups in ((8, (1, 2, 4, 8)), (7, (1, 2, 4)), (30, (1, 2, 4, 8, 16))):
+        assert CONTENDERS["plm-grouped"](changed(demo(), data={"num_predict": slots})).data.group_sizes == groups
+
+
+def test_operations_count_the_products_of_muon():
+    """Each iteration of Newton-Schulz multiplies X X^T, its square and the polynomial times X (Jordan et al. 2024)."""
+    muon, adamw = demo(), changed(demo(), optimizer={"method": "adamw"})
+    sizes = 2 * [*[(128, 128)] * 5, (128, 512), (512, 128)]  # q, k, v, r, o, and both of the feed-forward block
+    expected = sum(ITERATIONS * 2 * (2 * min(n, m) ** 2 * max(n, m) + min(n, m) ** 3) for n, m in sizes)
+    assert step_operations(muon) - step_operations(adamw) == expected
 
 
 def test_the_page_names_every_contender():
