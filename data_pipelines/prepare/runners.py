@@ -3,16 +3,20 @@ Flink."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import multiprocessing
 import os
-import signal
+import pickle  # noqa: TID251 between a process and its own workers
+import subprocess
+import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass
 from itertools import chain, islice
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from xlnet_jax.errors import InputError
@@ -91,15 +95,22 @@ def _cores() -> int:
 
 
 def _work_in_pool(items: Iterator[Any], work: Callable[[Any], None], processes: int) -> Iterator[None]:
-    """Work on the items in a pool of processes. Yield once per finished item."""
-    # Fork from a clean process: a fork of this one could inherit a lock held by a thread of jax or TensorFlow.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["data_pipelines.prepare"])  # import it once, not in each process
-    pool = ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(work,))
+    """Work on the items in processes; a thread waits for each of them. Yield once per finished item."""
+    pool, workers, idle = ThreadPoolExecutor(processes), list[_Worker](), SimpleQueue[_Worker]()
+
+    def work_on(item: Any) -> None:
+        try:
+            worker = idle.get_nowait()
+        except Empty:
+            worker = _Worker(work)
+            workers.append(worker)
+        worker.work_on(item)
+        idle.put(worker)
+
     running: set[Future[None]] = set()
     try:
         for item in items:
-            running.add(pool.submit(_work, item))
+            running.add(pool.submit(work_on, item))
             if len(running) > 2 * processes:  # limits the memory of waiting items
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
@@ -107,34 +118,88 @@ def _work_in_pool(items: Iterator[Any], work: Callable[[Any], None], processes: 
     except BaseException as error:
         if isinstance(error, InputError):
             wait(running)  # keep the results of running calls
-        for process in list((pool._processes or {}).values()):
-            process.terminate()
-        pool.shutdown(cancel_futures=True)
-        if isinstance(error, BrokenProcessPool):
-            raise InputError(
-                "a worker process died: out of memory, or started by a script without `if __name__ == "
-                "'__main__':`; encoded parts are kept, and the same call continues"
-            ) from None
         raise
-    pool.shutdown()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        while not all(future.done() for future in running):  # a call that was just begun may start a worker
+            for worker in workers:
+                worker.process.kill()
+            time.sleep(0.01)
+        for worker in workers:
+            worker.close()
 
 
-_assigned: Callable[[Any], None]  # set once in each worker process, as it may hold a vocabulary
+_BEGIN = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+sys.path[:] = sys.argv[1:]
+from data_pipelines.prepare import runners
+runners.serve()"""
 
 
-def _begin(work: Callable[[Any], None]) -> None:
-    global _assigned
-    _assigned = work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+class _Worker:
+    """A process that calls `work` for the items that this one sends.
+
+    Python starts it anew: a fork could inherit a lock that a thread of jax or TensorFlow holds. Unlike a process of
+    multiprocessing, it does not import the caller's script, which would have to be a file that does nothing when it is
+    imported. So scripts of any kind, interactive shells and notebooks can prepare text.
+    """
+
+    def __init__(self, work: Callable[[Any], None]) -> None:
+        words = [sys.executable, "-P", "-c", _BEGIN, *map(str, sys.path)]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._send(work)
+
+    def work_on(self, item: Any) -> None:
+        """Call work(item) there. Raises what it raises, or InputError if the process died."""
+        assert self.process.stdout
+        try:
+            self._send(item)
+            error = pickle.load(self.process.stdout)
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+            raise InputError(
+                "a worker process died: out of memory, or stopped by somebody; encoded parts are kept, and the same "
+                "call continues"
+            ) from None
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe
+            with contextlib.suppress(BrokenPipeError):  # of an item that was never sent
+                pipe.close()
+
+    def _send(self, value: Any) -> None:
+        assert self.process.stdin
+        pickle.dump(value, self.process.stdin)
+        self.process.stdin.flush()
 
 
-def _end_with_parent() -> None:
-    """End this worker when its parent is gone, or it would wait for work forever."""
-    if parent := multiprocessing.parent_process():
-        parent.join()
+def serve() -> None:
+    """Call the function that comes first on the standard input with each item after it, and answer each with the
+    exception that it raised, or None. Ends when the parent process is gone, even in the middle of an item."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what is printed here is no answer
+    received: SimpleQueue[Any] = SimpleQueue()
+
+    def receive() -> None:
+        with contextlib.suppress(EOFError):
+            while True:
+                received.put(pickle.load(sys.stdin.buffer))
         os._exit(1)
 
-
-def _work(item: Any) -> None:
-    _assigned(item)
+    threading.Thread(target=receive, daemon=True).start()
+    work = received.get()
+    while True:
+        error = None
+        try:
+            work(received.get())
+        except Exception as raised:
+            raised.add_note(traceback.format_exc())
+            error = raised
+        pickle.dump(error, answers)
+        answers.flush()

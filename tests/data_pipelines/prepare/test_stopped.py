@@ -69,13 +69,9 @@ def living(process):
 
 
 def workers(process):
-    """Return the ids of the worker processes, which `multiprocessing` forked last."""
-    children = subprocess.run(["ps", "-eo", "pid=,ppid=,pgid="], capture_output=True, text=True, check=True).stdout
-    ours = [
-        (int(pid), parent) for pid, parent, group in map(str.split, children.splitlines()) if group == str(process.pid)
-    ]
-    forkservers = {str(pid) for pid, parent in ours if parent == str(process.pid)}
-    return [pid for pid, parent in ours if parent in forkservers]
+    """Return the ids of the worker processes."""
+    children = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    return [int(pid) for pid, parent in map(str.split, children.splitlines()) if parent == str(process.pid)]
 
 
 def ends_soon(process):
