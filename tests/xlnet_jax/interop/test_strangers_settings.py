@@ -173,6 +173,7 @@ def test_what_a_stranger_added_changes_nothing_that_is_written(clean, to, tmp_pa
     assert not any("nothing here reads" in line for line in said["clean"])
 
 
+@pytest.mark.parametrize("clean", ["xlnet head", "bert head"], indirect=True)
 @pytest.mark.parametrize("value", [NAME, {"auto_map": CODE}, [CODE], {"0": CODE, "1": "b", "2": "c"}])
 def test_a_known_setting_holds_no_more_than_its_type(clean, value, tmp_path):
     """Each is refused in one line, or dropped."""
