@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -93,6 +94,33 @@ def test_every_stage_counts(checkout):
     ):
         assert any(call.startswith(stage) for call in calls), f"{stage} is not run"
     assert_every_call_counts(run, calls, may_fail=["id -u "])  # who is not root installs no packages
+
+
+def test_a_stage_that_fails_ends_those_in_the_background(checkout):
+    stand_in(checkout, "bin/id", "echo 1000\n")
+    (checkout / ".ci/package").write_text(STAND_IN)
+    waiting = 'case $* in *xlnet_jax/planning) sleep 50 & echo $! >"$HOME/waiting"; wait ;; esac\n'
+    stand_in(checkout, ".venv/bin/python", waiting)
+    stand_in(
+        checkout,
+        "bin/make",
+        'while [ "$1" = lint ] && [ ! -s "$HOME/waiting" ]; do sleep 0.05; done\n[ "$1" != lint ]\n',
+    )
+    code, said, _ = run_script(checkout, ".ci/run")
+    assert code != 0
+    assert "make lint" not in said  # it prints how long a stage took that passed
+    deadline = time.monotonic() + 10
+    while is_alive(int((checkout / "waiting").read_text())):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_system_packages_may_be_missing(checkout):
