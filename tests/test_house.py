@@ -131,6 +131,20 @@ def test_no_objective_is_chosen_by_its_name():
     assert not found, "names of objectives:\n" + "\n".join(found)
 
 
+def test_no_network_is_chosen_by_its_name():
+    """What networks differ in are properties of their settings (ModelConfig), or rows of a table; only the formats of
+    Hugging Face know the names of BERT's family."""
+    found = [
+        f"{file}:{node.lineno}: {ast.unparse(node)}"
+        for file, tree in trees().items()
+        if not file.startswith("xlnet_jax/interop/hf_")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        and {getattr(n, "value", "") for n in ast.walk(node)} & {"bert", "xlnet", "roberta", "albert", "electra"}
+    ]
+    assert not found, "names of networks:\n" + "\n".join(found)
+
+
 def test_contributing_draws_the_rooms_in_their_order():
     (picture,) = re.findall(r"## The house\n.*?```\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
     drawn = [name for name in re.findall(r"(?:^|(?<=\s\s))(\w+)(?=\s\s|$)", picture, re.MULTILINE) if name in FLOOR]

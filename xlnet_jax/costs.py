@@ -108,7 +108,6 @@ def network_multiply_adds(config: Config, query_rows: int) -> dict[str, Multiply
     keys = model.mem_len + data.seq_len
     narrow = model.embedding_width or width
     distances = keys + data.seq_len if model.positions == "relative" else 0
-    has_segment_scores = model.network != "bert" and model.num_segments > 0
     scores, targets = batch * rows * heads, batch * data.num_slots
 
     def all_layers(forward: int, gradients: int = 2) -> MultiplyAdds:
@@ -123,11 +122,11 @@ def network_multiply_adds(config: Config, query_rows: int) -> dict[str, Multiply
         "position keys": all_layers(distances * width * heads, gradients=1),
         "content scores": all_layers(scores * keys),
         "position scores": all_layers(scores * distances),
-        "segment scores": all_layers(scores * has_segment_scores),
+        "segment scores": all_layers(scores * model.has_segment_scores),
         "values": all_layers(scores * keys),
         "feed-forward": all_layers(2 * batch * rows * width * model.d_ff),
         "embedding projection": once(batch * data.seq_len * narrow * width * (model.embedding_width is not None)),
-        "transform": once(targets * width * narrow * (model.network == "bert")),
+        "transform": once(targets * width * narrow * model.has_transform),
         "vocabulary": once(targets * narrow * model.vocab_size),
         "pairs": once(batch * (width**2 + 2 * width) * (data.pair_loss != "none")),
     }
@@ -145,8 +144,7 @@ def spared_multiply_adds(config: Config, query_rows: int) -> int:
     batch, width, heads = data.batch_size, model.d_model, model.num_heads * model.d_head
     keys, is_relative = model.mem_len + data.seq_len, model.positions == "relative"
     columns = model.num_layers * (data.seq_len + query_rows) * heads * data.seq_len * is_relative
-    has_segment_scores = model.network != "bert" and model.num_segments > 0
-    content_row = heads * (2 * width + (2 + is_relative) * keys + has_segment_scores) + 2 * width * model.d_ff
+    content_row = heads * (2 * width + (2 + is_relative) * keys + model.has_segment_scores) + 2 * width * model.d_ff
     return batch * (columns + data.seq_len * content_row * (query_rows > 0))
 
 

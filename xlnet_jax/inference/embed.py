@@ -188,8 +188,7 @@ def embed_texts(
         raise InputError(f"`seq_len` {seq_len} must be at least 1")
     model, backbone = _first_layers(pretrained, layer, mem_len)
     alone = replace(model, mem_len=0, same_length=False)  # with same_length rows would see mem_len positions: none
-    if model.network == "bert":
-        seq_len = min(seq_len, model.num_places)
+    seq_len = min(seq_len, model.num_places)
     rows = pretrained.demand_tokenizer().encode_lines(list_of_texts(texts))
     vectors_BD = np.zeros((len(rows), model.d_model), np.float32)
     places = [i for i, ids in enumerate(rows) if len(ids)]

@@ -138,7 +138,7 @@ def _score(
     their own, in which they and all pieces of higher rank read `<mask>`.
     """
     model, by_mask = pretrained.model, objective_named(pretrained.objective).filling.stream == "content"
-    longest, lengths = model.num_places if model.network == "bert" else 2**31, [len(q.ids_L) for q in queries]
+    longest, lengths = model.num_places, [len(query.ids_L) for query in queries]
     if max(lengths, default=0) > longest:
         raise InputError(f"a text has {max(lengths)} pieces, but the checkpoint {longest} learned positions: split it")
     orders = [np.argsort(query.rank_P, kind="stable") for query in queries]

@@ -13,8 +13,7 @@ from data_pipelines.tokenizer import CLS, PAD, SEP, Tokenizer
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import Weight
-from xlnet_jax.models.bert import BertDetector
-from xlnet_jax.models.heads import build_encoder, build_model
+from xlnet_jax.models.heads import DETECTORS, build_encoder, build_model
 from xlnet_jax.models.inputs import Inputs, check_inputs, text_inputs
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
@@ -62,7 +61,7 @@ class Pretrained:
     def network(self) -> nn.Module:
         """The linen module for these weights; of a generator and a detector, the detector."""
         if self.judges_tokens:
-            return BertDetector(self.model)
+            return DETECTORS[self.model.network](self.model)
         return build_model(self.model, self.head)
 
     def demand_tokenizer(self) -> Tokenizer:

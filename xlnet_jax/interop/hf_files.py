@@ -138,13 +138,15 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     return notes + _write_tokenizer(p, folder, family)
 
 
+_FAMILIES: dict[str, Any] = {"xlnet": hf_xlnet, "bert": hf_bert}  # by `ModelConfig.network`
+
+
 def _family_of(pretrained: Pretrained) -> Any:
     """Return the module for the network. Raises InputError if its tokenizer does not fit the format."""
-    if pretrained.model.network == "bert":
-        return hf_bert
-    if pretrained.tokenizer and pretrained.tokenizer.foreign:
+    family = _FAMILIES[pretrained.model.network]
+    if family is hf_xlnet and pretrained.tokenizer and pretrained.tokenizer.foreign:
         raise InputError(f"Hugging Face's XLNet needs a {MODEL_FILE}, which this tokenizer is not: use `to` native")
-    return hf_xlnet
+    return family
 
 
 _BY_PIECE = ("backbone/word_embedding", "output_bias")  # rows are pieces

@@ -12,8 +12,7 @@ import numpy as np
 from flax.core import meta
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.models.bert import BertDetector
-from xlnet_jax.models.heads import PairHead, init_params
+from xlnet_jax.models.heads import DETECTORS, PairHead, init_params
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
@@ -99,9 +98,9 @@ def optional_params(config: ModelConfig, head: HeadConfig | None) -> Mapping[str
         return jax.eval_shape(lambda: meta.unbox(module.init(jax.random.key(0), *inputs)["params"]))
 
     found |= flatten({"pair_head": shapes(PairHead(config), jnp.zeros((1, 1, config.d_model)))})
-    if config.network == "bert":
-        detector = shapes(BertDetector(config), text_inputs(jnp.zeros((1, 1), jnp.int32)))["detector"]
-        found |= flatten({"detector": detector})
+    if detector := DETECTORS.get(config.network):
+        of_detector = shapes(detector(config), text_inputs(jnp.zeros((1, 1), jnp.int32)))
+        found |= flatten({"detector": of_detector["detector"]})
     return found
 
 

@@ -12,17 +12,22 @@ import jax.numpy as jnp
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import MASKED
-from xlnet_jax.models.bert import BertEncoder, BertLM, places_BL
+from xlnet_jax.models.bert import BertDetector, BertEncoder, BertLM, places_BL
 from xlnet_jax.models.checks import check_arrays
 from xlnet_jax.models.inputs import Inputs, dense_inputs, text_inputs
 from xlnet_jax.models.layers import Dense, Dropout, Norm, partitioned_param, projection_DNH
 from xlnet_jax.models.xlnet import Backbone, XLNetLM
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
+# By `ModelConfig.network`.
+_ENCODERS: dict[str, Any] = {"xlnet": Backbone, "bert": BertEncoder}
+_LANGUAGE_MODELS: dict[str, Any] = {"xlnet": XLNetLM, "bert": BertLM}
+DETECTORS: dict[str, Any] = {"bert": BertDetector}
+
 
 def build_encoder(config: ModelConfig, name: str | None = None) -> Backbone | BertEncoder:
     """Build the network that returns hidden states. name: module name inside a compact method; None in `setup`."""
-    return BertEncoder(config, name=name) if config.network == "bert" else Backbone(config, name=name)
+    return _ENCODERS[config.network](config, name=name)
 
 
 class SequenceSummary(nn.Module):
@@ -237,7 +242,7 @@ class XLNetForSequence(nn.Module):
             raise InputError(f"`inputs` have {batch} rows: give {head.num_labels} for each question, its options")
         if head.task == "embedding":
             return _POOLS[head.summary](hidden_BLD.astype(jnp.float32), attention_mask_BL.astype(bool))
-        if head.summary == "first" and self.config.network == "bert":
+        if head.summary == "first" and self.config.reads_cls_first:
             attention_mask_BL = attention_mask_BL * (places_BL(inputs) == 0)  # selects <cls>
         summary_BD = SequenceSummary(self.config, head, train, name="summary")(
             hidden_BLD, attention_mask_BL, inputs.example_B
@@ -282,7 +287,7 @@ def init_params(config: ModelConfig, head: HeadConfig | None, key: jax.Array) ->
 def build_model(config: ModelConfig, head: HeadConfig | None) -> nn.Module:
     """Build the network of a checkpoint. head: None = language modeling."""
     if head is None:
-        return BertLM(config) if config.network == "bert" else XLNetLM(config)
+        return _LANGUAGE_MODELS[config.network](config)
     if head.task == "question_answering":
         return XLNetForQuestionAnswering(config)
     return XLNetForTokens(config, head) if head.task == "token_classification" else XLNetForSequence(config, head)

@@ -101,7 +101,7 @@ def _network_contradictions(config: Config) -> Iterator[str]:
             f"--objective {objective.name} with --model.positions {model.positions}: give --objective {others}, or "
             f"start from a preset with {' or '.join(objective.positions)} positions"
         )
-    if model.network == "bert" and config.data.bidirectional:
+    if model.positions == "learned" and config.data.bidirectional:
         yield (
             "--data.bidirectional with --model.positions learned: learned positions cannot show the reading direction; "
             "give --data.no-bidirectional"
@@ -172,7 +172,7 @@ def unread(config: Config) -> dict[str, str]:
     if not filling.draws_targets or targets != "spans":
         why = f"{name} draws none" if not filling.draws_targets else f"--data.targets is {targets}"
         found |= dict.fromkeys(("data.span-unit", "data.span-max"), f"it is for spans, and {why}")
-    if model.network != "bert":
+    if model.positions != "learned":
         why = f"it is for learned positions, and --model.positions is {model.positions}"
         found |= dict.fromkeys(("model.max-positions", "model.position-offset"), why)
     if config.optimizer.schedule != "wsd":

@@ -68,7 +68,7 @@ def predict_loss(config: Config) -> str:
     than those that the law was fitted to."""
     fits = read_fits()
     recipe = recipe_of(config)
-    if config.model.network != "xlnet" or all(config.objective != fit.objective for fit in fits.values()):
+    if config.model.positions == "learned" or all(config.objective != fit.objective for fit in fits.values()):
         return "held-out loss: not predicted, because the scaling laws are for plm and the XLNet network"
     if recipe is None:
         return (

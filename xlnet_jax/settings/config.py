@@ -92,8 +92,24 @@ class ModelConfig:
 
     @property
     def network(self) -> Literal["xlnet", "bert"]:
-        """Architecture: bert (models/bert.py) with learned positions, xlnet (models/xlnet.py) with others."""
+        """Key of tables of networks: bert (models/bert.py) with learned positions, xlnet (models/xlnet.py) with others.
+        What else they differ in has properties of its own."""
         return "bert" if self.positions == "learned" else "xlnet"
+
+    @property
+    def reads_cls_first(self) -> bool:
+        """True if the network reads <cls> as the first token, and pretraining trains its hidden state."""
+        return self.positions == "learned"
+
+    @property
+    def has_segment_scores(self) -> bool:
+        """True if segments are relative, terms of the attention scores, and not added to the embeddings."""
+        return self.num_segments > 0 and self.positions != "learned"
+
+    @property
+    def has_transform(self) -> bool:
+        """True if hidden states are transformed before the vocabulary logits."""
+        return self.positions == "learned"
 
     @property
     def output_std(self) -> float:
@@ -102,8 +118,8 @@ class ModelConfig:
 
     @property
     def num_places(self) -> int:
-        """Longest window of a network with learned positions."""
-        return self.max_positions - self.position_offset
+        """Longest window: the number of learned positions; without them practically unlimited."""
+        return self.max_positions - self.position_offset if self.positions == "learned" else 2**31
 
     @property
     def is_causal(self) -> bool:

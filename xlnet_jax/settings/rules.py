@@ -86,11 +86,11 @@ def _trace_steps(config: RunConfig) -> Iterator[str]:
 
 
 def _model(model: ModelConfig) -> Iterator[str]:
-    if model.network == "bert" and model.num_segments > CLS_SEGMENT:
+    if model.positions == "learned" and model.num_segments > CLS_SEGMENT:
         yield f"model.num-segments {model.num_segments} (type_vocab_size in Hugging Face): a text has two segments"
-    if model.network != "bert" and model.num_segments not in (0, 2):
+    if model.positions != "learned" and model.num_segments not in (0, 2):
         yield f"model.num-segments {model.num_segments} with model.positions {model.positions}: give 2, or 0 for none"
-    if model.network != "bert" and (model.embedding_width or model.share_layers):
+    if model.positions != "learned" and (model.embedding_width or model.share_layers):
         name = "embedding-width" if model.embedding_width else "share-layers"
         yield f"model.{name} (ALBERT) needs model.positions learned, not {model.positions}"
 
@@ -155,7 +155,7 @@ def absolute_positions(model: ModelConfig, seq_len: int | None) -> Iterator[str]
     name = f"model.positions {model.positions}"
     if model.positions == "relative":
         return
-    if model.network == "bert":
+    if model.positions == "learned":
         yield from _bert(model, seq_len)
     if model.mem_len:
         yield f"model.mem-len {model.mem_len} with {name}: absolute positions cannot describe memory; give 0"

@@ -93,7 +93,7 @@ def _convert_into(target: Path, settings: ConvertSettings) -> list[str]:
 
     def add_card(folder: Path, notes: Sequence[str]) -> None:
         if has_modules:
-            seq_len = min(SEQ_LEN, model.model.num_places) if model.model.network == "bert" else SEQ_LEN
+            seq_len = min(SEQ_LEN, model.model.num_places)
             write_modules(folder, model.model, cast(HeadConfig, model.head), seq_len, settings.normalize)
         if is_hugging_face:
             write_card(model, source, folder, settings.push or Path(settings.target).name, notes)

@@ -200,7 +200,7 @@ def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) ->
     values: dict[str, Any] = {"optimizer.learning_rate": learning_rate_of(config.task, config.model.d_model)}
     if config.head.task != "token_classification":
         values |= {"model.dropout": source.model.dropout, "model.attention_dropout": source.model.attention_dropout}
-    if config.head.reads_summary and config.model.network == "xlnet":
+    if config.head.reads_summary and not config.model.reads_cls_first:
         values["head.summary"] = source.head.summary if source.head and source.head.reads_summary else "mean"
     begun = set_ungiven(config, values)
     changed = ", ".join(f"--{s.name} {_shown(s.value)} (not {_shown(old)})" for s, old in differences(begun, config))

@@ -79,7 +79,7 @@ def test_vectors_are_those_of_embed_and_the_folder_is_loaded_with_its_pooling(ex
     np.testing.assert_allclose(their_vectors(folder, TEXTS), expected, atol=1e-5)
     again = xlnet_jax.load(folder)
     assert again.head == ours.head
-    cut = min(SEQ_LEN, again.model.num_places) if again.model.network == "bert" else SEQ_LEN
+    cut = min(SEQ_LEN, again.model.num_places)
     assert json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"] == cut
     np.testing.assert_allclose(again.encode(TEXTS), expected, atol=1e-5)
 
