@@ -224,21 +224,6 @@ class Residuals(NamedTuple):
     sum_BNT: Any  # float32
 
 
-class OfRows(NamedTuple):
-    """Gradients computed by the programs of rows."""
-
-    query_BNTH: Any
-    by_distance_BNTR: Any
-    other_BNT: Any
-
-
-class OfKeys(NamedTuple):
-    """Gradients computed by the programs of keys."""
-
-    key_BNKH: Any
-    value_BNKH: Any
-
-
 def backward(
     sizes: GpuSizes, operands: GpuOperands, vectors: Vectors, saved: Residuals, interpret: bool
 ) -> GpuOperands:
@@ -260,15 +245,16 @@ def backward(
     def like(array: Any) -> Any:
         return None if array is None else jax.ShapeDtypeStruct(array.shape, array.dtype)
 
-    shapes_of_rows = OfRows(*map(like, (operands.query_BNTH, operands.by_distance_BNTR, operands.other_BNT)))
-    shapes_of_keys = OfKeys(*map(like, (operands.key_BNKH, operands.value_BNKH)))
-    query, by_distance, other = call(_of_rows, sizes.row_tiles, "fused_attention_backward", shapes_of_rows)
-    key, value = call(_of_keys, sizes.key_tiles, "fused_attention_backward_keys", shapes_of_keys)
-    return GpuOperands(query, key, value, by_distance, other)
+    shapes = GpuOperands(*map(like, operands))
+    of_rows = shapes._replace(key_BNKH=None, value_BNKH=None)
+    of_keys = shapes._replace(query_BNTH=None, by_distance_BNTR=None, other_BNT=None)
+    by_rows = call(_of_rows, sizes.row_tiles, "fused_attention_backward", of_rows)
+    by_keys = call(_of_keys, sizes.key_tiles, "fused_attention_backward_keys", of_keys)
+    return by_rows._replace(key_BNKH=by_keys.key_BNKH, value_BNKH=by_keys.value_BNKH)
 
 
 def _of_rows(sizes: GpuSizes, refs: GpuOperands, vectors: Vectors, saved: Residuals, *outputs: Any) -> None:
-    grads, row = OfRows(*outputs), pl.program_id(0) * ROWS
+    grads, row = GpuOperands(*outputs), pl.program_id(0) * ROWS
     rows = ScoreTile(row, 0).rows
     query_TH, of_rows = refs.query_BNTH[rows], load_rows(refs, vectors, rows)
     saved_of_rows = Residuals(*(ref[rows] for ref in saved))
@@ -297,7 +283,7 @@ def _of_rows(sizes: GpuSizes, refs: GpuOperands, vectors: Vectors, saved: Residu
 
 
 def _of_keys(sizes: GpuSizes, refs: GpuOperands, vectors: Vectors, saved: Residuals, *outputs: Any) -> None:
-    grads, key = OfKeys(*outputs), pl.program_id(0) * KEYS
+    grads, key = GpuOperands(*outputs), pl.program_id(0) * KEYS
     keys = ScoreTile(0, key).keys
     key_KH, value_KH = refs.key_BNKH[keys], refs.value_BNKH[keys]
     of_keys = load_keys(vectors, keys)

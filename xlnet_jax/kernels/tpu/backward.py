@@ -67,16 +67,6 @@ class BackwardOperands(NamedTuple):
     grad_BTH: Any
 
 
-class Gradients(NamedTuple):
-    """Gradients of the operands."""
-
-    query_BTH: Any
-    key_BKH: Any  # of long windows, in the kernel: [B, H, K], float32
-    value_BKH: Any
-    position_2HR: Any  # float32; None = no relative positions
-    vectors_8H: Any  # float32
-
-
 class Work(NamedTuple):
     """Scratch memory of the strips of a tile, one item for each head in work.
 
@@ -110,10 +100,10 @@ class Summed(NamedTuple):
     is_busy_1: Any  # int32 in scalar memory, 1 = a tile was computed with this block of keys
 
 
-def backward(whole: TpuSizes, operands: TpuOperands, saved: BackwardOperands, interpret: Any) -> Gradients:
-    """Return the gradients of queries, keys, values, position keys and vectors."""
+def backward(whole: TpuSizes, operands: TpuOperands, saved: BackwardOperands, interpret: Any) -> TpuOperands:
+    """Return the gradients of queries, keys, values, position keys and vectors, all but the first three float32."""
     inputs, shapes, rows = (operands, saved), _shapes(operands), row_blocks(whole)
-    blocks = Gradients(
+    blocks = TpuOperands(
         row_blocks(whole, is_output=True),
         key_blocks(whole),
         key_blocks(whole),
@@ -158,10 +148,10 @@ def _like(array: Any, dtype: Any = None) -> Any:
     return None if array is None else jax.ShapeDtypeStruct(array.shape, dtype or array.dtype)
 
 
-def _shapes(operands: TpuOperands) -> Gradients:
+def _shapes(operands: TpuOperands) -> TpuOperands:
     of_positions = _like(operands.position_2HR, jnp.float32)
     query, key, value = map(_like, (operands.query_BTH, operands.key_BKH, operands.value_BKH))
-    return Gradients(query, key, value, of_positions, _like(operands.vectors_8H))
+    return TpuOperands(query, key, value, of_positions, _like(operands.vectors_8H))
 
 
 def _scratch(whole: TpuSizes, operands: TpuOperands) -> list[Any]:
@@ -196,7 +186,7 @@ def _backward_kernel(whole: TpuSizes, refs: TpuOperands, saved: BackwardOperands
         grad=work.grad or work.wanted,
         by_distance=work.by_distance or scratch.by_distance,
     )
-    step = GridStep(whole, Place.here(), refs, saved, Gradients(*gradients), sums, scratch, work, summed)
+    step = GridStep(whole, Place.here(), refs, saved, TpuOperands(*gradients), sums, scratch, work, summed)
     step.start()
     call_at(whole, step.place, refs, step.differentiate)
     step.finish()
@@ -210,7 +200,7 @@ class GridStep:
     place: Place
     refs: TpuOperands
     saved: BackwardOperands
-    grads: Gradients
+    grads: TpuOperands
     sums: Sums
     scratch: Scratch
     work: Work
@@ -344,8 +334,9 @@ class GradientStages(ScoreStages):
 
     def compute_TH(self) -> jnp.ndarray:
         """Return the gradient of the queries; add the other gradients to sums."""
-        rows, scaled_rows = self.read_rows(self.sizes.scale_2), self.read_rows(self.sizes.scale)
-        factors = self.read_factors(scaled_rows.with_r_w_TH, scaled_rows.with_r_r_TH)
+        rows = self.read_rows(self.sizes.scale_2)
+        with_r_w_TH, with_r_r_TH, with_r_s_TH = self.read_rows(self.sizes.scale)
+        factors = self.read_factors(with_r_w_TH, with_r_r_TH)
         run_stages(
             self.sizes,
             [
@@ -356,7 +347,7 @@ class GradientStages(ScoreStages):
                 functools.partial(self.distance_steps, factors),
             ],
         )
-        return self.join_TH(scaled_rows.with_r_s_TH)
+        return self.join_TH(with_r_s_TH)
 
     def read_factors(self, with_r_w_TH: jnp.ndarray, with_r_r_TH: jnp.ndarray) -> Factors:
         """Read the matrices that products need."""

@@ -67,8 +67,7 @@ def _backward(sizes: TpuSizes, interpret: Any, saved: tuple, grad_BTH: jnp.ndarr
     other = _readable(sizes, BackwardOperands(read_BTH, softmax_BST, grad_BTH))
     gradients = backward(sizes, _readable(sizes, operands), other, interpret)
     narrow = {name: getattr(gradients, name).astype(operands.query_BTH.dtype) for name in gradients._fields[:3]}
-    gradients = gradients._replace(**narrow)
-    return (TpuOperands(*gradients, rows_B8T=None, keys_B8K=None, is_reversed_B=None, seed_BN=None, busy_BS=None),)
+    return (gradients._replace(**narrow),)
 
 
 _attend.defvjp(_forward, _backward)

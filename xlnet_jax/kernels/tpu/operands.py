@@ -25,7 +25,8 @@ NEVER = jnp.iinfo(jnp.int32).max
 
 
 class TpuOperands(NamedTuple):
-    """Inputs of the kernel: arrays outside, references to their blocks inside. None = no such term.
+    """Inputs of the kernel: arrays outside, references to their blocks inside. None = no such term. Or the gradients of
+    the first five: those of a long window, in the kernel, are [B, H, K] for keys and values.
 
     H contains all heads side by side.
     """
@@ -35,11 +36,11 @@ class TpuOperands(NamedTuple):
     value_BKH: Any
     position_2HR: Any  # forwards, then backwards if examples may be read backwards
     vectors_8H: Any  # float32, rows VectorRow.R_W to VectorRow.OTHER_SEGMENT
-    rows_B8T: Any  # int32, rows RowField.RANK to RowField.NUMBER
-    keys_B8K: Any  # int32, rows KeyField.RANK to KeyField.NUMBER
-    is_reversed_B: Any  # int32
-    seed_BN: Any  # int32
-    busy_BS: Any  # int32, 1 = compute this step of the grid (`busy_BS`); None = all
+    rows_B8T: Any = None  # int32, rows RowField.RANK to RowField.NUMBER
+    keys_B8K: Any = None  # int32, rows KeyField.RANK to KeyField.NUMBER
+    is_reversed_B: Any = None  # int32
+    seed_BN: Any = None  # int32
+    busy_BS: Any = None  # int32, 1 = compute this step of the grid (`busy_BS`); None = all
 
 
 def sizes_of(inputs: AttentionInputs, generation: TpuGeneration) -> TpuSizes:

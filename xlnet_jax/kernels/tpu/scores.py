@@ -197,14 +197,6 @@ def run_stages(sizes: TpuSizes, stages: list[Callable[[int], list[Step]]]) -> No
                 step()
 
 
-class Rows(NamedTuple):
-    """Queries of a tile with each bias, scaled, float32."""
-
-    with_r_w_TH: jnp.ndarray
-    with_r_r_TH: jnp.ndarray
-    with_r_s_TH: jnp.ndarray
-
-
 @dataclass(frozen=True)
 class ScoreStages:
     """Stages that compute the scores of a tile, for the forward and the backward kernel. Scores are in base 2: the
@@ -237,10 +229,10 @@ class ScoreStages:
         """Return the number of the head's scratch memory."""
         return head % self.sizes.buffers
 
-    def read_rows(self, scale: float) -> Rows:
-        """Read the queries, multiplied by a number."""
+    def read_rows(self, scale: float) -> list[jnp.ndarray]:
+        """Read the queries with r_w, with r_r and with r_s, multiplied by a number: float32 [T, H] each."""
         query_TH, biases = self.read_real_TH(self.refs.query_BTH), (VectorRow.R_W, VectorRow.R_R, VectorRow.R_S)
-        return Rows(*((query_TH + self.refs.vectors_8H[row : row + 1]) * scale for row in biases))
+        return [(query_TH + self.refs.vectors_8H[row : row + 1]) * scale for row in biases]
 
     def read_real_TH(self, rows_BTH: Any) -> jnp.ndarray:
         """Read the rows of the tile as float32. Rows past the last one are set to zero: their memory is undefined."""
@@ -270,10 +262,11 @@ class ScoreStages:
 
     # ---- products ----------------------------------------------------------------------------------------------------
 
-    def product_steps(self, rows: Rows, head: int) -> list[Step]:
-        """Return the steps that store the products of a head's queries with all keys, and its random words."""
+    def product_steps(self, rows: list[jnp.ndarray], head: int) -> list[Step]:
+        """Return the steps that store the products of a head's queries with all keys, and its random words. rows: from
+        `read_rows`."""
         sizes, scratch, i = self.sizes, self.scratch, self.buffer(head)
-        with_r_w_TH, with_r_r_TH = self.select_TH(head, rows.with_r_w_TH), self.select_TH(head, rows.with_r_r_TH)
+        (with_r_w_TH, with_r_r_TH), with_r_s_TH = (self.select_TH(head, x_TH) for x_TH in rows[:2]), rows[2]
 
         def multiply_keys(chunk: Any) -> None:
             scratch.content[i][self.here, chunk] = product(with_r_w_TH, self.refs.key_BKH[0, chunk], 1, 1)
@@ -284,7 +277,7 @@ class ScoreStages:
         def multiply_segment() -> None:
             other_1H = self.refs.vectors_8H[VectorRow.OTHER_SEGMENT : VectorRow.OTHER_SEGMENT + 1]
             of_head_1H = jnp.where(in_head_1H(sizes, head), other_1H, 0.0)
-            segment_T1 = (rows.with_r_s_TH * of_head_1H).sum(1, keepdims=True)
+            segment_T1 = (with_r_s_TH * of_head_1H).sum(1, keepdims=True)
             scratch.segment[i][self.here] = jnp.broadcast_to(segment_T1, (self.tile.rows, LANES))
 
         steps: list[Step] = [functools.partial(multiply_keys, chunk) for chunk in chunks(sizes.padded_keys)]
