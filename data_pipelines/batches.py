@@ -79,8 +79,9 @@ class BatchSource:
         names = corpus.manifest.sources
         if weights and len(weights) != len(names):
             raise InputError(
-                f"`data.weights` {', '.join(map(str, weights))}: {len(weights)} for the {len(names)} sources of corpus "
-                f"{corpus.folder}: {', '.join(names)}"
+                "data.weights",
+                ", ".join(map(str, weights)),
+                f": {len(weights)} for the {len(names)} sources of corpus {corpus.folder}: {', '.join(names)}",
             )
         empty = [n for n, b in zip(names, corpus.manifest.splits["train"].source_blocks, strict=True) if not b]
         if empty and (weights or corpus.manifest.weights):

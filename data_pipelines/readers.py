@@ -67,7 +67,7 @@ class TextFile:
     def rows(self, id_field: str | None = None) -> Iterator[TextRow]:
         """Yield every line. Raises InputError as `chunks`, and for an `id_field`."""
         if id_field is not None:
-            raise InputError(f"`id_field` {id_field}: works only with JSON Lines and Parquet")
+            raise InputError("id_field", id_field, ": works only with JSON Lines and Parquet")
         for number, line in numbered_lines(self.path, self.errors, is_prose=True):
             yield TextRow(f"text {self.path}: line {number}", line)
 

@@ -46,7 +46,7 @@ class DatasetSlice:
     def rows(self, id_field: str | None = None) -> Iterator[TextRow]:
         """Yield every example. Raises InputError as `chunks`, and for an `id_field`."""
         if id_field is not None:
-            raise InputError(f"`id_field` {id_field}: works only with JSON Lines and Parquet")
+            raise InputError("id_field", id_field, ": works only with JSON Lines and Parquet")
         examples = _examples(_open_folder(epath.Path(self.folder)), self.split, [self.text_field])
         for number, (text,) in enumerate(examples, 1):
             where = f"text {self.path}: example {number}"

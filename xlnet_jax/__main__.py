@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, get_args
+from typing import Any
 
 from xlnet_jax import __version__
 from xlnet_jax.errors import (
@@ -25,8 +25,8 @@ from xlnet_jax.errors import (
     InputError,
     exit_code,
     first_line,
-    flags_for,
     is_out_of_memory,
+    with_flags,
 )
 from xlnet_jax.printing import is_reader_gone, print_safely, without_secrets
 from xlnet_jax.storage.import_path import keep_children_out
@@ -85,15 +85,8 @@ class Command:
             settings = self.parse(argv)
             return _load(self.function)(settings) or 0
         except InputError as mistake:
-            mistake.args = (flags_for(str(mistake), self.flags()),)
+            mistake.name, mistake.why = with_flags(str(mistake)), ""
             raise
-
-    def flags(self) -> set[str]:
-        """Return the flags of the command, without --."""
-        from xlnet_jax.settings.parser import flags_of
-
-        kind = _load(self.settings) if self.settings else object
-        return {flag.removeprefix("--") for option in get_args(kind) or (kind,) for flag, _ in flags_of(option)}
 
     def start(self, module: str) -> Main:
         """Return `main`. If Python runs the calling module as a program, run the command. module: its `__name__`."""

@@ -10,24 +10,31 @@ import errno
 import json
 import re
 import signal
-from collections.abc import Collection
 from typing import Any
 
 from xlnet_jax.printing import without_secrets
 
 
 class InputError(ValueError):
-    """A mistake that a user can fix: one line that says what was wrong, where, and what to do.
+    """A mistake that a user can fix: a setting or an argument, its value, and why that cannot work, with what to do:
+    `InputError("max_len", 0, "must be at least 1")`. If no setting is to blame, only a text.
 
-    Library code writes an argument or a setting in backticks, as Python spells it: "`max_len` 0 must be at least 1". A
-    command prints it as a flag, --max-len (`flags_for`). Library code writes a flag only inside a whole command to run.
-    Secrets are removed from URLs (`printing.without_secrets`).
+    The line is "`max_len` 0 must be at least 1". `why` may begin with a colon, and a value of "" is left out. All names
+    are attribute paths, in backticks within a text; a command prints them as flags, --max-len (`with_flags`). A text
+    has flags only inside a whole command to run. Secrets are removed from URLs (`printing.without_secrets`).
     """
 
     exit_code = 2
 
-    def __init__(self, *message: object) -> None:
-        super().__init__(*map(without_secrets, message))
+    def __init__(self, name: str, value: Any = "", why: str = "") -> None:
+        self.name, self.value, self.why = map(without_secrets, (name, value, why))
+        super().__init__(*(self.name, self.value, self.why) if why else (self.name,))
+
+    def __str__(self) -> str:
+        if not self.why:
+            return self.name
+        value = " ".join(map(str, self.value)) if isinstance(self.value, list | tuple) else str(self.value)
+        return f"`{self.name}`{' ' * bool(value)}{value}{'' if self.why.startswith(':') else ' '}{self.why}"
 
 
 class OtherRun(InputError):
@@ -45,8 +52,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FAILING = (errno.EIO, errno.ESTALE, errno.EREMOTEIO)
 """Errors of a disk or a file server, which may go away: launchers restart the command"""
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
-_ARGUMENT = re.compile(r"`([a-z]\w*(?:\.[a-z]\w*)*)`")
-_DOTTED = re.compile(r"(?<![\w./-])(?<!\.json: )[a-z]+\.[a-z][\w-]*")
+_NAME = re.compile(r"`((?:[a-z]\w*\.)*)([a-z]\w*)`(?: (True|False)\b)?")
 _MEMORY = re.compile(r"RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY", re.IGNORECASE)
 _REFUSED_BY_BUCKET = re.compile(r"\b40[134]\b|permission|unauthenticated|not.?found", re.IGNORECASE)
 
@@ -63,11 +69,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     return bool(types & {"JaxRuntimeError", "XlaRuntimeError"} and _MEMORY.search(str(error)))
 
 
-def flags_for(text: str, flags: Collection[str] = ()) -> str:
-    """Replace each `argument` in a text of the library by its flag, and each setting that is among `flags` (dotted
-    names, as data.seq-len). Names in a message about a JSON file stay as they are in the file."""
-    text = _ARGUMENT.sub(lambda name: "--" + name[1].replace("_", "-"), text)
-    return _DOTTED.sub(lambda name: f"--{flag}" if (flag := name[0].replace("_", "-")) in flags else name[0], text)
+def with_flags(text: str) -> str:
+    """Return a text with each `name` of a setting spelled as its flag: `data.pack` False becomes --data.no-pack."""
+    return _NAME.sub(lambda n: f"--{n[1]}{'no-' if n[3] == 'False' else ''}{n[2]}".replace("_", "-"), text)
 
 
 def first_line(error: BaseException) -> str:

@@ -71,15 +71,17 @@ class PrepareSettings(TextSourceSettings):
     def check(self) -> None:
         """Raise InputError for settings that cannot work, before any text is read."""
         if not self.source:
-            raise InputError("`source` names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME")
+            raise InputError("source", "", "names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME")
         if self.weights and len(self.weights) != len(self.source):
-            raise InputError(f"`weights` has {len(self.weights)} numbers, but `source` names {len(self.source)} texts")
+            raise InputError(
+                "weights", "", f"has {len(self.weights)} numbers, but `source` names {len(self.source)} texts"
+            )
         if self.weights and not (min(self.weights) > 0 and abs(sum(self.weights) - 1) <= 1e-6):  # nan is refused too
             shares = ", ".join(map(str, self.weights))
-            raise InputError(f"`weights` {shares}: they must be above 0 and sum to 1, not {sum(self.weights):g}")
+            raise InputError("weights", shares, f": they must be above 0 and sum to 1, not {sum(self.weights):g}")
         check_bounds(self)
         if self.beam_options and self.runner == "local":
-            raise InputError("`beam_options` needs a Beam runner: choose one with `runner`")
+            raise InputError("beam_options", "", "needs a Beam runner: choose one with `runner`")
 
 
 @dataclass(frozen=True)

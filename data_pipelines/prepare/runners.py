@@ -66,7 +66,9 @@ class BeamRunner:
             import apache_beam as beam
             from apache_beam.options.pipeline_options import PipelineOptions
         except ImportError:
-            raise InputError("`runner` needs Apache Beam: pip install -e '.[beam]' in the clone, or omit it") from None
+            raise InputError(
+                "runner", "", "needs Apache Beam: pip install -e '.[beam]' in the clone, or omit it"
+            ) from None
         name = self.runner if self.runner.endswith("Runner") else f"{self.runner}Runner"
         options = PipelineOptions([f"--runner={name}", *self.options])
         if name == "DirectRunner":  # its workers log exceptions that this call raises anyway
@@ -84,7 +86,7 @@ class BeamRunner:
         except (ValueError, RuntimeError) as error:
             if isinstance(error, InputError) or "[while running" in str(error):  # raised by our functions
                 raise
-            raise InputError(f"`runner` {self.runner}: {str(error).splitlines()[0]}") from error
+            raise InputError("runner", self.runner, f": {str(error).splitlines()[0]}") from error
 
 
 Runner = LocalRunner | BeamRunner

@@ -126,7 +126,7 @@ def train_tokenizer(settings: Train) -> dict[str, str]:
     """Train a tokenizer, write its folder, and return the lines to print. Raises InputError."""
     settings = with_plain_paths(settings)
     if not settings.source:
-        raise InputError("`source` names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME")
+        raise InputError("source", "", "names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME")
     check_bounds(settings)
     with complete_folder(settings.out) as folder:
         return _train_into(folder, settings)

@@ -94,8 +94,9 @@ def train_model(
         return byte_model()
     if vocab_size <= len(SPECIAL_PIECES) - (token_level == "piece"):
         raise InputError(
-            f"`vocab_size` {vocab_size} is too small: {len(SPECIAL_PIECES)} pieces are special symbols, and the text "
-            "needs more"
+            "vocab_size",
+            vocab_size,
+            f"is too small: {len(SPECIAL_PIECES)} pieces are special symbols, and the text needs more",
         )
     model = io.BytesIO()
     try:
@@ -120,10 +121,8 @@ class VocabularyTooLarge(InputError):
     """A text has fewer pieces than it was asked for. largest: number that it has."""
 
     def __init__(self, vocab_size: int, largest: int) -> None:
-        super().__init__(
-            f"`vocab_size` {vocab_size} is too large for this text: the largest that works is {largest}; lower it or "
-            "give more text"
-        )
+        why = f"is too large for this text: the largest that works is {largest}; lower it or give more text"
+        super().__init__("vocab_size", vocab_size, why)
         self.largest = largest
 
 
@@ -182,8 +181,9 @@ def _vocabulary_error(vocab_size: int, message: str) -> InputError:
         return VocabularyTooLarge(vocab_size, int(largest[1]))
     if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return InputError(
-            f"`vocab_size` {vocab_size} is too small for the characters of this text: the smallest that works is "
-            f"{smallest[1]}"
+            "vocab_size",
+            vocab_size,
+            f"is too small for the characters of this text: the smallest that works is {smallest[1]}",
         )
     if "sentences_.empty" in message:
         return InputError("no text is left to train a tokenizer on: normalization removes all of it")

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -11,31 +12,39 @@ import pytest
 import xlnet_jax
 from data_pipelines.tokenizer.commands import Train
 from xlnet_jax.__main__ import COMMANDS, Command, main, run
-from xlnet_jax.errors import UNREAD, InputError, flags_for
+from xlnet_jax.errors import UNREAD, InputError
 from xlnet_jax.settings.fields import with_plain_paths
 
 
 def read(argv, prog, description):
-    raise InputError("`max_len` 0 and `data.seq_len` 8, `git log` and 'max_len' in text.txt")
+    raise InputError(
+        "data.seq_len", 8, "with `data.pack` True: give `max_len` or `data.pack` False, `git log` in a.txt"
+    )
 
 
-def test_names_of_arguments_become_flags():
+def test_a_mistake_names_settings_as_python_does_and_on_the_command_line_as_flags():
+    with pytest.raises(InputError, match=r"^`data.seq_len` 8 with `data.pack` True: give ") as mistake:
+        read([], "", "")
+    assert (mistake.value.name, mistake.value.value) == ("data.seq_len", 8)
+    assert str(pickle.loads(pickle.dumps(mistake.value))) == str(mistake.value)
     refused = Command("a", "b", "", "", parser=f"{__name__}:read")
-    with pytest.raises(InputError, match=r"^--max-len 0 and --data.seq-len 8, `git log` and 'max_len' in text.txt$"):
+    shown = "--data.seq-len 8 with --data.pack: give --max-len or --data.no-pack, `git log` in a.txt"
+    with pytest.raises(InputError, match=f"^{shown}$"):
         refused.main([])
 
 
 @pytest.mark.parametrize(
-    ("message", "shown"),
+    ("mistake", "line"),
     [
-        ("data.seq-len 8 is too short for data.reuse-len 9", "--data.seq-len 8 is too short for --data.reuse-len 9"),
-        ("run.json: data.batch_size 'a': give a whole number", "run.json: data.batch_size 'a': give a whole number"),
-        ("data.csv is no text, see docs/data.md", "data.csv is no text, see docs/data.md"),
-        ("give --data.pack or data.window text", "give --data.pack or --data.window text"),
+        (InputError("texts", "", "must be a list"), "`texts` must be a list"),
+        (InputError("seeds", (1, 1), ": give each once"), "`seeds` 1 1: give each once"),
+        (InputError("out", None, "must be named"), "`out` None must be named"),
+        (InputError("push", "https://me:secret@host/x", "is no name"), "`push` https://host/x is no name"),
+        (InputError("run.json: data.batch_size 'a': give a number"), "run.json: data.batch_size 'a': give a number"),
     ],
 )
-def test_settings_become_flags_and_files_do_not(message, shown):
-    assert flags_for(message, COMMANDS["train"].flags()) == shown
+def test_a_mistake_is_a_line(mistake, line):
+    assert str(mistake) == line
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def load_with_tokenizer(path: str | Path, tokenizer: str | None) -> Pretrained:
     given = Tokenizer.load(tokenizer)
     check_given(given, loaded, f"{path} with `tokenizer` {tokenizer}")
     if loaded.tokenizer and loaded.tokenizer.sha256 != given.sha256:
-        raise InputError(f"`tokenizer` {tokenizer} differs from the tokenizer of {path}: leave it out")
+        raise InputError("tokenizer", tokenizer, f"differs from the tokenizer of {path}: leave it out")
     return dataclasses.replace(loaded, tokenizer=given)
 
 

@@ -77,7 +77,7 @@ class Pretrained:
         2019 code. Raises InputError if the checkpoint has no tokenizer."""
         tokenizer = self.demand_tokenizer()
         if not (texts := list_of_texts(texts)):
-            raise InputError("`texts` must have at least one text")
+            raise InputError("texts", "", "must have at least one text")
         rows = [[*ids, SEP, CLS] for ids in tokenizer.encode_lines(texts)]
         length = max(map(len, rows))
         ids_BL = np.array([[PAD] * (length - len(row)) + row for row in rows], np.int32)

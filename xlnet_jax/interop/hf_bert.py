@@ -317,11 +317,11 @@ def _beyond(config: ModelConfig, head: HeadConfig | None, model_type: str, detec
     if not config.num_segments:
         yield "a network without segments"
     if detects and model_type != "electra":
-        yield "a detector with model.share-layers"
+        yield "a detector with `model.share_layers`"
     if model_type in _HAVE_EXACT_GELU and not detects and config.activation != "gelu_erf":
         yield f"activation {config.activation}, only gelu_erf"
     if config.position_offset and model_type != "roberta":
-        yield f"model.position-offset {config.position_offset}"
+        yield f"`model.position_offset` {config.position_offset}"
     if config.share_layers and not config.embedding_width:
         yield "embeddings as wide as the layers, without a projection"
     if head is None or not head.has_weights:

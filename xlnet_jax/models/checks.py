@@ -73,7 +73,7 @@ def check_arrays(sizes: Sizes | None = None, /, **arrays: Any) -> None:
             continue
         stem, _, axes = name.rpartition("_")
         if not isinstance(array, np.ndarray | jax.Array):
-            raise InputError(f"`{name}` is a {type(array).__name__}: give a NumPy or jax array [{', '.join(axes)}]")
+            raise InputError(name, "", f"is a {type(array).__name__}: give a NumPy or jax array [{', '.join(axes)}]")
         wrong = f"`{name}` has the shape {tuple(array.shape)} and must be [{', '.join(axes)}]"
         if len(array.shape) != len(axes):
             raise InputError(wrong)
@@ -89,7 +89,7 @@ def check_arrays(sizes: Sizes | None = None, /, **arrays: Any) -> None:
 
 def _check_numbers(name: str, array: Any, rule: _Rule, sizes: Sizes) -> None:
     if not any(jax.dtypes.issubdtype(array.dtype, kind) for kind in rule.types):
-        raise InputError(f"`{name}` has the type {array.dtype}, but must have {_NAMES[rule.types]}")
+        raise InputError(name, "", f"has the type {array.dtype}, but must have {_NAMES[rule.types]}")
     if isinstance(array, jax.core.Tracer) or not getattr(array, "is_fully_addressable", True) or rule.types == FLOATS:
         return
     numbers = np.asarray(array)
@@ -103,4 +103,4 @@ def _demand(name: str, numbers: np.ndarray, holds: Any, text: str) -> None:
     if not np.all(holds):
         place = tuple(int(i) for i in np.argwhere(~np.asarray(holds))[0])
         found = f", not {numbers[place]}" if numbers[place].ndim == 0 else ""
-        raise InputError(f"`{name}` at {list(place)} must be {text}{found}")
+        raise InputError(name, "", f"at {list(place)} must be {text}{found}")

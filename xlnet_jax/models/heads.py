@@ -169,7 +169,7 @@ class XLNetForQuestionAnswering(nn.Module):
         hidden_BLD = self._read_BLD(inputs, train=False, cls_index_B=cls_index_B, excluded_BL=excluded_BL)
         for name, count in (("start_n_top", start_n_top), ("end_n_top", end_n_top)):
             if not 0 < count <= (length := hidden_BLD.shape[1]):
-                raise InputError(f"`{name}` {count} must be from 1 to the number of positions, {length}")
+                raise InputError(name, count, f"must be from 1 to the number of positions, {length}")
         start_BL = self._start_BL(hidden_BLD, excluded_BL)
         start_top_BI, start_index_BI = jax.lax.top_k(start_BL, start_n_top)
         end_BIL = self._end_BIL(hidden_BLD, _states_BID(hidden_BLD, start_index_BI), excluded_BL)
@@ -239,7 +239,7 @@ class XLNetForSequence(nn.Module):
         batch, length, _ = hidden_BLD.shape
         check_arrays({"B": batch, "L": length}, attention_mask_BL=attention_mask_BL)
         if head.task == "multiple_choice" and batch % head.num_labels:
-            raise InputError(f"`inputs` have {batch} rows: give {head.num_labels} for each question, its options")
+            raise InputError("inputs", "", f"have {batch} rows: give {head.num_labels} for each question, its options")
         if head.task == "embedding":
             return _POOLS[head.summary](hidden_BLD.astype(jnp.float32), attention_mask_BL.astype(bool))
         if head.summary == "first" and self.config.reads_cls_first:

@@ -107,7 +107,7 @@ class Backbone(nn.Module):
         batch, length = inputs.input_ids_BL.shape
         if mems_ZBMD is None:
             if mem_len := inputs.memory_BM.shape[1]:
-                raise InputError(f"`mems_ZBMD` is missing: `memory_BM` has {mem_len} slots")
+                raise InputError("mems_ZBMD", "", f"is missing: `memory_BM` has {mem_len} slots")
             mems_ZBMD = jnp.zeros((c.num_layers, batch, 0, c.d_model))
         drop, signals = Dropout(c.dropout, train), None
         rows_BTD, row_T = self._embed(inputs, parts), _row_numbers_T(inputs, parts)
@@ -156,7 +156,7 @@ class Backbone(nn.Module):
         if inputs.target_positions_BP is None:
             return rows_BTD
         if c.positions != "relative":
-            raise InputError(f"`model.positions` {c.positions}: a query stream needs relative positions")
+            raise InputError("model.positions", c.positions, ": a query stream needs relative positions")
         mask_embedding_D = partitioned_param(self, "mask_embedding", (c.d_model,), ("embed",), c.init_std)
         shape = (*inputs.target_positions_BP.shape, c.d_model)
         query_BPD = jnp.broadcast_to(mask_embedding_D[None, None], shape).astype(c.dtype)

@@ -13,7 +13,7 @@ from etils import epath
 from data_pipelines import windows
 from data_pipelines.corpus import MANIFEST_FILE, Corpus, SplitName, is_corpus
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.errors import InputError, flags_for
+from xlnet_jax.errors import InputError, with_flags
 from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.registry import batch_source, validate
 from xlnet_jax.printing import Console, printing_colors, printing_until_unread
@@ -91,7 +91,7 @@ def inspect_window(settings: InspectSettings) -> Inspection:
     check_bounds(settings)
     out = Path(settings.out)
     if out.suffix.lower() != ".png":
-        raise InputError(f"`out` {out} must end in .png: the picture is a PNG")
+        raise InputError("out", out, "must end in .png: the picture is a PNG")
     with new_file(out, overwrite=True) as file:
         return _inspect(settings, file)
 
@@ -102,10 +102,10 @@ def _inspect(settings: InspectSettings, file: Path) -> Inspection:
     config, origin = _config(settings, corpus, run)
     if settings.row >= config.data.batch_size:
         last = config.data.batch_size - 1
-        raise InputError(f"`row` {settings.row} must be from 0 to {last}, or give a larger `data.batch_size`")
+        raise InputError("row", settings.row, f"must be from 0 to {last}, or give a larger `data.batch_size`")
     around = config.data.reuse_len if settings.around is None else settings.around
     if settings.around is not None and around >= config.data.seq_len:
-        raise InputError(f"`around` {around} must be a position of the window, from 0 to {config.data.seq_len - 1}")
+        raise InputError("around", around, f"must be a position of the window, from 0 to {config.data.seq_len - 1}")
     from data_pipelines.inspect import view_window
     from xlnet_jax.plots.window import draw_window
 
@@ -128,7 +128,7 @@ def print_window(settings: InspectSettings) -> None:
     with console.capture() as printed:
         console.print(f"corpus      {corpus.folder}: {settings.split}, {blocks}; {corpus.manifest.vocab_size:,} pieces")
         console.print(
-            f"settings    {flags_for(found.origin)}; seed {config.seed}, {config.data.batch_size:,} rows a batch"
+            f"settings    {with_flags(found.origin)}; seed {config.seed}, {config.data.batch_size:,} rows a batch"
         )
         console.print(f"picture     {found.picture}")
         for part in describe(found.view):
@@ -193,7 +193,7 @@ def _start(settings: InspectSettings, block_len: int, run: Config | None) -> tup
     """Return the settings of the given preset, of the run, or of a preset that fits the blocks."""
     if settings.preset is not None:
         if settings.preset not in PRESETS:
-            raise InputError(f"`preset` {settings.preset} must be one of {', '.join(PRESETS)}")
+            raise InputError("preset", settings.preset, f"must be one of {', '.join(PRESETS)}")
         return PRESETS[settings.preset](), f"of the preset {settings.preset}"
     if run:
         return run, f"of the run {settings.corpus}"

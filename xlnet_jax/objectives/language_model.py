@@ -172,7 +172,7 @@ def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | N
     form = ("perm_rank",) if "perm_rank" in batch else ("perm_mask", "target_mapping", "target_weights")
     for name in ("input_ids", "is_reversed", "mem_filled", *form):
         if name not in batch:
-            raise InputError(f"`batch` has no {name}: `batch_source` makes whole ones")
+            raise InputError("batch", "", f"has no {name}: `batch_source` makes whole ones")
     memory_BM = memory_in_use_BM(batch["mem_filled"], model.mem_len)
     attend_empty_memory = model.profile == "paper2019"
     segment_ids_BL = batch.get("segment_ids") if model.num_segments else None

@@ -346,7 +346,7 @@ def preset(name: str = "demo", **settings: Any) -> Config:
     setting, for a value out of bounds, and for a setting that has no effect.
     """
     if name not in PRESETS:
-        raise InputError(f"`preset` {name} must be one of {', '.join(PRESETS)}")
+        raise InputError("preset", name, f"must be one of {', '.join(PRESETS)}")
     start = PRESETS[name]()
     start = with_objective(start, settings.get("objective", start.objective))
     given = names_of(settings)
@@ -361,7 +361,7 @@ def refuse_unread(config: Config, given: Collection[str]) -> None:
     """Raise InputError for a setting that was given but has no effect together with the others."""
     for name, why in unread(config).items():
         if name in given:
-            raise InputError(f"--{name} has no effect: {why}; leave it out")
+            raise InputError(name.replace("-", "_"), "", f"has no effect: {why}; leave it out")
 
 
 def _start(line: CommandLine) -> Config:

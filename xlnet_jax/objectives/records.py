@@ -13,6 +13,7 @@ from typing import Literal
 
 from data_pipelines.objectives import Filling, clm, mdlm, mlm, plm, prefix, rtd
 from xlnet_jax.costs import PIECES, MultiplyAdds, add_counts, network_multiply_adds
+from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.rules import least_new
 
@@ -47,7 +48,7 @@ class ObjectiveRecord:
     order: Literal["any", "left to right"] | None
     """order in which a checkpoint can predict pieces: any (scores, generation, gaps), left to right (scores and
     generation), or None (no predictions in an order)"""
-    contradictions: Callable[[Config], Iterator[str]] = lambda config: iter(())
+    contradictions: Callable[[Config], Iterator[InputError]] = lambda config: iter(())
     """yield contradictions with other settings that the fields above do not cover, one line each"""
     loss_class: str = "language_model.LanguageModel"
     """module of this package and class in it that computes the loss; imported when a run begins"""
@@ -65,19 +66,21 @@ class ObjectiveRecord:
 # ---- XLNet (Yang et al. 2019, sections 2.2 and 2.3) ------------------------------------------------------------------
 
 
-def _plm_contradictions(config: Config) -> Iterator[str]:
+def _plm_contradictions(config: Config) -> Iterator[InputError]:
     data = config.data
     new = data.seq_len - data.reuse_len
     if data.perm_size > 0 and new >= least_new(data) and (data.reuse_len % data.perm_size or new % data.perm_size):
-        yield (
-            f"--data.perm-size {data.perm_size} must divide both parts of the window: --data.reuse-len "
-            f"{data.reuse_len} and seq-len - reuse-len = {new}"
+        why = (
+            f"must divide both parts of the window: `data.reuse_len` {data.reuse_len} and `data.seq_len` - "
+            f"`data.reuse_len` = {new}"
         )
+        yield InputError("data.perm_size", data.perm_size, why)
     if not data.group_sizes:
-        yield "--data.group-sizes has no size: give at least one, such as 1"
+        yield InputError("data.group_sizes", "", "has no size: give at least one, such as 1")
     elif (largest := max(data.group_sizes)) > data.num_slots:
-        slots = f"seq-len {data.seq_len}" if data.num_predict is None else f"num-predict {data.num_predict}"
-        yield f"--data.group-sizes {largest} is more than the targets of a window: give at most --data.{slots}"
+        slots = f"seq_len` {data.seq_len}" if data.num_predict is None else f"num_predict` {data.num_predict}"
+        why = f"is more than the targets of a window: give at most `data.{slots}"
+        yield InputError("data.group_sizes", largest, why)
 
 
 PLM = ObjectiveRecord(
@@ -138,9 +141,9 @@ def _start_clm(config: Config) -> Config:
     )
 
 
-def _clm_contradictions(config: Config) -> Iterator[str]:
+def _clm_contradictions(config: Config) -> Iterator[InputError]:
     if config.data.masking == "static":
-        yield "--objective clm with --data.masking static: it masks nothing; leave it out"
+        yield InputError("objective", "clm", "with `data.masking` static: it masks nothing; leave it out")
 
 
 CLM = ObjectiveRecord(
@@ -172,12 +175,13 @@ def _start_rtd(config: Config) -> Config:
     )
 
 
-def _rtd_contradictions(config: Config) -> Iterator[str]:
+def _rtd_contradictions(config: Config) -> Iterator[InputError]:
     if (pair_loss := config.data.pair_loss) != "none":
-        yield f"--objective rtd with --data.pair-loss {pair_loss}: it classifies tokens, not pairs; give none"
+        why = f"with `data.pair_loss` {pair_loss}: it classifies tokens, not pairs; give none"
+        yield InputError("objective", "rtd", why)
     if (width := config.rtd.generator_of(config.model).d_model) < 1:
-        share = f"--rtd.generator-share {config.rtd.generator_share:g}"
-        yield f"{share} of --model.d-model {config.model.d_model} leaves a generator of width {width}; give more"
+        why = f"of `model.d_model` {config.model.d_model} leaves a generator of width {width}; give more"
+        yield InputError("rtd.generator_share", f"{config.rtd.generator_share:g}", why)
 
 
 def _rtd_multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
@@ -228,11 +232,14 @@ def _start_prefix(config: Config) -> Config:
     )
 
 
-def _prefix_contradictions(config: Config) -> Iterator[str]:
+def _prefix_contradictions(config: Config) -> Iterator[InputError]:
     if config.data.pack:
-        yield "--objective prefix with --data.pack: only one document of a window would have a prefix; leave it out"
+        why = "with `data.pack` True: only one document of a window would have a prefix; leave it out"
+        yield InputError("objective", "prefix", why)
     if config.data.seq_len < 2:
-        yield f"--data.seq-len {config.data.seq_len}: a prefix and a token after it need at least 2 positions"
+        yield InputError(
+            "data.seq_len", config.data.seq_len, ": a prefix and a token after it need at least 2 positions"
+        )
 
 
 PREFIX = ObjectiveRecord(
@@ -253,9 +260,10 @@ PREFIX = ObjectiveRecord(
 # ---- Masked diffusion (Sahoo et al. 2024; LLaDA, Nie et al. 2025) ----------------------------------------------------
 
 
-def _mdlm_contradictions(config: Config) -> Iterator[str]:
+def _mdlm_contradictions(config: Config) -> Iterator[InputError]:
     if config.model.mem_len:
-        yield f"--objective mdlm with --model.mem-len {config.model.mem_len}: memory would hold masked text; give 0"
+        why = f"with `model.mem_len` {config.model.mem_len}: memory would hold masked text; give 0"
+        yield InputError("objective", "mdlm", why)
 
 
 MDLM = ObjectiveRecord(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _BY_NAME = {record.name: record for record in OBJECTIVES}
 
 
-def objective_named(name: str, where: str = "--objective") -> ObjectiveRecord:
+def objective_named(name: str, where: str = "`objective`") -> ObjectiveRecord:
     """Return the objective of this name. Raises InputError, which begins with `where`, for an unknown name."""
     if name not in _BY_NAME:
         near = difflib.get_close_matches(name, _BY_NAME, 1)
@@ -90,77 +90,80 @@ def validate(config: Config) -> None:
         memory_contradictions(config.model.mem_len, config.data),
     ):
         for broken in contradictions:
-            raise InputError(broken)
+            raise broken
 
 
-def _network_contradictions(config: Config) -> Iterator[str]:
+def _network_contradictions(config: Config) -> Iterator[InputError]:
     model, objective = config.model, objective_named(config.objective)
     if model.positions not in objective.positions:
         others = " or ".join(record.name for record in OBJECTIVES if model.positions in record.positions)
-        yield (
-            f"--objective {objective.name} with --model.positions {model.positions}: give --objective {others}, or "
-            f"start from a preset with {' or '.join(objective.positions)} positions"
+        why = (
+            f"with `model.positions` {model.positions}: give `objective` {others}, or start from a preset with "
+            f"{' or '.join(objective.positions)} positions"
         )
+        yield InputError("objective", objective.name, why)
     if model.positions == "learned" and config.data.bidirectional:
-        yield (
-            "--data.bidirectional with --model.positions learned: learned positions cannot show the reading direction; "
-            "give --data.no-bidirectional"
+        why = (
+            "with `model.positions` learned: learned positions cannot show the reading direction; give "
+            "`data.bidirectional` False"
         )
+        yield InputError("data.bidirectional", True, why)
     yield from absolute_positions(model, config.data.seq_len)
     if model.attn_type != objective.attn_type:
-        why = {"uni": "tokens must not see what they predict", "bi": "tokens must see both sides"}
-        yield (
-            f"--objective {objective.name} with --model.attn-type {model.attn_type}: {why[objective.attn_type]}; give "
-            f"{objective.attn_type}"
-        )
+        must = {"uni": "tokens must not see what they predict", "bi": "tokens must see both sides"}[objective.attn_type]
+        why = f"with `model.attn_type` {model.attn_type}: {must}; give {objective.attn_type}"
+        yield InputError("objective", objective.name, why)
     if model.same_length and model.attn_type == "bi":
-        yield "--model.same-length with --model.attn-type bi: it works only with causal attention (uni)"
+        why = "with `model.attn_type` bi: it works only with causal attention (uni)"
+        yield InputError("model.same_length", True, why)
     elif model.same_length and not model.mem_len:
-        yield "--model.same-length with --model.mem-len 0: every token would see only itself; give --model.mem-len"
+        why = "with `model.mem_len` 0: every token would see only itself; give `model.mem_len`"
+        yield InputError("model.same_length", True, why)
 
 
-def _batch_contradictions(config: Config) -> Iterator[str]:
+def _batch_contradictions(config: Config) -> Iterator[InputError]:
     """Yield settings that contradict the objective's batches."""
     data, filling = config.data, objective_named(config.objective).filling
-    name = f"--objective {config.objective}"
     if data.pair_loss != "none" and data.window != "pairs":
-        yield (
-            f"--data.pair-loss {data.pair_loss} with --data.window {data.window}: there is no segment B; give "
-            "--data.window pairs"
-        )
+        why = f"with `data.window` {data.window}: there is no segment B; give `data.window` pairs"
+        yield InputError("data.pair_loss", data.pair_loss, why)
     if filling.stream == "content" and data.emit == "dense":
-        yield f"{name} with --data.emit dense: a target_mapping is for the query stream, which it lacks; give compact"
+        why = "with `data.emit` dense: a target_mapping is for the query stream, which it lacks; give compact"
+        yield InputError("objective", config.objective, why)
     if filling.stream == "content" and data.profile == "tf2":
-        yield f"{name} with --data.profile tf2: the profile orders <sep> and <cls>, but the objective has no order"
+        why = "with `data.profile` tf2: the profile orders <sep> and <cls>, but the objective has no order"
+        yield InputError("objective", config.objective, why)
     if filling.replaces and filling.draws_targets and not data.mask_share + data.random_share:
-        yield "--data.mask-share 0 with --data.random-share 0: the network would see, and copy, every target"
+        why = "with `data.random_share` 0: the network would see, and copy, every target"
+        yield InputError("data.mask_share", 0, why)
     if not filling.draws_targets:
-        yield from _running_text_contradictions(config, name)
+        for why in _running_text_contradictions(config):
+            yield InputError("objective", config.objective, f"with {why}")
 
 
-def _running_text_contradictions(config: Config, name: str) -> Iterator[str]:
+def _running_text_contradictions(config: Config) -> Iterator[str]:
     """Yield settings that contradict predicting every token of running text."""
     data, segments = config.data, config.model.num_segments
     predicts_next = objective_named(config.objective).filling.target == "next"
     if segments:
-        yield f"{name} with --model.num-segments {segments}: its windows have no segments A and B; give 0"
+        yield f"`model.num_segments` {segments}: its windows have no segments A and B; give 0"
     if data.bidirectional and predicts_next:
-        yield f"{name} with --data.bidirectional: reversed rows would learn right to left; give --data.no-bidirectional"
+        yield "`data.bidirectional` True: reversed rows would learn right to left; give `data.bidirectional` False"
     if data.window != "text":
-        yield f"{name} with --data.window {data.window}: it reads running text without segments; give text"
+        yield f"`data.window` {data.window}: it reads running text without segments; give text"
     if data.num_predict is not None:
-        yield f"{name} with --data.num-predict {data.num_predict}: every position predicts; give None"
+        yield f"`data.num_predict` {data.num_predict}: every position predicts; give None"
     if 0 < data.reuse_len < data.seq_len:
         yield (
-            f"{name} with --data.reuse-len {data.reuse_len} in windows of {data.seq_len}: the rest of the window would "
-            f"be predicted twice; give {data.seq_len}, or 0 without memory"
+            f"`data.reuse_len` {data.reuse_len} in windows of {data.seq_len}: the rest of the window would be "
+            f"predicted twice; give {data.seq_len}, or 0 without memory"
         )
 
 
 def unread(config: Config) -> dict[str, str]:
     """Return the settings that have no effect together with the others, and the reason for each."""
     model, targets, filling = config.model, config.data.targets, objective_named(config.objective).filling
-    name = f"--objective {config.objective}"
+    name = f"`objective` {config.objective}"
     found: dict[str, str] = {}
     if not (filling.replaces and filling.draws_targets):
         why = f"{name} masks all its targets" if filling.replaces else f"{name} replaces no tokens"
@@ -170,15 +173,15 @@ def unread(config: Config) -> dict[str, str]:
     if not filling.draws_targets:
         found["data.targets"] = f"{name} predicts every token"
     if not filling.draws_targets or targets != "spans":
-        why = f"{name} draws none" if not filling.draws_targets else f"--data.targets is {targets}"
+        why = f"{name} draws none" if not filling.draws_targets else f"`data.targets` is {targets}"
         found |= dict.fromkeys(("data.span-unit", "data.span-max"), f"it is for spans, and {why}")
     if model.positions != "learned":
-        why = f"it is for learned positions, and --model.positions is {model.positions}"
+        why = f"it is for learned positions, and `model.positions` is {model.positions}"
         found |= dict.fromkeys(("model.max-positions", "model.position-offset"), why)
     if config.optimizer.schedule != "wsd":
         found["optimizer.decay-share"] = (
-            f"it is for schedule wsd, and --optimizer.schedule is {config.optimizer.schedule}"
+            f"it is for schedule wsd, and `optimizer.schedule` is {config.optimizer.schedule}"
         )
     if model.positions != "relative":
-        found["model.untie-r"] = f"it is for relative positions, and --model.positions is {model.positions}"
+        found["model.untie-r"] = f"it is for relative positions, and `model.positions` is {model.positions}"
     return found

@@ -182,8 +182,9 @@ def search(config: Config, topology: Topology, minutes: float, report: Callable[
     candidates = list(list_candidates(config, len(topology.devices)))
     if not candidates:
         raise InputError(
-            f"`data.batch_size` {config.data.batch_size} cannot be divided over the {len(topology.devices)} devices: "
-            "give a multiple"
+            "data.batch_size",
+            config.data.batch_size,
+            f"cannot be divided over the {len(topology.devices)} devices: give a multiple",
         )
     for i, candidate in enumerate(candidates):
         if follows_from(plans, candidate):

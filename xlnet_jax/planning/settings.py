@@ -80,17 +80,17 @@ def check_plan(settings: PlanConfig) -> None:
     """Raise InputError for the first setting that cannot be planned."""
     if not settings.topology:
         raise InputError(
-            "`topology` is missing: give a TPU slice such as v3:16x32, v5e-1 or v2-8, or GPUs such as h100-8"
+            "topology", "", "is missing: give a TPU slice such as v3:16x32, v5e-1 or v2-8, or GPUs such as h100-8"
         )
     given = [name for name in ("batch", "batch_per_device") if getattr(settings, name)]
     if len(given) + ("data.batch-size" in settings.given) > 1:
         raise InputError("`batch`, `batch_per_device` and `data.batch_size` all set the batch: give only one")
     for name in ("topology", "batch_per_device"):
         if settings.search and len(getattr(settings, name)) > 1:
-            raise InputError(f"`search` accepts only one `{name}`")
+            raise InputError("search", "", f"accepts only one `{name}`")
     for name in ("init", "tokenizer"):
         if getattr(settings, name):
-            raise InputError(f"`{name}`: a plan reads no files; give the sizes with `preset` and `model` settings")
+            raise InputError(name, "", ": a plan reads no files; give the sizes with `preset` and `model` settings")
 
 
 def list_runs(settings: PlanConfig, devices: int) -> list[Config]:

@@ -210,7 +210,7 @@ def find_topology(name: str, slices: int = 1) -> Topology:
 def _find_gpus(kind: str, count: int, slices: int) -> Topology:
     if slices > 1:
         raise InputError(
-            f"`mesh.dcn_data` {slices}: GPUs have no slices; give their total number, {kind}-{slices * count}"
+            "mesh.dcn_data", slices, f": GPUs have no slices; give their total number, {kind}-{slices * count}"
         )
     if not any(importlib.util.find_spec(name) for name in CUDA_PLUGINS):
         raise InputError(

@@ -1,6 +1,6 @@
 """Fields of settings: default, bounds and marks; and settings as plain data, to and from dictionaries.
 
-    num_layers: int = setting(24, at_least(1), "weights")        -> model.num-layers 0 must be at least 1
+    num_layers: int = setting(24, at_least(1), "weights")        -> `model.num_layers` 0 must be at least 1
 
 A field without bounds and marks is written as in any dataclass. Every value must have the field's type. Whole numbers
 must fit into 32 bits, as on a device, and other numbers must be finite. Text must not be empty unless the default is.
@@ -79,24 +79,23 @@ def between(low: float, high: float, ends: Literal["[]", "[)", "(]", "()"] = "[]
 def check_bounds(config: Any) -> None:
     """Raise InputError for the first setting of a dataclass, nested ones included, that is out of its bounds."""
     for broken in out_of_bounds(config):
-        raise InputError(broken)
+        raise broken
 
 
-def out_of_bounds(config: Any, prefix: str = "") -> Iterator[str]:
-    """Yield a line for each setting of a dataclass, nested ones included, that is out of its bounds.
+def out_of_bounds(config: Any, prefix: str = "") -> Iterator[InputError]:
+    """Yield an error for each setting of a dataclass, nested ones included, that is out of its bounds.
 
     prefix: dotted name of `config`, with a dot at its end.
     """
     for setting in flatten(config, prefix):
-        name = setting.quoted_name
         if setting.value != "" and not has_type(setting.value, setting.hint):
-            yield f"{name} {setting.value!r} must be {describe_type(setting.hint)}"
+            yield InputError(setting.python_name, repr(setting.value), f"must be {describe_type(setting.hint)}")
         elif broken := _find_broken(setting.value, setting.field):
-            yield f"{name} {broken}"
+            yield InputError(setting.python_name, *broken)
 
 
-def _find_broken(value: Any, field: dataclasses.Field[Any]) -> str | None:
-    """Return the first bound that a value of the right type violates, in words."""
+def _find_broken(value: Any, field: dataclasses.Field[Any]) -> tuple[Any, str] | None:
+    """Return the first element of a value of the right type that violates a bound, and the bound in words."""
     bounds = field.metadata.get("bounds", ())
     for element in value if isinstance(value, tuple) else (value,):
         implied: list[Bound] = []
@@ -106,7 +105,7 @@ def _find_broken(value: Any, field: dataclasses.Field[Any]) -> str | None:
             implied = [COUNTABLE if isinstance(element, Integral) else FINITE]
         for bound in (*implied, *bounds):
             if element is not None and not bound.holds(element):
-                return f"{element} {bound.text}".lstrip()
+                return element, bound.text
     return None
 
 
@@ -149,11 +148,6 @@ class Setting(NamedTuple):
     def python_name(self) -> str:
         """Dotted name in Python's spelling, as `data.batch_size`."""
         return self.name.replace("-", "_")
-
-    @property
-    def quoted_name(self) -> str:
-        """Name for a message: of a setting at the top as an argument (`batch_size`), else dotted (model.num-layers)."""
-        return self.name if "." in self.name else f"`{self.python_name}`"
 
     def has(self, *marks: Mark) -> bool:
         """Return True if the field has one of these marks."""
@@ -246,7 +240,7 @@ def identity_difference(ours: Any, theirs: Any, done: int | None = None) -> list
     if done is not None and optimizer.schedule == "wsd":
         own_schedule |= done <= min(optimizer.first_decaying_step(run.steps) for run in (ours, theirs))
     return [
-        f"{setting.quoted_name}: {old!r} there, {setting.value!r} here"
+        f"`{setting.python_name}`: {old!r} there, {setting.value!r} here"
         for setting, old in differences(ours, theirs)
         if not (setting.has("operational") or (own_schedule and setting.name == "steps"))
     ]

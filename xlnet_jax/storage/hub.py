@@ -146,14 +146,16 @@ def demand_account(name: str) -> None:
     """Raise InputError if no model can be uploaded under this name: an invalid name, or no token."""
     library = _library("`push`")
     if not re.fullmatch(rf"({_WORD}/)?{_WORD}", name):
-        raise InputError(f"`push` {name}: give a name of the form OWNER/NAME")
+        raise InputError("push", name, ": give a name of the form OWNER/NAME")
     with _in_one_line(f"`push` {name}", "nothing can be uploaded"):
         try:
             library.HfApi().whoami()
         except library.errors.LocalTokenNotFoundError:
             raise InputError(
-                f"`push` {name}: no Hugging Face token: run `hf auth login` or set HF_TOKEN, with write access "
-                "(https://huggingface.co/settings/tokens)"
+                "push",
+                name,
+                ": no Hugging Face token: run `hf auth login` or set HF_TOKEN, with write access "
+                "(https://huggingface.co/settings/tokens)",
             ) from None
 
 

@@ -77,7 +77,7 @@ def measure_baseline(task: Task[Any, Any], train: Sequence[Any], examples: Seque
     for words, several in task.trivial_answers(train, examples).items():
         metrics = _mean(task.metrics(examples, answers) for answers in several)
         if metric not in metrics:
-            raise InputError(f"`selection.metric` {metric}: the task has {', '.join(metrics)}")
+            raise InputError("selection.metric", metric, f": the task has {', '.join(metrics)}")
         if best is None or metrics[metric] > best.value:
             best = Baseline(words, metric, metrics, len(examples), task.top)
     assert best

@@ -56,14 +56,14 @@ def convert(settings: ConvertSettings) -> list[str]:
     check_bounds(settings)
     is_hugging_face, has_modules = settings.to in ("hf", MODULES), settings.to == MODULES
     if settings.normalize and not has_modules:
-        raise InputError("`normalize` is a module of `to` sentence-transformers: leave it out")
+        raise InputError("normalize", "", "is a module of `to` sentence-transformers: leave it out")
     if settings.dtype != "float32" and not is_hugging_face:
-        raise InputError(f"`dtype` {settings.dtype} is a type of the files of `to` hf: others hold float32")
+        raise InputError("dtype", settings.dtype, "is a type of the files of `to` hf: others hold float32")
     if settings.seq_len and settings.to != "stablehlo":
-        raise InputError("`seq_len` is the length of rows of `to` stablehlo; a checkpoint takes any length")
+        raise InputError("seq_len", "", "is the length of rows of `to` stablehlo; a checkpoint takes any length")
     if settings.push is not None:
         if not is_hugging_face:
-            raise InputError(f"`push` {settings.push}: a folder of Hugging Face is uploaded: give `to` hf")
+            raise InputError("push", settings.push, ": a folder of Hugging Face is uploaded: give `to` hf")
         hub.demand_account(settings.push)
     with new_folder(settings.target) as target:
         done = _convert_into(target, settings)

@@ -123,38 +123,43 @@ def parse_finetuning(argv: Sequence[str], prog: str, description: str) -> Finetu
 def validate_finetuning(config: FinetuneConfig) -> None:
     """Raise InputError for the first contradiction. Each family of tasks also checks its own settings."""
     for broken in _contradictions(config):
-        raise InputError(broken)
+        raise broken
 
 
-def _contradictions(config: FinetuneConfig) -> Iterator[str]:
+def _contradictions(config: FinetuneConfig) -> Iterator[InputError]:
     if not config.init:
-        yield "`init` is missing: name the checkpoint to start from, as runs/mine or tiny, which comes with the package"
+        why = "is missing: name the checkpoint to start from, as runs/mine or tiny, which comes with the package"
+        yield InputError("init", "", why)
     if not (config.train or config.eval or config.predict):
-        yield "nothing to do: give `train` to learn from, or `eval` or `predict` for a finetuned `init`"
+        yield InputError("nothing to do: give `train` to learn from, or `eval` or `predict` for a finetuned `init`")
     yield from run_contradictions(config)
     yield from head_contradictions(config.head)
     yield from split_contradictions(config)
     if config.mesh.context > 1:
-        yield f"`mesh.context` {config.mesh.context}: only the windows of pretraining are divided; leave it at 1"
+        why = ": only the windows of pretraining are divided; leave it at 1"
+        yield InputError("mesh.context", config.mesh.context, why)
     yield from absolute_positions(config.model, config.data.seq_len)
     if config.epochs is not None and "steps" in config.given:
-        yield f"`epochs` {config.epochs:g} and `steps` {config.steps} both say how long to train: leave one of them out"
+        why = f"and `steps` {config.steps} both say how long to train: leave one of them out"
+        yield InputError("epochs", f"{config.epochs:g}", why)
     if config.reinitialize and not config.train:
-        yield "`reinitialize` draws all weights afresh: give `train` to learn some"
+        yield InputError("reinitialize", "", "initializes all weights randomly: give `train` to learn some")
     if config.seed and config.seed not in config.seeds:  # a run writes its own seed into config.json
-        yield f"`seed` {config.seed}: set it by `seeds`, which gives each run its seed; give `seeds` {config.seed}"
+        why = f": set it by `seeds`, which gives each run its seed; give `seeds` {config.seed}"
+        yield InputError("seed", config.seed, why)
     if config.head.task != DEFAULTS[config.task]().head.task:
-        yield f"`head.task` {config.head.task} comes with `task` {config.task}: leave it out"
+        yield InputError("head.task", config.head.task, f"comes with `task` {config.task}: leave it out")
     if (config.selection.patience or config.selection.metric) and not config.eval:
-        yield "`selection.metric` and `selection.patience` need the scores of `eval`: give it examples"
+        yield InputError("`selection.metric` and `selection.patience` need the scores of `eval`: give it examples")
     if len(set(config.seeds)) < len(config.seeds) or not config.seeds:
-        yield f"`seeds` {' '.join(map(str, config.seeds))}: give one or more, each once"
+        yield InputError("seeds", config.seeds, ": give one or more, each once")
 
 
-def split_contradictions(config: FinetuneConfig) -> Iterator[str]:
+def split_contradictions(config: FinetuneConfig) -> Iterator[InputError]:
     """Yield what is wrong with micro-batches, which `auto_fit` may choose too."""
     if config.head.task == "embedding" and (parts := config.optimizer.accumulate) > 1:
-        yield (
-            f"`optimizer.accumulate` {parts}: `task` embedding compares all texts of a batch with each other: leave it "
-            "at 1, and lower `data.batch_size`"
+        why = (
+            ": `task` embedding compares all texts of a batch with each other: leave it at 1, and lower "
+            "`data.batch_size`"
         )
+        yield InputError("optimizer.accumulate", parts, why)

@@ -27,7 +27,7 @@ from xlnet_jax.checkpoints.listing import (
     last_good,
     step_of,
 )
-from xlnet_jax.errors import USER_ERROR, InputError, first_line, flags_for
+from xlnet_jax.errors import USER_ERROR, InputError, first_line, with_flags
 from xlnet_jax.printing import printing_until_unread
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import from_dict, identity_difference
@@ -82,7 +82,7 @@ def print_findings(settings: DoctorSettings) -> int:
     with printing_until_unread():
         for one in found:
             print(f"{'damaged' if one.damage else 'note' if one.note else 'ok':9} {one.path}", end="")
-            print(f": {flags_for(text)}" if (text := one.damage or one.note) else "")
+            print(f": {with_flags(text)}" if (text := one.damage or one.note) else "")
         print(f"{len(damaged):,} of {len(found):,} are damaged" if damaged else f"{len(found):,} checked, no damage")
         for run in sorted({one.path.parent for one in damaged if step_of(one.path) is not None}):
             good = last_good(run)

@@ -51,7 +51,7 @@ class Embedding(Task[E, A]):
         super().__init__(config)
         self.demand_room(SPECIALS)
         if config.data.long_texts != "tail":
-            raise InputError(f"`data.long_texts` {config.data.long_texts}: embedding cuts long texts; leave it at tail")
+            raise InputError("data.long_texts", config.data.long_texts, ": embedding cuts long texts; leave it at tail")
         self._rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # texts encoded so far; a run has one tokenizer
         self._cut: set[str] = set()  # those that lost tokens
 

@@ -290,7 +290,7 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Run,
 
     def build(config: FinetuneConfig) -> tuple[Program[Supervised], AbstractBatch]:
         for broken in split_contradictions(config):
-            raise InputError(broken)
+            raise broken
         computed = with_values(config, {"model.attention": attention})
         program = Program.of(computed, Supervised(computed, task))
         return program, batch_like(longest, config.data.batch_size, program.mesh)

@@ -108,7 +108,7 @@ class Model(Pretrained):
 
         for name, only in ONLY_VALUES.items():
             if others.get(name, only) != only:
-                raise InputError(f"`{name}` {others[name]} is not supported, only {only}")
+                raise InputError(name, others[name], f"is not supported, only {only}")
         texts = [sentences] if isinstance(sentences, str) else list(sentences)
         texts = [text for part in texts for text in (part["text"] if isinstance(part, Mapping) else [part])]
         if prompt:

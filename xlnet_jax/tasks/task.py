@@ -91,7 +91,7 @@ class Task(ABC, Generic[E, A]):
         if (seq_len := self.config.data.seq_len) <= others:
             instead = setting and f", or lower `{setting}`"
             raise InputError(
-                f"`data.seq_len` {seq_len} leaves no room for a text beside {others} tokens: raise it{instead}"
+                "data.seq_len", seq_len, f"leaves no room for a text beside {others} tokens: raise it{instead}"
             )
 
     @property

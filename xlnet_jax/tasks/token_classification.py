@@ -114,9 +114,7 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         try:
             self._word, self._label = int(columns.text or 0), int(columns.label or -1)
         except ValueError:
-            raise InputError(
-                "`columns.text` and `columns.label` of a file in CoNLL format are numbers from 0, or -1"
-            ) from None
+            raise InputError("`columns.text` and `columns.label` of a CoNLL file are numbers from 0, or -1") from None
         self._names: tuple[str, ...] = ()
         self.metric = "f1" if self._of_entities else "accuracy"
         if columns.text_pair or columns.id:

@@ -41,7 +41,7 @@ def choose_attention(config: RunConfig, mesh: Mesh) -> tuple[str, str]:
     if reason is None:
         return "fused", words
     if config.model.attention == "fused":
-        raise InputError(f"model.attention fused: {reason}; auto would take plain")
+        raise InputError("model.attention", "fused", f": {reason}; auto would take plain")
     return "plain", f"plain: {reason}"
 
 

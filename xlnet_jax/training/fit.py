@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from xlnet_jax.costs import chip_of
-from xlnet_jax.errors import InputError, first_line, flags_for, is_out_of_memory
+from xlnet_jax.errors import InputError, first_line, is_out_of_memory, with_flags
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.storage.files import write_durably
@@ -276,7 +276,7 @@ def build_fitting(
     memory = Memory.of(program, batch, config, workdir, process)
     may_change = config.auto_fit and not process.gather("checkpoints", workdir.has_checkpoints)[0]
     if not memory.fits and may_change and (values := memory.propose()):
-        process.console.print(f"auto-fit    {flags_for(_in_words(values))}; as asked, {memory.in_words()}")
+        process.console.print(f"auto-fit    {with_flags(_in_words(values))}; as asked, {memory.in_words()}")
         config = with_values(config, values)
         if process.first:
             workdir.write_settings(config)

@@ -46,7 +46,7 @@ def begin_from(init: str, config: R, there: R | None, usual: R) -> tuple[R, Pret
     for name in FIXED_BY_WEIGHTS:
         asked, has, dotted = getattr(config.model, name), getattr(network, name), f"model.{name.replace('_', '-')}"
         if asked != has and dotted in given:
-            raise InputError(f"{dotted} {asked}: the weights of `init` {origin} have {has}")
+            raise InputError(f"model.{name}", asked, f": the weights of `init` {origin} have {has}")
         taken[f"model.{name}"] = has
     return with_values(config, taken), start
 

@@ -293,10 +293,10 @@ class Loop:
         good = self.checkpoints.latest_up_to(step - skipped)
         known = "There is no good checkpoint yet" if good is None else f"The last good checkpoint is {good}"
         raise InputError(
-            f"optimizer.max-skipped: the last {skipped} steps were skipped, up to step {step} with a loss of "
+            f"`optimizer.max_skipped`: the last {skipped} steps were skipped, up to step {step} with a loss of "
             f"{numbers['loss']:.4g} and a gradient norm of {numbers['gradient_norm']:.4g}. Lower "
-            f"optimizer.learning-rate or optimizer.clip-norm in another `workdir`, which can start from a checkpoint "
-            f"with `init`; or look at its batch {self.run.locate(step - 1)}. {known}"
+            f"`optimizer.learning_rate` or `optimizer.clip_norm` in another `workdir`, which can start from a "
+            f"checkpoint with `init`; or look at its batch {self.run.locate(step - 1)}. {known}"
         )
 
     def _evaluate(self, state: TrainState, step: int) -> bool:

@@ -43,7 +43,7 @@ def demand_wandb(project: str) -> None:
     """Raise InputError if the package wandb is not installed."""
     if importlib.util.find_spec("wandb") is None:
         raise InputError(
-            f"log.wandb {project}: the package wandb is not installed: pip install -e '.[wandb]' in the clone, or "
+            f"`log.wandb` {project}: the package wandb is not installed: pip install -e '.[wandb]' in the clone, or "
             "leave `log.wandb` out"
         )
 
@@ -63,7 +63,7 @@ def start_wandb(project: str, config: RunConfig, id_file: epath.Path) -> Any:
         )  # fmt: skip
     except Exception as error:  # no key, no network, no such project: the types depend on the version
         raise InputError(
-            f"log.wandb {project}: Weights & Biases did not start the run ({first_line(error)}): run wandb login, "
+            f"`log.wandb` {project}: Weights & Biases did not start the run ({first_line(error)}): run wandb login, "
             "set WANDB_MODE=offline, or leave `log.wandb` out"
         ) from None
     # A resumed run writes some steps again, and W&B drops records of steps that it already has. So our step is a

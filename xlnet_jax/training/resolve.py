@@ -91,14 +91,18 @@ class Text:
         level = config.data.token_level
         if given and level not in ("piece", given.settings.token_level):
             raise InputError(
-                f"data.token-level {level}: the tokenizer of {origin} is there already, and of level "
-                f"{given.settings.token_level}; leave one of the two out"
+                "data.token_level",
+                level,
+                f": the tokenizer of {origin} is already trained, at level {given.settings.token_level}; leave one of "
+                "the two out",
             )
         size, is_given = config.model.vocab_size, "model.vocab-size" in config.given
         if given and not of_weights and is_given and size != given.vocab_size:
             raise InputError(
-                f"model.vocab-size {size}: the tokenizer of {origin} has {given.vocab_size:,} pieces; leave it out, or "
-                f"give {given.vocab_size}"
+                "model.vocab_size",
+                size,
+                f": the tokenizer of {origin} has {given.vocab_size:,} pieces; leave it out, or give "
+                f"{given.vocab_size}",
             )
         return given
 
@@ -145,12 +149,10 @@ class Text:
         size, level, normalization = config.model.vocab_size, config.data.token_level, self._normalization(config)
         try:
             return Tokenizer.train(sources.read_lines(self.train), size, normalization, token_level=level)
-        except VocabularyTooLarge as error:
-            if may_shrink:
-                return Tokenizer.train(sources.read_lines(self.train), error.largest, normalization, token_level=level)
-            raise InputError(str(error).replace("`vocab_size`", "`model.vocab_size`")) from None
         except InputError as error:
-            raise InputError(str(error).replace("`vocab_size`", "`model.vocab_size`")) from None
+            if may_shrink and isinstance(error, VocabularyTooLarge):
+                return Tokenizer.train(sources.read_lines(self.train), error.largest, normalization, token_level=level)
+            raise InputError("model.vocab_size", error.value, error.why) if error.why else error from None
 
     def find_tokenizer(self, config: Config, given: Tokenizer | None, workdir: Workdir) -> Tokenizer:
         """Return the tokenizer in the workdir. If there is none, save the given one there, or train one on the text.
@@ -192,9 +194,11 @@ def demand_memory(corpus: Corpus, config: Config) -> None:
     carried = (held - 1) * config.data.reuse_len
     if held > 0 and config.model.mem_len > carried:
         raise InputError(
-            f"model.mem-len {config.model.mem_len} can never be filled: blocks of corpus {corpus.folder} have "
-            f"{corpus.block_len} tokens, which give {held} windows and at most {carried} positions of memory; lower "
-            f"it, or prepare blocks of {windows.block_len(config.data)} tokens"
+            "model.mem_len",
+            config.model.mem_len,
+            f"can never be filled: blocks of corpus {corpus.folder} have {corpus.block_len} tokens, which give {held} "
+            f"windows and at most {carried} positions of memory; lower it, or prepare blocks of "
+            f"{windows.block_len(config.data)} tokens",
         )
 
 

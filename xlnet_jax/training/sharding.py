@@ -48,7 +48,7 @@ def make_mesh(config: RunConfig, devices: Sequence[jax.Device] | None = None) ->
     if not slices:
         arranged = np.asarray(devices).reshape(shape)
     elif len(slices) != mesh.dcn_data:
-        raise InputError(f"mesh.dcn-data {mesh.dcn_data}: there are {len(slices)} slices: give that number")
+        raise InputError("mesh.dcn_data", mesh.dcn_data, f": there are {len(slices)} slices: give that number")
     elif len(slices) > 1:
         arranged = mesh_utils.create_hybrid_device_mesh(
             in_slice, (mesh.dcn_data, 1, 1, 1), devices, allow_split_physical_axes=True
@@ -61,10 +61,11 @@ def make_mesh(config: RunConfig, devices: Sequence[jax.Device] | None = None) ->
 def _shape(mesh: MeshConfig, devices: int) -> tuple[int, int, int, int]:
     """Return [data, fsdp, context, tensor], data over all slices."""
     others = mesh.fsdp * mesh.context * mesh.tensor * mesh.dcn_data
-    context = f" x mesh.context {mesh.context}" if mesh.context > 1 else ""
-    named = f"mesh.fsdp {mesh.fsdp}{context} x mesh.tensor {mesh.tensor} x mesh.dcn-data {mesh.dcn_data}"
+    context = f"x `mesh.context` {mesh.context} " if mesh.context > 1 else ""
+    named = f"{context}x `mesh.tensor` {mesh.tensor} x `mesh.dcn_data` {mesh.dcn_data} = {others}"
     if devices % others:
-        raise InputError(f"{named} = {others} does not divide the {devices} devices: {_divisors(devices)} would")
+        why = f"{named} does not divide the {devices} devices: {_divisors(devices)} would"
+        raise InputError("mesh.fsdp", mesh.fsdp, why)
     return mesh.dcn_data * (devices // others), mesh.fsdp, mesh.context, mesh.tensor
 
 
@@ -73,23 +74,23 @@ def _demand_divisible(config: RunConfig, shape: tuple[int, int, int, int]) -> No
     model, accumulate = config.model, config.optimizer.accumulate
     targets = config.data.num_slots if isinstance(config.data, DataConfig) else 0
     for axis, size, name, length in (
-        ("tensor", tensor, "model.num-heads", model.num_heads),
-        ("tensor", tensor, "model.d-ff", model.d_ff),
-        ("fsdp", fsdp, "model.d-model", model.d_model),
-        ("context", context, "data.seq-len", config.data.seq_len),
-        ("context", context, "data.num-predict", targets),
-        ("context", context, "model.mem-len", model.mem_len),
+        ("tensor", tensor, "model.num_heads", model.num_heads),
+        ("tensor", tensor, "model.d_ff", model.d_ff),
+        ("fsdp", fsdp, "model.d_model", model.d_model),
+        ("context", context, "data.seq_len", config.data.seq_len),
+        ("context", context, "data.num_predict", targets),
+        ("context", context, "model.mem_len", model.mem_len),
     ):
         if length % size:
-            raise InputError(f"mesh.{axis} {size} does not divide {name} {length}: {_divisors(length)} would")
+            raise InputError(f"mesh.{axis}", size, f"does not divide `{name}` {length}: {_divisors(length)} would")
     parts, batch = data * fsdp * accumulate, config.data.batch_size
     if batch % parts:
         lower, upper = batch // parts * parts, -(-batch // parts) * parts
         fitting = " or ".join(str(n) for n in dict.fromkeys((lower, upper)) if n)
         over = f"the {data * fsdp} devices along the batch" + (
-            f" x optimizer.accumulate {accumulate}" if accumulate > 1 else ""
+            f" x `optimizer.accumulate` {accumulate}" if accumulate > 1 else ""
         )
-        raise InputError(f"data.batch-size {batch} cannot be divided over {over}: {fitting} could")
+        raise InputError("data.batch_size", batch, f"cannot be divided over {over}: {fitting} could")
 
 
 def _divisors(n: int) -> str:

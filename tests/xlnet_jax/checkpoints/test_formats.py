@@ -265,7 +265,7 @@ def test_what_contradicts_itself_is_not_written(tmp_path):
     short = dataclasses.replace(model, params={"backbone": model.params["backbone"]})
     with pytest.raises(InputError, match="1 missing: output_bias"):
         xlnet_jax.save(short, tmp_path / "x")
-    with pytest.raises(InputError, match="num-layers 0 must be at least 1"):
+    with pytest.raises(InputError, match="num_layers` 0 must be at least 1"):
         xlnet_jax.save(dataclasses.replace(model, model=dataclasses.replace(SMALL, num_layers=0)), tmp_path / "x")
     assert not list(tmp_path.iterdir())
 

@@ -135,5 +135,5 @@ def test_a_budget_below_one_update_is_refused_with_what_one_costs():
 
 def test_settings_that_a_contender_cannot_have_are_refused_by_its_name():
     common = changed(demo(), data={"emit": "dense"})
-    with pytest.raises(InputError, match=r"^clm: --objective clm with --data\.emit dense"):
+    with pytest.raises(InputError, match=r"^clm: `objective` clm with `data\.emit` dense"):
         fit_to_budget("clm", CONTENDERS["clm"](common), 1e9, "tokens")

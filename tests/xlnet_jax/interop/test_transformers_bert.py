@@ -140,7 +140,7 @@ def test_files_of_old_versions_and_of_the_bare_network_are_read(tmp_path):
         ({"num_hidden_layers": 2}, "incomplete: 16 unknown: bert.encoder.layer.2"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings false"),
         ({"hidden_size": "wide"}, "config.json is damaged: "),
-        ({"type_vocab_size": 3}, r"num-segments 3 \(type_vocab_size .* a text has two segments"),
+        ({"type_vocab_size": 3}, r"num_segments` 3 \(type_vocab_size .* a text has two segments"),
         ({"model_type": "deberta"}, "model_type deberta is not supported, only xlnet, bert, roberta, albert, electra"),
     ],
 )

@@ -60,5 +60,5 @@ def test_the_table_of_arrays_in_the_docs_is_that_of_the_objectives():
 
 
 def test_a_name_that_is_no_objectives_is_refused_with_the_nearest():
-    with pytest.raises(InputError, match=r"--objective mml must be one of plm, mlm, .*: did you mean mlm\?"):
+    with pytest.raises(InputError, match=r"`objective` mml must be one of plm, mlm, .*: did you mean mlm\?"):
         objective_named("mml")

@@ -23,7 +23,7 @@ def test_large_is_the_papers_pretraining_setting():
     v1 = PRESETS["large_v1"]()
     assert (v1.data.batch_size, v1.optimizer.learning_rate, v1.optimizer.warmup_steps) == (2048, 1e-5, 20_000)
     names = {d.partition(":")[0] for d in identity_difference(v1, c)}
-    assert names == {"data.batch-size", "optimizer.learning-rate", "optimizer.warmup-steps"}
+    assert names == {"`data.batch_size`", "`optimizer.learning_rate`", "`optimizer.warmup_steps`"}
 
 
 @pytest.mark.parametrize("name", PRESETS)

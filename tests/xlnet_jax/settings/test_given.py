@@ -75,7 +75,7 @@ def test_a_network_that_is_given_is_not_replaced_by_that_of_the_weights():
     assert begin_from("tiny", usual, None, usual)[0].model.num_layers == 4
     asked = xlnet_jax.preset("demo", model={"num_layers": usual.model.num_layers})
     assert asked == usual
-    with pytest.raises(InputError, match=r"model.num-layers 2: the weights of `init` tiny have 4"):
+    with pytest.raises(InputError, match=r"`model.num_layers` 2: the weights of `init` tiny have 4"):
         begin_from("tiny", asked, None, usual)
 
 
@@ -94,5 +94,7 @@ def test_the_vocabulary_that_is_given_is_that_of_the_tokenizer(tmp_path):
     text = import_module("xlnet_jax.training.resolve").Text.of(Config())
     words = ["--tokenizer", str(tmp_path / "tokenizer"), "--model.vocab-size", "4000"]
     size = tokenizer.vocab_size
-    with pytest.raises(InputError, match=rf"model.vocab-size 4000: the tokenizer of .* has {size:,} pieces; leave it"):
+    with pytest.raises(
+        InputError, match=rf"`model.vocab_size` 4000: the tokenizer of .* has {size:,} pieces; leave it"
+    ):
         text.demanded_tokenizer(presets.parse_config(words, "train", ""), None)

@@ -265,13 +265,16 @@ def test_bad_input_is_refused_in_one_line(written):
     for changed, message in (
         (
             {"embedding": dataclasses.replace(embedding, temperature=0.0)},
-            r"embedding\.temperature 0\.0 must be above 0",
+            r"`embedding\.temperature` 0\.0 must be above 0",
         ),
         (
             {"head": dataclasses.replace(head, summary="attn")},
-            r"head\.summary attn: the head of task embedding has no w",
+            r"`head\.summary` attn: the head of task embedding has no w",
         ),
-        ({"head": dataclasses.replace(head, use_projection=True)}, r"head\.use-projection: the head of task embedding"),
+        (
+            {"head": dataclasses.replace(head, use_projection=True)},
+            r"`head\.use_projection` True: the head of task",
+        ),
         (
             {"optimizer": OptimizerConfig(accumulate=2)},
             r"`optimizer\.accumulate` 2: `task` embedding compares all texts",

@@ -57,7 +57,7 @@ def test_attention_is_fused_where_there_is_a_kernel_and_else_plain_or_refused(co
             assert choose_attention(auto, mesh) == choose_attention(fused, mesh) == ("fused", words)
             return
         assert choose_attention(auto, mesh) == ("plain", f"plain: {reason}")
-        with pytest.raises(InputError, match=f"^model.attention fused: {reason}; auto would take plain$"):
+        with pytest.raises(InputError, match=f"^`model.attention` fused: {reason}; auto would take plain$"):
             choose_attention(fused, mesh)
 
 

@@ -195,7 +195,7 @@ def test_a_given_tokenizer_decides_the_vocabulary_of_a_new_run(straight, text, t
     with pytest.raises(InputError, match=r"its tokenizer is not .*400"):
         train.main(arguments(text, straight, "--tokenizer", str(tmp_path / "400")))
     words = arguments(text, tmp_path / "run", "--steps", "2", "--tokenizer", str(tmp_path / "300" / "spiece.model"))
-    with pytest.raises(InputError, match=r"model.vocab-size 400: the tokenizer of .* has 300 pieces; leave it out"):
+    with pytest.raises(InputError, match=r"--model.vocab-size 400: the tokenizer of .* has 300 pieces; leave it out"):
         train.main(words)
     size = words.index("--model.vocab-size")
     assert train.main(words[:size] + words[size + 2 :]) == 0

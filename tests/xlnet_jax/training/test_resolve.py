@@ -74,10 +74,10 @@ def test_a_vocabulary_that_the_text_decides_is_known_before_the_run_begins(folde
 def test_a_tokenizer_of_another_level_than_the_one_asked_for_is_refused(folder, tmp_path):
     Tokenizer.train([], 1, "auto", token_level="byte").save(tmp_path / "bytes")
     for config, origin in (
-        (leveled([folder / "one.txt"], "word", tokenizer=str(tmp_path / "bytes")), "`tokenizer` .* of level byte"),
-        (leveled([folder / "corpus"], "byte"), "`corpus` .* of level piece"),
+        (leveled([folder / "one.txt"], "word", tokenizer=str(tmp_path / "bytes")), "`tokenizer` .* at level byte"),
+        (leveled([folder / "corpus"], "byte"), "`corpus` .* at level piece"),
     ):
-        with pytest.raises(InputError, match=f"data.token-level .*: the tokenizer of {origin}; leave one of the two"):
+        with pytest.raises(InputError, match=f"`data.token_level` .*: the tokenizer of {origin}; leave one of the two"):
             Text.of(config).demanded_tokenizer(config, None)
     for level in ("byte", "piece"):  # its own level, or none asked for
         config = leveled([folder / "one.txt"], level, tokenizer=str(tmp_path / "bytes"))
@@ -89,7 +89,7 @@ def test_blocks_that_never_fill_the_memory_are_refused(folder):
     config = Config(data=data, model=replace(demo().model, mem_len=48))
     demand_memory(corpus, config)
     config = replace(config, model=replace(config.model, mem_len=49))
-    with pytest.raises(InputError, match=r"model\.mem-len 49 can never be filled: .* 4 windows and at most 48 posi"):
+    with pytest.raises(InputError, match=r"`model\.mem_len` 49 can never be filled: .* 4 windows and at most 48 posi"):
         demand_memory(corpus, config)
 
 

@@ -44,11 +44,11 @@ def test_parameters_optimizer_memory_and_batch_are_divided_by_the_table():
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (on(MeshConfig(context=3)), r"x mesh\.context 3 x .* = 3 does not divide the 8 devices: 1, 2, 4 or 8 would"),
-        (on(MeshConfig(context=4)), r"mesh\.context 4 does not divide data\.num-predict 6: 1, 2, 3 or 6 would"),
-        (on(MeshConfig(tensor=4)), r"mesh\.tensor 4 does not divide model\.num-heads 2: 1 or 2 would"),
-        (on(MeshConfig(), batch_size=12), r"size 12 cannot be divided over the 8 devices along the batch: 8 or 16"),
-        (changed(CONFIG, optimizer={"accumulate": 3}), r"along the batch x optimizer.accumulate 3: 24 could"),
+        (on(MeshConfig(context=3)), r"x `mesh\.context` 3 x .* = 3 does not divide the 8 devices: 1, 2, 4 or 8 would"),
+        (on(MeshConfig(context=4)), r"`mesh\.context` 4 does not divide `data\.num_predict` 6: 1, 2, 3 or 6 would"),
+        (on(MeshConfig(tensor=4)), r"`mesh\.tensor` 4 does not divide `model\.num_heads` 2: 1 or 2 would"),
+        (on(MeshConfig(), batch_size=12), r"size` 12 cannot be divided over the 8 devices along the batch: 8 or 16"),
+        (changed(CONFIG, optimizer={"accumulate": 3}), r"along the batch x `optimizer.accumulate` 3: 24 could"),
     ],
 )
 def test_a_mesh_that_does_not_fit_says_which_would(config, said):
@@ -68,7 +68,7 @@ def of_two_slices(platform):
 
 
 def test_slices_that_the_mesh_does_not_name_are_refused():
-    with pytest.raises(InputError, match=r"mesh\.dcn-data 1: there are 2 slices: give that number"):
+    with pytest.raises(InputError, match=r"`mesh\.dcn_data` 1: there are 2 slices: give that number"):
         sharding.make_mesh(CONFIG, of_two_slices("tpu"))
 
 

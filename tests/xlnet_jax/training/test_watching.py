@@ -130,7 +130,7 @@ def test_a_resumed_run_is_the_same_run_at_wandb(watched):
 
 def test_a_missing_wandb_and_one_that_refuses_are_one_line(text, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(InputError, match=r"log\.wandb p: the package wandb is not installed: pip install -e '\.\["):
+    with pytest.raises(InputError, match=r"`log\.wandb` p: the package wandb is not installed: pip install -e '\.\["):
         train.main(arguments(text, tmp_path / "run", "--log.wandb", "p"))
     assert not (tmp_path / "run").exists()
 

@@ -89,10 +89,11 @@ class TextTask(Task[TextExample, list[Prediction]]):
         self.metric = published.metric
         known = sorted({*self.scores, self.metric, *(PARTS if published.parts else ())})
         if config.selection.metric not in (None, *known):
-            raise InputError(f"`selection.metric` {config.selection.metric}: {config.task} has {', '.join(known)}")
+            raise InputError("selection.metric", config.selection.metric, f": {config.task} has {', '.join(known)}")
         self.demand_room(4)  # A <sep> B <sep> <cls>
         if config.data.long_texts == "memory" and config.model.mem_len == 0:
-            raise InputError("`data.long_texts` memory needs a memory: give its length by `model.mem_len`, such as 384")
+            why = "needs a memory: give its length by `model.mem_len`, such as 384"
+            raise InputError("data.long_texts", "memory", why)
 
     def find(self, paths: Sequence[str], role: Role) -> list[str]:
         """Return the names for `tables.read_table`, with folders and datasets replaced by their files for this role."""
@@ -168,8 +169,10 @@ class TextTask(Task[TextExample, list[Prediction]]):
         has, wanted = head.labels or (f"{head.num_labels} of them",), self._published.labels
         if wanted and (head.num_labels != len(wanted) or (head.labels and set(has) != set(wanted))):
             raise InputError(
-                f"`task` {self.config.task} has the labels {', '.join(wanted)}, and the head of `init` "
-                f"{', '.join(has[:SHOWN])}: name the `task` that it was finetuned for"
+                "task",
+                self.config.task,
+                f"has the labels {', '.join(wanted)}, and the head of `init` {', '.join(has[:SHOWN])}: name the "
+                "`task` that it was finetuned for",
             )
         self._labels = head.labels or tuple(map(str, range(head.num_labels))) * (head.task != "regression")
         known = set(map(label_name, self._labels))

@@ -283,7 +283,7 @@ class Ranking(Retrieval):
         self.demand_room(config.ranking.max_query_len + SPECIALS, "ranking.max_query_len")
         if config.data.long_texts != "tail":
             raise InputError(
-                f"`data.long_texts` {config.data.long_texts}: ranking reads long documents by `ranking.max_passages`"
+                "data.long_texts", config.data.long_texts, ": ranking reads long documents by `ranking.max_passages`"
             )
         self._tokens: dict[int, np.ndarray] = {}  # tokens of the documents encoded so far; a run has one tokenizer
 

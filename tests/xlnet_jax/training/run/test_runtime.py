@@ -49,10 +49,10 @@ def test_settings_and_environment_name_a_place(environment):
     [
         (
             DistributedConfig("10.0.0.1:8476"),
-            r"8476 also needs distributed.num-processes, distributed.process-id",
+            r"8476 also needs `distributed.num_processes`, `distributed.process_id`",
         ),
-        (DistributedConfig("10.0.0.1", 2, 0), "coordinator-address 10.0.0.1 must be HOST:PORT, as 10.0.0.1:8476"),
-        (DistributedConfig("10.0.0.1:1", 2, 2), "process-id 2 must be from 0 to distributed.num-processes - 1 = 1"),
+        (DistributedConfig("10.0.0.1", 2, 0), "coordinator_address` 10.0.0.1 must be HOST:PORT, as 10.0.0.1:8476"),
+        (DistributedConfig("10.0.0.1:1", 2, 2), "process_id` 2 must be from 0 to `distributed.num_processes` - 1 = 1"),
     ],
 )
 def test_half_a_place_is_refused(environment, given, line):
