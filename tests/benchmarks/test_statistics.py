@@ -13,7 +13,6 @@ import pytest
 from benchmarks import any_order
 from benchmarks.fit_scaling import fit, law_of, tokens_for
 from benchmarks.ngram import probabilities
-from benchmarks.table6 import CONTENDERS, report, scores_of
 from data_pipelines import sources
 from tests.xlnet_jax.random_models import random_params
 from xlnet_jax import load
@@ -46,23 +45,6 @@ def test_the_probabilities_of_all_pieces_sum_to_one(order):
     assert last.min() > 0
 
 
-def test_the_table_compares_the_means_of_finetunings_with_the_baseline(capsys):
-    measured = {}
-    for number, contender in enumerate((*CONTENDERS, "random-weights")):
-        for seed in range(5):
-            measured[f"{contender}-seed-{seed}"] = {"steps": 1000 + number, "loss": 3 + seed, "seconds": 3600}
-            score = 0.8 - 0.01 * number + 0.001 * seed * (number % 2 + 1)
-            scores = {"scores": [score - 0.1, score, score + 0.1], "seconds": 0}
-            measured[f"{contender}-seed-{seed}-finetuned"] = scores
-    assert scores_of(measured, "plm") == pytest.approx([80, 80.1, 80.2, 80.3, 80.4])
-    report(measured)
-    lines = capsys.readouterr().out.strip().splitlines()
-    assert [line.split(" | ")[0] for line in lines[2:10]] == [f"| {name}" for name in (*CONTENDERS, "random weights")]
-    assert lines[2] == "| plm | 1,000 | 5.000 | 80.20 ± 0.16 |  |  |  |"
-    assert lines[3].startswith("| plm-no-memory | 1,001 | 5.000 | 79.40 ± 0.32 | -0.80 | -0.")
-    assert lines[-1] == "40.0 CPU hours"
-
-
 def test_hidden_halves_are_the_same_pieces_in_the_same_order_for_all_numbers_in_a_pass():
     ids = np.arange(9, 2_009, dtype=np.int32)
     alone = {spread: any_order.queries_of(ids, 8, 1, spread) for _, spread in any_order.WAYS.values()}
@@ -77,26 +59,6 @@ def test_hidden_halves_are_the_same_pieces_in_the_same_order_for_all_numbers_in_
             np.testing.assert_array_equal(query.rank_P, one.rank_P // parallel)
             assert len(np.unique(one.positions_P)) == len(np.unique(one.rank_P)) == any_order.LENGTH // 2
     assert {48} == {(query.rank_P == 0).sum() for query in any_order.queries_of(ids, 8, *any_order.WAYS["all"])}
-
-
-def test_what_parallelism_costs_is_measured_against_one_at_a_time_in_the_same_order():
-    losses = {name: np.full(8, 4.0) for name in any_order.WAYS} | {
-        "4": np.full(8, 4.25), "4 apart": np.full(8, 4.5), "1, in the order of 4 apart": np.full(8, 4.375)
-    }  # fmt: skip
-    row = dict(zip(any_order.COLUMNS, any_order.rows_of(losses)[1], strict=True))
-    costs = [cell.partition(" ")[0] for cell in list(row.values())[1:]]
-    assert (row["pieces in a pass"], costs) == ("4", ["+0.250", "+0.125", "+0.375"])
-
-
-def test_two_contenders_are_compared_by_runs_with_one_seed():
-    def of(nats, held_out):
-        held_out = dict.fromkeys(("1", "4"), held_out)
-        return {"steps": 1, "seconds": 1.0, "nats": dict.fromkeys(any_order.WAYS, nats), "held_out": held_out}
-
-    grouped = {"plm-grouped-seed-0": of(4.1, 5.1), "plm-grouped-seed-1": of(4.7, 5.7), "plm-grouped-seed-2": of(9, 9)}
-    head, (row,) = any_order.paired_table({"plm-seed-0": of(4.0, 5.0), "plm-seed-1": of(4.5, 5.5)} | grouped)
-    assert row[:3] == ["plm-grouped - plm", "2", "+0.150 ± 0.071"]
-    assert dict(zip(head, row, strict=True))["held-out, groups of 4"] == "+0.150 ± 0.071"
 
 
 @pytest.mark.parametrize("objective", ["plm", "mdlm", "mlm"])
@@ -121,16 +83,3 @@ def test_a_hidden_half_is_predicted_by_each_kind_of_network(objective, monkeypat
     printed = capsys.readouterr().out
     assert re.search(r"mine, 4 texts: 8\.9\d\d nats per piece, one in a pass", printed)
     assert re.search(r"\| all \| [+-]0\.\d{3} \([+-]0\.\d{3} to ", printed)
-
-
-def test_a_report_has_means_and_deviations_over_seeds_and_no_held_out_loss_without_an_order(capsys):
-    nats = {name: 4 + 0.01 * i for i, name in enumerate(any_order.WAYS)}
-    ordered = {"steps": 667, "seconds": 1.0, "nats": nats, "held_out": {"1": 4.5, "4": 4.6}}
-    higher = ordered | {"nats": {n: value + 0.2 for n, value in nats.items()}}
-    masked = ordered | {"held_out": {}}
-    any_order.report({"plm-seed-0": ordered, "plm-seed-1": higher, "mdlm-seed-0": masked})
-    _, _, _, plm, diffusion, *_ = capsys.readouterr().out.splitlines()
-    assert plm.startswith("| plm | 2 | 667 | 4.100 ± 0.141 | +0.010 ± 0.000 | +0.020 ± 0.000 |")
-    assert plm.endswith("| 4.500 ± 0.000 | 4.600 ± 0.000 |")
-    assert diffusion.startswith("| mdlm | 1 | 667 | 4.000 | +0.010 |")
-    assert diffusion.endswith("| +0.050 |  |  |")

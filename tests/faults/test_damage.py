@@ -198,23 +198,3 @@ def test_a_damaged_file_changes_no_result(name, damage, run_damaged):
     outcome = run_damaged(name, do, unlike=("records", "files") if "metrics.jsonl" in damage else ())
     if damage == "scatter metrics.jsonl":
         assert re.search(r"note: .*metrics.jsonl: \d+ damaged lines are skipped\n", outcome.error), outcome
-
-
-def add_foreign(run):
-    """Add what users, systems and killed runs leave among checkpoints."""
-    checkpoints, last = run / "checkpoints", newest(run).name
-    for folder in ("²", "998", "007", "-3", "30.orbax-checkpoint-tmp"):
-        (checkpoints / folder).mkdir()
-    for file in ("999", "notes.txt", ".DS_Store"):
-        (checkpoints / file).write_bytes(b"")
-    (checkpoints / "latest").symlink_to(last)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_foreign_names_among_the_checkpoints_are_no_checkpoints(name, run_damaged):
-    """Except an empty folder with the name of a step: a reader may ask for the one before."""
-    outcome = run_damaged(name, add_foreign)
-    if outcome.code == 2:
-        assert name in READERS
-        assert "checkpoints/998" in outcome.error
-        assert "checkpoints/16" in outcome.error

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import threading
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -133,24 +132,6 @@ def flip_a_bit(file):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-
-
-@pytest.mark.parametrize(
-    ("item", "damage"), [("params", truncate), ("optimizer", flip_a_bit), ("config", truncate), ("params", Path.unlink)]
-)
-def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_taken(run, item, damage):
-    with run.open() as checkpoints:
-        run.train(None, 0, 8, checkpoints, save_at=[4, 8])
-    files = [p for p in (run.folder / "checkpoints" / "8" / item).rglob("*") if p.is_file()]
-    damage(max(files, key=lambda p: p.stat().st_size))
-    said = []
-    with run.open() as checkpoints:
-        state = run.restore(checkpoints, said)
-        assert int(state.step) == 4
-        assert "checkpoint 8 cannot be read and was moved to" in said[0]
-        assert (run.folder / "broken-checkpoints" / "8").is_dir()
-        run.train(state, 4, 8, checkpoints, save_at=[8])  # the step can be saved again
-    assert (run.folder / "checkpoints" / "8").is_dir()
 
 
 def test_where_no_checkpoint_can_be_read_nothing_is_moved_and_nothing_begun(run):
