@@ -30,6 +30,7 @@ from xlnet_jax.objectives.registry import batch_source
 from xlnet_jax.plots.curves import draw_comparison
 from xlnet_jax.printing import Console
 from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage.files import write_durably
 from xlnet_jax.storage.reading import read_versioned, write_versioned
 from xlnet_jax.tasks.config import FinetuneConfig
@@ -111,15 +112,17 @@ def _prepare(settings: CompareConfig, text: Text, workdir: Workdir, console: Con
         task = make_task(finetune_config)
         task.read(finetune_config.train, "train")
         task.read(finetune_config.eval, "eval")
-    given = text.demanded_tokenizer(common, None)
+    shared = Resolution.of(common)
+    known = text.demanded_tokenizer(shared, None)
     if workdir.config.exists() and (difference := list_differences(settings, workdir.settings(CompareConfig))):
         raise InputError(
             f"workdir {workdir.folder} holds a different comparison ({'; '.join(difference)}): give the same settings, "
             "or another --workdir"
         )
     workdir.write_settings(settings)
-    tokenizer = text.find_tokenizer(common, given, workdir)
-    contenders = _contenders(settings, replace(common, model=replace(common.model, vocab_size=tokenizer.vocab_size)))
+    tokenizer = text.find_tokenizer(common, known, workdir)
+    shared.set({"model.vocab_size": tokenizer.vocab_size})
+    contenders = _contenders(settings, shared.final())
     # Blocks fit the windows of every contender, so that any contender can be added later.
     longest = max((contender(common) for contender in CONTENDERS.values()), key=lambda c: windows.block_len(c.data))
     corpus = text.find_corpus(longest, tokenizer, workdir)

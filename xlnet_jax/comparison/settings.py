@@ -1,6 +1,5 @@
 """Settings of a comparison: contenders, cost and tasks. Does not import jax."""
 
-import dataclasses
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,8 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import presets
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.fields import above, at_least, identity_difference, operational, setting
+from xlnet_jax.settings.fields import above, at_least, identity_difference, operational, setting, shared_with
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, validate_finetuning
 from xlnet_jax.training import machine
@@ -59,7 +59,7 @@ def parse_comparison(argv: Sequence[str], prog: str, description: str) -> Compar
 
 def shared_config(settings: CompareConfig) -> Config:
     """Return the settings of pretraining that all contenders share."""
-    return Config(**{f.name: getattr(settings, f.name) for f in dataclasses.fields(Config)})
+    return shared_with(Config, settings)
 
 
 def task_folders(settings: CompareConfig) -> dict[str, str]:
@@ -77,9 +77,11 @@ def finetune_configs(settings: CompareConfig) -> dict[str, FinetuneConfig]:
         words = [f"--{word}" for word in _words_of_task(task, settings)]
         try:
             config = parser.parse(FinetuneConfig, words, "", "", DEFAULTS[task]())
-            if ours := config.given.intersection(_OURS):
-                raise InputError(f"{', '.join(sorted(ours))} is set by the comparison; leave it out")
-            found[task] = replace(config, train=train, eval=held_out, tpu=settings.tpu)
+            resolution = Resolution.of(config)
+            for name in _OURS:
+                resolution.refuse(name, InputError(f"{name} is set by the comparison; leave it out"))
+            resolution.set({"train": train, "eval": held_out, "tpu": settings.tpu})
+            found[task] = resolution.config
             validate_finetuning(replace(found[task], init=_LATER))
         except InputError as mistake:
             raise InputError(f"--finetune {task}: {mistake}") from None

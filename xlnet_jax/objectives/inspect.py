@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from etils import epath
@@ -14,7 +14,7 @@ from data_pipelines import windows
 from data_pipelines.corpus import MANIFEST_FILE, Corpus, SplitName, is_corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError, with_flags
-from xlnet_jax.objectives.presets import PRESETS, with_objective
+from xlnet_jax.objectives.presets import PRESETS, lengths_of, with_objective
 from xlnet_jax.objectives.registry import batch_source, validate
 from xlnet_jax.printing import Console, printing_colors, printing_until_unread
 from xlnet_jax.settings.config import Config, DataConfig
@@ -23,11 +23,10 @@ from xlnet_jax.settings.fields import (
     at_least,
     check_bounds,
     from_dict,
-    give,
-    given_in,
     setting,
     with_plain_paths,
 )
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage.outputs import new_file
 from xlnet_jax.storage.reading import read_versioned
 
@@ -162,50 +161,48 @@ def _tokenizer(settings: InspectSettings, corpus: Corpus) -> Tokenizer:
     return tokenizer
 
 
-def _config(settings: InspectSettings, corpus: Corpus, run: Config | None) -> tuple[Config, str]:
+def _config(asked: InspectSettings, corpus: Corpus, run: Config | None) -> tuple[Config, str]:
     """Return the settings, and where they come from."""
-    config, origin = _start(settings, corpus.block_len, run)
-    if settings.objective and settings.objective != config.objective:
-        config = with_objective(config, settings.objective)
-        origin += f", as {settings.objective}"
-    given = given_in(settings, InspectSettings(settings.corpus))
-    data = give(config.data, settings.data, given, "data.")
-    if data.seq_len != config.data.seq_len:
-        config = _resize(config, max(data.seq_len, 1))
-        origin += f", with windows of {data.seq_len} tokens"
-        data = give(config.data, settings.data, given, "data.")
-    if data != config.data:
+    config, origin = _start(asked, corpus.block_len, run)
+    if asked.objective and asked.objective != config.objective:
+        config = with_objective(config, asked.objective)
+        origin += f", as {asked.objective}"
+    settings = Resolution(config).give(asked, InspectSettings(asked.corpus), "data")
+    if (seq_len := settings.config.data.seq_len) != config.data.seq_len:
+        settings.choose(_lengths(config, seq_len))
+        origin += f", with windows of {seq_len} tokens"
+    if settings.config.data != windows.resized(config.data, max(seq_len, 1)):
         origin += ", changed by `data`"
     # These blocks may be too short to fill the memory: use only what they fill.
+    data, model = settings.config.data, settings.config.model
     fitting = max(windows.steps_per_block(corpus.block_len, data), 1)
-    mem_len = min(config.model.mem_len, data.reuse_len * (fitting - 1))
-    config = replace(
-        config,
-        data=replace(data, windows_per_block=fitting),
-        seed=config.seed if settings.seed is None else settings.seed,
-        model=replace(config.model, mem_len=mem_len if settings.mem_len is None else settings.mem_len),
-    )
-    validate(config)
-    return config, origin
+    mem_len = min(model.mem_len, data.reuse_len * (fitting - 1)) if asked.mem_len is None else asked.mem_len
+    settings.set({"data.windows_per_block": fitting, "model.mem_len": mem_len})
+    settings.set({"seed": config.seed if asked.seed is None else asked.seed})
+    validate(settings.config)
+    return settings.final(), origin
 
 
-def _start(settings: InspectSettings, block_len: int, run: Config | None) -> tuple[Config, str]:
+def _start(asked: InspectSettings, block_len: int, run: Config | None) -> tuple[Config, str]:
     """Return the settings of the given preset, of the run, or of a preset that fits the blocks."""
-    if settings.preset is not None:
-        if settings.preset not in PRESETS:
-            raise InputError("preset", settings.preset, f"must be one of {', '.join(PRESETS)}")
-        return PRESETS[settings.preset](), f"of the preset {settings.preset}"
+    if asked.preset is not None:
+        if asked.preset not in PRESETS:
+            raise InputError("preset", asked.preset, f"must be one of {', '.join(PRESETS)}")
+        return PRESETS[asked.preset](), f"of the preset {asked.preset}"
     if run:
-        return run, f"of the run {settings.corpus}"
+        return run, f"of the run {asked.corpus}"
     for name in ("demo", "small", "base"):
         if windows.block_len((config := PRESETS[name]()).data) == block_len:
             return config, f"of the preset {name}, whose blocks have this length"
     # A block of twice as many tokens holds three windows.
     fitting = [seq_len for seq_len in (512, 256, 128, 64, 32) if 2 * seq_len <= block_len]
-    return _resize(PRESETS["demo"](), fitting[0] if fitting else 16), "fitted to the length of the blocks"
+    settings = Resolution(PRESETS["demo"]())
+    seq_len = fitting[0] if fitting else 16
+    settings.set({"data.seq_len": seq_len} | _lengths(settings.config, seq_len))
+    return settings.final(), "fitted to the length of the blocks"
 
 
-def _resize(config: Config, seq_len: int) -> Config:
-    """Return the settings for windows of another length, in the paper's proportions."""
-    mem_len = config.model.mem_len * seq_len // config.data.seq_len
-    return replace(config, data=windows.resized(config.data, seq_len), model=replace(config.model, mem_len=mem_len))
+def _lengths(config: Config, seq_len: int) -> dict[str, Any]:
+    """Return the lengths inside windows of another length, and that of the memory, in the paper's proportions."""
+    mem_len = config.model.mem_len * max(seq_len, 1) // config.data.seq_len
+    return {**lengths_of(windows.resized(config.data, max(seq_len, 1))), "model.mem_len": mem_len}

@@ -4,7 +4,7 @@ given, because the values of a preset fit only its own window length.
 """
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from xlnet_jax.settings.config import (
 )
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.settings.parser import CommandLine, names_of, with_keywords
+from xlnet_jax.settings.resolution import Resolution, Values
 
 C = TypeVar("C", bound=Config)
 EXAMPLE = "  python -m xlnet_jax.train --corpus my.txt --preset small --workdir runs/mine"
@@ -31,17 +32,24 @@ EXAMPLE = "  python -m xlnet_jax.train --corpus my.txt --preset small --workdir 
 LENGTHS = ("reuse_len", "perm_size", "num_predict")
 
 
-def following(config: C, start: Config, given: Collection[str]) -> C:
-    """Return the settings with lengths that were not given scaled with seq_len, from their values in `start`.
+def scale_lengths(settings: Resolution[C], start: Config) -> None:
+    """Choose lengths of a window's parts in proportion to data.seq_len, from their values in `start`."""
+    settings.choose(lengths_of_window(start, settings.config.data.seq_len))
+    data = settings.config.data
+    if not _divides(data.perm_size, data) and _divides(start.data.perm_size, data):
+        settings.choose({"data.perm_size": start.data.perm_size})  # it divides a reuse_len that was given
 
-    given: dotted names of settings, such as `data.reuse-len`.
-    """
-    scaled = _scaled(start, max(config.data.seq_len, 1))
-    follow = [name for name in LENGTHS if f"data.{name.replace('_', '-')}" not in given]
-    data = replace(config.data, **{name: getattr(scaled, name) for name in follow})
-    if "perm_size" in follow and not _divides(data.perm_size, data) and _divides(start.data.perm_size, data):
-        data = replace(data, perm_size=start.data.perm_size)  # it divides a reuse_len that was given
-    return replace(config, data=data)
+
+def lengths_of_window(start: Config, seq_len: int) -> Values:
+    """Return `LENGTHS` for windows of another length."""
+    if seq_len == start.data.seq_len or start.data.seq_len < 1:
+        return {}
+    return lengths_of(_scaled(start, max(seq_len, 1)))
+
+
+def lengths_of(data: DataConfig) -> Values:
+    """Return `LENGTHS` of these windows."""
+    return {f"data.{name}": getattr(data, name) for name in LENGTHS}
 
 
 def _scaled(start: Config, seq_len: int) -> DataConfig:
@@ -49,11 +57,7 @@ def _scaled(start: Config, seq_len: int) -> DataConfig:
     15% of targets), derive them again; otherwise scale them."""
     derive = objective_named(start.objective).start
     scaled = replace(start, data=resized(start.data, seq_len))
-    return derive(scaled).data if _lengths(derive(start).data) == _lengths(start.data) else scaled.data
-
-
-def _lengths(data: DataConfig) -> list[int | None]:
-    return [getattr(data, name) for name in LENGTHS]
+    return derive(scaled).data if lengths_of(derive(start).data) == lengths_of(start.data) else scaled.data
 
 
 def _divides(perm_size: int, data: DataConfig) -> bool:
@@ -315,7 +319,7 @@ def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
     """
     line = CommandLine.of(argv)
     config = parse_config_as(Config, line, prog, f"{description}\n\n{EXAMPLE}")
-    refuse_unread(config, line.chosen)
+    refuse_unread(Resolution(config, line.chosen))
     return config
 
 
@@ -331,10 +335,10 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
     config = parser.parse(kind, line, prog, about, start, origin)
     if line.is_of_a_run:
         start = with_values(start, line.file_values(start, origin))
-    if "data.seq-len" in line.chosen:
-        config = following(config, start, line.chosen)
-    validate(config)
-    return config
+    settings = Resolution(config, line.chosen)
+    scale_lengths(settings, start)
+    validate(settings.config)
+    return settings.config
 
 
 def preset(name: str = "demo", **settings: Any) -> Config:
@@ -349,19 +353,16 @@ def preset(name: str = "demo", **settings: Any) -> Config:
         raise InputError("preset", name, f"must be one of {', '.join(PRESETS)}")
     start = PRESETS[name]()
     start = with_objective(start, settings.get("objective", start.objective))
-    given = names_of(settings)
-    config = with_keywords(start, settings)
-    if "data.seq-len" in given:
-        config = following(config, start, given)
-    refuse_unread(config, given)
-    return config
+    resolution = Resolution(with_keywords(start, settings), names_of(settings))
+    scale_lengths(resolution, start)
+    refuse_unread(resolution)
+    return resolution.config
 
 
-def refuse_unread(config: Config, given: Collection[str]) -> None:
+def refuse_unread(settings: Resolution[Config]) -> None:
     """Raise InputError for a setting that was given but has no effect together with the others."""
-    for name, why in unread(config).items():
-        if name in given:
-            raise InputError(name.replace("-", "_"), "", f"has no effect: {why}; leave it out")
+    for name, why in unread(settings.config).items():
+        settings.refuse(name, InputError(name.replace("-", "_"), "", f"has no effect: {why}; leave it out"))
 
 
 def _start(line: CommandLine) -> Config:

@@ -5,7 +5,7 @@ of the step time and the compiler's estimate. Also search for settings that fit.
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
 from xlnet_jax.costs import Chip
@@ -15,6 +15,7 @@ from xlnet_jax.planning import hlo
 from xlnet_jax.planning.step_cost import Collective, Cost, StepPart, collectives, cost_by_part
 from xlnet_jax.planning.topologies import Topology
 from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.fields import with_values
 from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import choose_attention
 from xlnet_jax.training.fit import compile_step, input_bytes
@@ -212,12 +213,8 @@ def list_candidates(config: Config, devices: int) -> Iterator[Config]:
                     and rows % (devices // sharing * accumulate) == 0
                     and config.model.d_model % fsdp == 0
                 ):
-                    yield replace(
-                        config,
-                        model=replace(config.model, remat=remat),
-                        optimizer=replace(config.optimizer, accumulate=accumulate),
-                        mesh=replace(mesh, fsdp=fsdp),
-                    )
+                    values = {"model.remat": remat, "optimizer.accumulate": accumulate, "mesh.fsdp": fsdp}
+                    yield with_values(config, values)
 
 
 def follows_from(plans: list[Plan], candidate: Config) -> bool:

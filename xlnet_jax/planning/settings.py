@@ -1,6 +1,5 @@
 """Settings of the planner: those of a run, and the topologies to plan for. Imports no jax."""
 
-import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,8 @@ from xlnet_jax.objectives.registry import validate
 from xlnet_jax.planning.topologies import ENVIRONMENT, find_topology
 from xlnet_jax.printing import Console
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.fields import above, at_least, between, operational
+from xlnet_jax.settings.fields import above, at_least, between, operational, shared_with
+from xlnet_jax.settings.resolution import Resolution
 
 DOES_NOT_FIT = 1
 REDIRECTED_WIDTH = 132
@@ -82,9 +82,11 @@ def check_plan(settings: PlanConfig) -> None:
         raise InputError(
             "topology", "", "is missing: give a TPU slice such as v3:16x32, v5e-1 or v2-8, or GPUs such as h100-8"
         )
-    given = [name for name in ("batch", "batch_per_device") if getattr(settings, name)]
-    if len(given) + ("data.batch-size" in settings.given) > 1:
-        raise InputError("`batch`, `batch_per_device` and `data.batch_size` all set the batch: give only one")
+    only_one = "`batch`, `batch_per_device` and `data.batch_size` all set the batch: give only one"
+    if settings.batch and settings.batch_per_device:
+        raise InputError(only_one)
+    if settings.batch or settings.batch_per_device:
+        Resolution.of(settings).refuse("data.batch_size", InputError(only_one))
     for name in ("topology", "batch_per_device"):
         if settings.search and len(getattr(settings, name)) > 1:
             raise InputError("search", "", f"accepts only one `{name}`")
@@ -99,10 +101,12 @@ def list_runs(settings: PlanConfig, devices: int) -> list[Config]:
     Raises InputError if settings contradict each other.
     """
     shared = settings.mesh.tensor * settings.mesh.context
-    given = settings.data.batch_size if settings.batch is None else settings.batch
-    batches = [rows * devices // shared for rows in settings.batch_per_device] or [given]
-    run = Config(**{f.name: getattr(settings, f.name) for f in dataclasses.fields(Config)})
-    runs = [dataclasses.replace(run, data=dataclasses.replace(run.data, batch_size=rows)) for rows in batches]
-    for run in runs:
-        validate(run)
+    batches = [rows * devices // shared for rows in settings.batch_per_device]
+    batches = batches or [settings.data.batch_size if settings.batch is None else settings.batch]
+    runs = []
+    for rows in batches:
+        run = Resolution(shared_with(Config, settings))
+        run.set({"data.batch_size": rows})
+        validate(run.config)
+        runs.append(run.final())
     return runs

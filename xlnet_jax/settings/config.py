@@ -418,7 +418,7 @@ class RunConfig:
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     given: Given = field(default=frozenset(), compare=False, repr=False)
-    """dotted names of the settings that the user gave (fields.py: `given_in`); not a setting"""
+    """dotted names of the settings that the user gave, which settings/resolution.py reads; not a setting"""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import inspect
 import itertools
 import math
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Integral, Real
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -218,7 +218,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return near[0] if near else None
 
 
-# ---- settings that differ, and those that were given -----------------------------------------------------------------
+# ---- settings that differ -------------------------------------------------------------------------------------------
 
 
 def differences(ours: Any, theirs: Any) -> Iterator[tuple[Setting, Any]]:
@@ -246,20 +246,9 @@ def identity_difference(ours: Any, theirs: Any, done: int | None = None) -> list
     ]
 
 
-def given_in(config: Any, start: Any) -> frozenset[str]:
-    """Return the dotted names of the settings that somebody gave.
-
-    `config.given` records flags, keys of a --config file and keywords in Python, even if their values are the defaults.
-    Settings that were changed in other ways count as given if they differ from `start`.
-    """
-    return config.given | {setting.name for setting, _ in differences(config, start)}
-
-
-def give(start: T, settings: T, given: Collection[str], prefix: str = "") -> T:
-    """Return `start` with the given values of `settings`. given: dotted names; prefix: of the fields of `start`
-    in these names, such as `data.`."""
-    names = (field.name for field in fields_of(start) if prefix + field.name.replace("_", "-") in given)
-    return dataclasses.replace(cast(Any, start), **{name: getattr(settings, name) for name in names})
+def shared_with(kind: type[T], settings: Any) -> T:
+    """Return settings of this type with the values that settings of a type that extends it have."""
+    return kind(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(cast(Any, kind))})
 
 
 def flags_that_give(settings: Any, start: Any) -> list[str]:

@@ -36,6 +36,7 @@ from xlnet_jax.settings.fields import (
     with_plain_paths,
     with_values,
 )
+from xlnet_jax.settings.resolution import record_given
 from xlnet_jax.settings.transformers_names import hint_from_transformers
 from xlnet_jax.storage.reading import FORMAT_VERSION, read_json, without_version
 
@@ -134,9 +135,7 @@ def with_keywords(start: T, given: Mapping[str, Any]) -> T:
     start = with_plain_paths(start)
     changed = with_values(start, read_values(start, dict(dotted(given)), "", quote="`"))
     check_bounds(changed)
-    if hasattr(changed, "given"):
-        return cast(T, dataclasses.replace(cast(Any, changed), given=changed.given | names_of(given)))
-    return changed
+    return record_given(changed, names_of(given)) if hasattr(changed, "given") else changed
 
 
 def names_of(given: Mapping[str, Any]) -> frozenset[str]:

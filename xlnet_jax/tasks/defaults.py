@@ -2,7 +2,7 @@
 contradictions between settings. Imports neither jax nor TensorFlow.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import HeadConfig, OptimizerConfig
-from xlnet_jax.settings.fields import given_in, with_values
 from xlnet_jax.settings.parser import CommandLine
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.settings.rules import absolute_positions, head_contradictions, run_contradictions
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, TaskDataConfig
 
@@ -99,12 +99,6 @@ def family_of(config: FinetuneConfig) -> str:
     return "ranking.task:Ranking" if config.task == "ranking" else _FAMILIES[config.head.task]
 
 
-def set_ungiven(config: FinetuneConfig, values: Mapping[str, Any]) -> FinetuneConfig:
-    """Replace values of settings that were not given (`given_in`). values: by dotted names in Python's spelling."""
-    given = {name.replace("-", "_") for name in given_in(config, DEFAULTS[config.task]())}
-    return with_values(config, {name: value for name, value in values.items() if name not in given})
-
-
 EXAMPLE = "  python -m xlnet_jax.finetune --task classification --init runs/mine --train mine.csv --eval dev.csv"
 
 
@@ -139,9 +133,9 @@ def _contradictions(config: FinetuneConfig) -> Iterator[InputError]:
         why = ": only the windows of pretraining are divided; leave it at 1"
         yield InputError("mesh.context", config.mesh.context, why)
     yield from absolute_positions(config.model, config.data.seq_len)
-    if config.epochs is not None and "steps" in config.given:
+    if config.epochs is not None:
         why = f"and `steps` {config.steps} both say how long to train: leave one of them out"
-        yield InputError("epochs", f"{config.epochs:g}", why)
+        Resolution.of(config).refuse("steps", InputError("epochs", f"{config.epochs:g}", why))
     if config.reinitialize and not config.train:
         yield InputError("reinitialize", "", "initializes all weights randomly: give `train` to learn some")
     if config.seed and config.seed not in config.seeds:  # a run writes its own seed into config.json

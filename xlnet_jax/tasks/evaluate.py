@@ -18,8 +18,9 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.inference.score import check_orders
 from xlnet_jax.printing import printing_until_unread, progress
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, MeshConfig
-from xlnet_jax.settings.fields import CheckpointArgument, Given, at_least, check_bounds, give, given_in, setting
+from xlnet_jax.settings.fields import CheckpointArgument, Given, at_least, check_bounds, flatten, setting
 from xlnet_jax.settings.parser import with_keywords
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage.outputs import new_file
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 OnBatch = Callable[[int, int], None]
 BATCH_SIZE = 8  # rows, for a checkpoint that no run of ours wrote
-_OF_WINDOWS = ("max-windows", "objective", "clamp-len", "same-length", "data.", "mesh.")
-_OF_TEXTS = ("max-texts", "seed")
+_OF_WINDOWS = ("max_windows", "objective", "clamp_len", "same_length", "data.", "mesh.")
+_OF_TEXTS = ("max_texts", "seed")
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,13 @@ class EvaluateSettings(TextSourceSettings):
         for word in self.orders:
             check_orders([word])
         reader = "`suite`" if self.suite else "`orders`" if self.orders else None
-        for name in sorted(given_in(self, EvaluateSettings(self.checkpoint)) - {"data.seq-len"}):
-            shown = name if "." in name else f"`{name.replace('-', '_')}`"
-            if reader and name.startswith(_OF_WINDOWS):
-                raise InputError(f"{shown} is for windows, but {reader} reads whole texts: leave one of them out")
+        settings = Resolution.of(self, EvaluateSettings(self.checkpoint))
+        for name in sorted(each.python_name for each in flatten(self)):
+            if reader and name.startswith(_OF_WINDOWS) and name != "data.seq_len":
+                why = f"is for windows, but {reader} reads whole texts: leave one of them out"
+                settings.refuse(name, InputError(name, "", why))
             if not reader and name in _OF_TEXTS:
-                raise InputError(f"{shown} needs `orders` or `suite`")
+                settings.refuse(name, InputError(name, "", "needs `orders` or `suite`"))
         if self.suite and not self.text:
             raise InputError(f"`suite` {self.suite} needs `text`, the names of its files")
         if self.out and Path(self.out).suffix != ".json":
@@ -246,41 +248,40 @@ def _whole_texts(
     return name, [texts[i] for i in _evenly(len(texts), settings.max_texts)]
 
 
-def _config(settings: EvaluateSettings, pretrained: Pretrained, run: PretrainingRun | None) -> Config:
+def _config(asked: EvaluateSettings, pretrained: Pretrained, run: PretrainingRun | None) -> Config:
     """Return the settings of the run, or the paper's, with the changes that were given.
 
     The original's windows are twice as long as the part that becomes memory (512 and 256). Where a checkpoint has only
     that length, as `reuse_len` in Hugging Face's configuration, the windows are twice as long too.
     """
     from xlnet_jax.checkpoints.native import trained_mem_len
-    from xlnet_jax.objectives.presets import with_objective
+    from xlnet_jax.objectives.presets import lengths_of, with_objective
 
-    objective = settings.objective or (run.config.objective if run else pretrained.objective)
+    objective = asked.objective or (run.config.objective if run else pretrained.objective)
     papers = DataConfig(batch_size=BATCH_SIZE)
     if pretrained.reuse_len:
         papers = resized(papers, 2 * pretrained.reuse_len)
     base = with_objective(run.config if run else Config(data=papers), objective)
-    mem_len = trained_mem_len(pretrained, run)
-    given = given_in(settings, EvaluateSettings(settings.checkpoint))
-    data = give(base.data, settings.data, given, "data.")
-    if data.seq_len != base.data.seq_len:
-        scaled = resized(base.data, max(data.seq_len, 1))
-        mem_len = mem_len * scaled.seq_len // base.data.seq_len
-        data = give(scaled, settings.data, given, "data.")
-    usual = EvalConfig() if settings.text else base.eval  # in training, a run measures only a few windows of its text
-    carried = data.reuse_len * (data.windows_per_block - 1)
-    model = replace(pretrained.model, mem_len=min(mem_len, carried) if settings.mem_len is None else settings.mem_len)
-    if settings.clamp_len is not None:
-        model = replace(model, clamp_len=settings.clamp_len)
-    return replace(
-        Config(),
-        objective=objective,
-        data=data,
-        rtd=base.rtd,
-        mesh=settings.mesh,
-        eval=replace(base.eval, max_windows=settings.max_windows or usual.max_windows),
-        model=replace(model, same_length=model.same_length or settings.same_length),
+    start = Config(
+        objective=objective, data=base.data, rtd=base.rtd, mesh=asked.mesh, eval=base.eval, model=pretrained.model
     )
+    settings = Resolution(start).give(asked, EvaluateSettings(asked.checkpoint), "data")
+    mem_len, seq_len = trained_mem_len(pretrained, run), max(settings.config.data.seq_len, 1)
+    if seq_len != base.data.seq_len:
+        settings.choose(lengths_of(resized(base.data, seq_len)))
+        mem_len = mem_len * seq_len // base.data.seq_len
+    data, model = settings.config.data, settings.config.model
+    carried = data.reuse_len * (data.windows_per_block - 1)
+    usual = EvalConfig() if asked.text else base.eval  # in training, a run measures only a few windows of its text
+    settings.set(
+        {
+            "eval.max_windows": asked.max_windows or usual.max_windows,
+            "model.mem_len": min(mem_len, carried) if asked.mem_len is None else asked.mem_len,
+            "model.clamp_len": model.clamp_len if asked.clamp_len is None else asked.clamp_len,
+            "model.same_length": model.same_length or asked.same_length,
+        }
+    )
+    return settings.final()
 
 
 @contextlib.contextmanager

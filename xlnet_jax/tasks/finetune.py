@@ -22,11 +22,10 @@ from rich.table import Table
 from xlnet_jax.checkpoints.listing import RESULTS
 from xlnet_jax.checkpoints.native import write_thresholds
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import describe_thresholds
 from xlnet_jax.plots.curves import draw_learning_curves
-from xlnet_jax.settings.config import DistributedConfig
 from xlnet_jax.settings.fields import differences, flatten, with_values
 from xlnet_jax.settings.parser import with_keywords
+from xlnet_jax.settings.resolution import Resolution, record_given
 from xlnet_jax.storage.files import complete_file, name_on_disk, sync_tree, write_durably
 from xlnet_jax.storage.reading import write_versioned
 from xlnet_jax.tasks.baseline import Baseline, measure_baseline
@@ -35,13 +34,12 @@ from xlnet_jax.tasks.defaults import (
     DEFAULTS,
     family_of,
     make_task,
-    set_ungiven,
     split_contradictions,
     validate_finetuning,
 )
 from xlnet_jax.tasks.features import EncodedExamples, TrainingBatches
 from xlnet_jax.tasks.model import RANKING, finetuning_of
-from xlnet_jax.tasks.prepare import Prepared, describe_examples, prepare, read_splits, weights_of, without_memory
+from xlnet_jax.tasks.prepare import Prepared, describe_examples, memory_of_whole_texts, prepare, read_splits, weights_of
 from xlnet_jax.tasks.readers import Role, rows_of
 from xlnet_jax.tasks.selection import Predictor, Selection, Supervised, describe, or_lowest
 from xlnet_jax.tasks.task import Task
@@ -106,7 +104,7 @@ def finetune(config: FinetuneConfig | None = None, **settings: Any) -> Result:
         given = {setting.name for setting in flatten(config) if not setting.has("weights")}
         if settings.get("epochs", config.epochs) is not None:
             given.remove("steps")  # which the epochs replace
-        config = replace(config, given=frozenset(given))
+        config = record_given(config, given)
     rows = {role: found for role in ("train", "eval", "predict") if (found := rows_of(settings.get(role))) is not None}
     config = with_keywords(config, settings | dict.fromkeys(rows, "rows"))
     validate_finetuning(config)
@@ -142,7 +140,7 @@ def run(config: FinetuneConfig, *, is_command: bool = False) -> tuple[Result | N
     InputError if settings contradict each other, the weights or the workdir, or a file of examples cannot be read.
     """
     with connect(config, is_command) as process:
-        return _run(replace(config, distributed=DistributedConfig()), process)
+        return _run(config, process)
 
 
 def run_finetuning(config: FinetuneConfig) -> int:
@@ -168,14 +166,15 @@ def _train_seeds(config: FinetuneConfig, top: Workdir, process: Process) -> tupl
     prepared, results = None, {}
     for number, (seed, workdir) in enumerate(workdirs.items(), 1):
         if prepared is None or prepared.task.draws_anew:
-            prepared = prepare(replace(config, seed=seed), list(workdirs.values()), process.console)
+            prepared = prepare(config, seed, list(workdirs.values()), process.console)
         if config.check:
             return Result(str(top.folder), config.task, config.init, 0, "", {}, (), prepared.baseline), 0
         if len(seeds) > 1:
             process.console.print(f"\nseed        {seed}, {number} of {len(seeds)}, in {workdir.folder}")
-        of_seed = replace(prepared, config=replace(prepared.config, seed=seed))
+        of_seed = prepared.settings.branch()
+        of_seed.set({"seed": seed})
         with closing(workdir), workdir.keep_programs():
-            result, exit_code = _train(of_seed, workdir, process)
+            result, exit_code = _train(replace(prepared, settings=of_seed), workdir, process)
         if result is None:
             return None, exit_code
         results[seed] = result
@@ -238,18 +237,18 @@ def _row(result: Result) -> dict[str, Any]:
 
 def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Result | None, int]:
     """Return the result and exit code 0, or (None, exit code) if the run was stopped."""
-    config, task = prepared.config, prepared.task
+    config, task = prepared.settings.config, prepared.task
     # ---- workdir ----------------------------------------------------------------------------------------------------
-    config = keep_fit(config, workdir.resumes(FinetuneConfig))
+    keep_fit(prepared.settings, workdir.resumes(FinetuneConfig))
     if process.first:
-        workdir.claim(config)
+        workdir.claim(prepared.settings.config)
         if not workdir.has_checkpoints:  # an earlier attempt with other weights may have left a tokenizer
             workdir.tokenizer.rmtree(missing_ok=True)
             prepared.tokenizer.save(workdir.tokenizer)
     process.demand_same("other examples in `train`", {"SHA-256": prepared.sha256[:12]})
     workdir.demand_shared()
     # ---- training ---------------------------------------------------------------------------------------------------
-    run, selection = _build(replace(prepared, config=config), workdir, process)
+    run, selection = _build(prepared, workdir, process)
     checkpoints = Checkpoints(
         workdir.checkpoints, run.config, workdir.tokenizer, 1, {"examples_sha256": prepared.sha256}, process,
         lambda: selection.best_step,
@@ -282,7 +281,7 @@ def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Resu
 
 
 def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Run, Selection]:
-    config, task, console = prepared.config, prepared.task, process.console
+    config, task, console = prepared.settings.config, prepared.task, process.console
     # ---- program and weights ----------------------------------------------------------------------------------------
     attention = check_attention(config, process)
     batches = TrainingBatches(prepared.training_features, config.data, config.seed)
@@ -295,7 +294,8 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Run,
         program = Program.of(computed, Supervised(computed, task))
         return program, batch_like(longest, config.data.batch_size, program.mesh)
 
-    config, program, memory = build_fitting(config, build, workdir, process)
+    program, memory = build_fitting(prepared.settings, build, workdir, process)
+    config = prepared.settings.final()
     params: dict[str, Any] = {}
     origin = "all weights drawn afresh"
     if prepared.start and not config.reinitialize:
@@ -354,7 +354,9 @@ def predict(config: FinetuneConfig, workdir: Workdir, process: Process) -> Resul
     """
     say = process.console.print
     _demand_no_run(workdir, "give predictions another `workdir`")
-    config, start = begin_from(config.init, config, None, DEFAULTS[config.task]())
+    settings = Resolution.of(config, DEFAULTS[config.task]())
+    start = begin_from(settings, None)
+    config = settings.config
     validate_finetuning(config)
     assert start is not None
     wanted = config.head.task
@@ -365,11 +367,15 @@ def predict(config: FinetuneConfig, workdir: Workdir, process: Process) -> Resul
             f"`init` {config.init} has {has}, and `task` {config.task} needs a head for {wanted}: give `train` to "
             "finetune it, or name a finetuned checkpoint"
         )
-    config = replace(without_memory(config), head=found or config.head)
-    unset = _take_settings_of_checkpoint(config, process.console)
-    config = set_ungiven(unset, start.thresholds)
-    if config != unset:
-        say(f"thresholds  of the checkpoint: {describe_thresholds(start.thresholds)}")
+    settings.set({"head": found or config.head, **memory_of_whole_texts(config.model)})
+    there = finetuning_of(Path(config.init))
+    taken = settings_of_reading(there, settings.config) if there else {}
+    settings.choose(taken, f"in the checkpoint's finetuning for {there.task}" if there else "")
+    thresholds = {name: value for name, value in start.thresholds.items() if name not in taken}
+    settings.choose(thresholds, "the checkpoint's finetuning chose it by its scores on `eval`")
+    for line in settings.log:
+        say(line)
+    config = settings.final()
     task = make_task(config)
     splits = read_splits(config, task, tokenizer_of(start, config))
     say("\n".join(describe_examples(task, splits)))
@@ -419,23 +425,11 @@ def predict_splits(
     return metrics, tuple(files), picture
 
 
-def _take_settings_of_checkpoint(config: FinetuneConfig, console: Console) -> FinetuneConfig:
-    """Take settings that were not given from the finetuning run that made the checkpoint, and print them, so that texts
-    are read and cut as in that run. Only for a task of the same family."""
-    there = finetuning_of(Path(config.init))
-    if there is None or family_of(there) != family_of(config):
-        return config
-    read = (
-        "data.",
-        "multilabel.",
-        "qa.",
-        "choice.",
-        "embedding.",
-        "model.mem-len",
-        *(["columns."] * (there.task == config.task)),
-    )
-    values = {s.name.replace("-", "_"): s.value for s, _ in differences(there, config) if s.name.startswith(read)}
-    taken = set_ungiven(config, values)
-    if changed := [f"{s.name} {s.value}" for s, _ in differences(taken, config)]:
-        console.print(f"settings    as the checkpoint was finetuned for {there.task}: {', '.join(changed)}")
-    return taken
+def settings_of_reading(there: FinetuneConfig, config: FinetuneConfig) -> dict[str, Any]:
+    """Return the settings with which a finetuning run read and cut its texts, where they differ, so that prediction
+    does the same; {} for a task of another family."""
+    if family_of(there) != family_of(config):
+        return {}
+    sections = ["data.", "multilabel.", "qa.", "choice.", "embedding.", "model.mem-len"]
+    sections += ["columns."] * (there.task == config.task)
+    return {s.python_name: s.value for s, _ in differences(there, config) if s.name.startswith(tuple(sections))}

@@ -132,20 +132,22 @@ class Model(Pretrained):
 
     @functools.cached_property
     def _settings(self) -> FinetuneConfig:
-        from xlnet_jax.tasks.defaults import DEFAULTS, set_ungiven
+        from xlnet_jax.settings.resolution import Resolution
+        from xlnet_jax.tasks.defaults import DEFAULTS
 
         if self.head is None:
             raise InputError("this checkpoint has vocabulary scores and no head: finetune it for a task first")
         task: str = self.head.task
         if task == "question_answering":
             task = "squad2" if NULL_THRESHOLD in self.thresholds else "squad"
-        config = set_ungiven(replace(self.finetuning or DEFAULTS[task](), head=self.head), self.thresholds)
-        if config.task == RANKING:
-            config = replace(config, task=self.head.task)
-        config = replace(config, ranking=replace(config.ranking, documents=()))  # pairs need no collection
+        config = self.finetuning or DEFAULTS[task]()
+        settings = Resolution.of(config, DEFAULTS[config.task]())
+        settings.choose(self.thresholds)
         mem_len = config.model.mem_len if config.data.long_texts == "memory" else 0
-        model = replace(self.model, mem_len=mem_len, same_length=self.model.same_length and mem_len > 0)
-        return replace(config, model=model)
+        settings.set({"head": self.head, "ranking.documents": (), "model": self.model})  # pairs need no collection
+        settings.set({"model.mem_len": mem_len, "model.same_length": self.model.same_length and mem_len > 0})
+        settings.set({"task": self.head.task if config.task == RANKING else config.task})
+        return settings.final()
 
 
 def predict(checkpoint: str | Path, inputs: Iterable[Any]) -> list[Prediction]:

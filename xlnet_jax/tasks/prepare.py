@@ -5,7 +5,7 @@ papers' (benchmarks/narrow_start.py measures the gain of each).
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,11 @@ from rich.console import Console
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.interop.weights import flatten, nest
-from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.settings.fields import differences
+from xlnet_jax.settings.config import DistributedConfig, HeadConfig, ModelConfig
+from xlnet_jax.settings.resolution import Resolution, Values
 from xlnet_jax.tasks.baseline import Baseline, measure_baseline
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.defaults import DEFAULTS, make_task, set_ungiven, validate_finetuning
+from xlnet_jax.tasks.defaults import DEFAULTS, make_task, validate_finetuning
 from xlnet_jax.tasks.features import EncodedExamples, Features
 from xlnet_jax.tasks.labels import describe_labels
 from xlnet_jax.tasks.readers import Role
@@ -32,7 +32,8 @@ from xlnet_jax.training.workdir import Workdir
 class Prepared:
     """What the runs of all seeds share."""
 
-    config: FinetuneConfig
+    settings: Resolution[FinetuneConfig]
+    """up to what depends on a seed"""
     task: Task[Any, Any]
     start: Pretrained | None
     """None if all seeds resume from their own checkpoints"""
@@ -47,60 +48,74 @@ class Prepared:
     """on the examples of `eval`; None without them"""
 
 
-def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Console) -> Prepared:
-    """Read weights and examples for runs that differ only in their seed. workdirs: one for each seed.
+def prepare(config: FinetuneConfig, seed: int, workdirs: Sequence[Workdir], console: Console) -> Prepared:
+    """Read weights and examples for runs that differ only in their seed. seed: draws the examples of tasks that draw
+    some. workdirs: one for each seed.
 
     Raises InputError if settings contradict each other or the weights, a file cannot be read, or the tokenizer does not
     know the script of the examples.
     """
     # ---- weights ----------------------------------------------------------------------------------------------------
+    settings = Resolution.of(config, DEFAULTS[config.task]())
     there = [workdir.resumes(FinetuneConfig) for workdir in workdirs]
     own = there[0] if all(there) else None
-    config, start = begin_from(config.init, config, own, DEFAULTS[config.task]())
-    config = without_memory(config)
+    start = begin_from(settings, own)
     source = start or own
     assert source is not None
-    config = replace(config, objective=source.objective)
-    validate_finetuning(config)
-    tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
+    settings.set({"objective": source.objective, "seed": seed, "distributed": DistributedConfig()})
+    settings.set(memory_of_whole_texts(settings.config.model))
+    validate_finetuning(settings.config)
+    tokenizer = tokenizer_of(start, settings.config) if start else Tokenizer.load(workdirs[0].tokenizer)
+    # ---- a narrow network -------------------------------------------------------------------------------------------
     # Draw new weights with the standard deviation that pretraining used: the default suits wide networks, and with it a
     # narrow network learns little.
-    config = set_ungiven(config, {"model.init_std": source.model.init_std})
-    config, narrow = narrow_start(config, source)
+    settings.choose({"model.init_std": source.model.init_std})
+    why = f"the network is {settings.config.model.d_model} wide; --no-narrow-start undoes this"
+    settings.choose(narrow_start(settings.config, source), why)
     # ---- examples ---------------------------------------------------------------------------------------------------
-    task = make_task(config)
+    task = make_task(settings.config)
     train = task.read(config.train, "train")
-    config = replace(config, head=task.head(train))
+    head = task.head(train)
+    settings.set({"head": head})
     unknown = demand_known(task, train, tokenizer, "train")
-    splits = read_splits(config, task, tokenizer)
+    splits = read_splits(settings.config, task, tokenizer)
 
     @functools.lru_cache(1)
     def drawn(epoch: int) -> Features:
-        return task.features(train, tokenizer, config.head, training=True, epoch=epoch)
+        return task.features(train, tokenizer, head, training=True, epoch=epoch)
 
     def training_features(epoch: int) -> Features:
         return drawn(epoch if task.draws_anew else 0)
 
     # ---- steps ------------------------------------------------------------------------------------------------------
-    steps_per_epoch = -(-len(training_features(0)) // config.data.batch_size)
-    if config.epochs is not None:
-        config = replace(config, steps=max(round(config.epochs * steps_per_epoch), 1), epochs=None)
-    warmup = round(config.optimizer.warmup_steps * config.steps / DEFAULTS[config.task]().steps)
-    config = set_ungiven(config, {"optimizer.warmup_steps": warmup})
-    sharding.make_mesh(config)  # raises InputError if the mesh does not fit, before the workdir is claimed
+    settings.set(steps_of(config, len(training_features(0))))
+    settings.choose(warmup_of(settings.config))
+    sharding.make_mesh(settings.config)  # raises InputError if the mesh does not fit, before the workdir is claimed
     for line in describe_examples(task, {"train": EncodedExamples(train, training_features(0)), **splits}, unknown):
         console.print(line)
     baseline = measure_baseline(task, train, splits["eval"].examples) if "eval" in splits else None
     if baseline:
         console.print(f"baseline    {baseline.describe()}")
-    if narrow:
-        console.print(
-            f"narrow      {narrow}, as the network is {config.model.d_model} wide; --no-narrow-start undoes this"
-        )
+    for line in settings.log:
+        console.print(line)
     digest = hashlib.sha256()
     for example in train:
         digest.update(repr(example).encode())
-    return Prepared(config, task, start, tokenizer, digest.hexdigest(), training_features, splits, baseline)
+    return Prepared(settings, task, start, tokenizer, digest.hexdigest(), training_features, splits, baseline)
+
+
+def steps_of(config: FinetuneConfig, examples: int) -> Values:
+    """Return the steps that `epochs` come to on so many examples, or windows of them."""
+    if config.epochs is None:
+        return {}
+    steps_per_epoch = -(-examples // config.data.batch_size)
+    return {"steps": max(round(config.epochs * steps_per_epoch), 1), "epochs": None}
+
+
+def warmup_of(config: FinetuneConfig) -> Values:
+    """Return a warmup that is the same share of the run as in the task's defaults."""
+    usual = DEFAULTS[config.task]()
+    return {"optimizer.warmup_steps": round(usual.optimizer.warmup_steps * config.steps / usual.steps)}
 
 
 def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokenizer) -> dict[Role, EncodedExamples]:
@@ -147,11 +162,10 @@ def describe_examples(task: Task[Any, Any], splits: Mapping[Role, EncodedExample
     return [*lines, f"cut texts   {', '.join(cut)}{letters or ''}"]
 
 
-def without_memory(config: FinetuneConfig) -> FinetuneConfig:
-    """Return the settings of a network that reads whole texts: with same_length, each token would see only mem_len
+def memory_of_whole_texts(model: ModelConfig) -> Values:
+    """Return the settings with which a network reads whole texts: with same_length, each token would see only mem_len
     tokens back."""
-    same_length = config.model.same_length and config.model.mem_len > 0
-    return replace(config, model=replace(config.model, same_length=same_length))
+    return {"model.same_length": model.same_length and model.mem_len > 0}
 
 
 def weights_of(start: Pretrained, head: HeadConfig, abstract_params: Any) -> tuple[dict[str, Any], list[str]]:
@@ -182,9 +196,8 @@ WIDE = 768
 _TUNED_RATE, _TUNED_WIDTH = 1e-3, 128
 
 
-def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) -> tuple[FinetuneConfig, str]:
-    """Replace the task's settings by those for a narrow network, if `narrow_start` is on and the network is narrow.
-    Settings that were given stay. Return the settings and a description of the changes.
+def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) -> Values:
+    """Return the settings with which a narrow network starts, if `narrow_start` is on; {} for a wide one.
 
     source: the checkpoint that the run starts from, or the settings of the run that it resumes.
 
@@ -196,15 +209,13 @@ def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) ->
       pretraining trains <cls>, so BERT networks keep the summary of the task.
     """
     if config.model.d_model >= WIDE or not config.narrow_start:
-        return config, ""
+        return {}
     values: dict[str, Any] = {"optimizer.learning_rate": learning_rate_of(config.task, config.model.d_model)}
     if config.head.task != "token_classification":
         values |= {"model.dropout": source.model.dropout, "model.attention_dropout": source.model.attention_dropout}
     if config.head.reads_summary and not config.model.reads_cls_first:
         values["head.summary"] = source.head.summary if source.head and source.head.reads_summary else "mean"
-    begun = set_ungiven(config, values)
-    changed = ", ".join(f"--{s.name} {_shown(s.value)} (not {_shown(old)})" for s, old in differences(begun, config))
-    return begun, changed
+    return values
 
 
 def learning_rate_of(task: str, width: int) -> float:
@@ -215,7 +226,3 @@ def learning_rate_of(task: str, width: int) -> float:
     """
     own = DEFAULTS[task]().optimizer.learning_rate
     return own if width >= WIDE else max(own, _TUNED_RATE * min(_TUNED_WIDTH / width, 1))
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

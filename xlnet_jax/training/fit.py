@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from xlnet_jax.costs import chip_of
-from xlnet_jax.errors import InputError, first_line, is_out_of_memory, with_flags
+from xlnet_jax.errors import InputError, first_line, is_out_of_memory
 from xlnet_jax.settings.config import RunConfig
-from xlnet_jax.settings.fields import with_values
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage.files import write_durably
 from xlnet_jax.training import sharding
 from xlnet_jax.training.hosts import Process
@@ -253,38 +253,49 @@ class Memory:
         return InputError(f"{happened}: {self.in_words()}. {advice}{kept}")
 
 
-def keep_fit(config: C, before: C | None) -> C:
-    """Return the settings of a run that resumes, with what `auto_fit` chose at its start if these devices allow it, so
-    that the run computes the same numbers. before: its config.json; None = the run starts."""
-    if config.auto_fit and before and before.auto_fit:
-        kept = with_values(config, {name: attrgetter(name)(before) for name in PROPOSED if name not in config.given})
-        with contextlib.suppress(InputError):  # of a mesh, on another number of devices
-            sharding.make_mesh(kept)
-            return kept
-    return config
+def keep_fit(settings: Resolution[C], before: C | None) -> None:
+    """Choose what `auto_fit` chose when the run began, if these devices allow it, so that a run that resumes computes
+    the same numbers. before: its config.json; None = the run starts."""
+    if settings.config.auto_fit and before and before.auto_fit:
+        settings.choose_first(({name: attrgetter(name)(before) for name in PROPOSED}, {}), _has_mesh)
+
+
+def _has_mesh(config: RunConfig) -> bool:
+    """Return True if the devices can be arranged as the settings say."""
+    with contextlib.suppress(InputError):
+        sharding.make_mesh(config)
+        return True
+    return False
 
 
 def build_fitting(
-    config: C, build: Callable[[C], tuple[Program[Any], AbstractBatch]], workdir: Workdir, process: Process
-) -> tuple[C, Program[Any], Memory]:
-    """Return the settings and the program of a run, with its step compiled, and the memory that the step needs. If the
-    step of a new run does not fit and the settings have `auto_fit`, use the settings of `Memory.propose`.
+    settings: Resolution[C],
+    build: Callable[[C], tuple[Program[Any], AbstractBatch]],
+    workdir: Workdir,
+    process: Process,
+) -> tuple[Program[Any], Memory]:
+    """Return the program of a run, with its step compiled, and the memory that the step needs. If the step of a new run
+    does not fit and the settings have `auto_fit`, set what `Memory.propose` returns.
 
     build: makes a program from settings, and the shapes of its largest batch. Raises InputError if it does not fit.
     """
-    program, batch = build(config)
-    memory = Memory.of(program, batch, config, workdir, process)
-    may_change = config.auto_fit and not process.gather("checkpoints", workdir.has_checkpoints)[0]
-    if not memory.fits and may_change and (values := memory.propose()):
-        process.console.print(f"auto-fit    {with_flags(_in_words(values))}; as asked, {memory.in_words()}")
-        config = with_values(config, values)
-        if process.first:
-            workdir.write_settings(config)
+
+    def compiled() -> tuple[Program[Any], Memory]:
+        config = settings.final()
         program, batch = build(config)
-        memory = Memory.of(program, batch, config, workdir, process)
+        return program, Memory.of(program, batch, config, workdir, process)
+
+    program, memory = compiled()
+    may_change = settings.config.auto_fit and not process.gather("checkpoints", workdir.has_checkpoints)[0]
+    if not memory.fits and may_change and (values := memory.propose()):
+        settings.set(values, memory.in_words())
+        process.console.print(settings.log[-1])
+        if process.first:
+            workdir.write_settings(settings.config)
+        program, memory = compiled()
     if not memory.fits:
         raise memory.refusal(workdir)
-    return config, program, memory
+    return program, memory
 
 
 def _in_words(values: dict[str, str | int]) -> str:

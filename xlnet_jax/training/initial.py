@@ -12,8 +12,8 @@ from xlnet_jax.checkpoints.pretrained import Pretrained, check_given
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest, size
 from xlnet_jax.objectives.language_model import objective_of
-from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, RunConfig
-from xlnet_jax.settings.fields import given_in, with_values
+from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, ModelConfig, RunConfig
+from xlnet_jax.settings.resolution import Resolution, Values
 from xlnet_jax.storage import hub
 from xlnet_jax.storage.files import demand_weights_on_disk, in_bucket
 from xlnet_jax.training.sharding import unboxed
@@ -29,26 +29,29 @@ def describe_origin(init: str | None, drawn: Sequence[str]) -> str:
     return f"weights of {shown}" + (f"; drawn afresh: {', '.join(drawn)}" if drawn else "")
 
 
-def begin_from(init: str, config: R, there: R | None, usual: R) -> tuple[R, Pretrained | None]:
-    """Return the settings with the network of the checkpoint `init`, and the checkpoint.
+def begin_from(settings: Resolution[R], there: R | None) -> Pretrained | None:
+    """Give the run the network of the checkpoint that `init` names; return the checkpoint.
 
-    init: a path, or the name of a model on the Hugging Face Hub; the returned settings have its commit too.
-    there: settings of the run that resumes in the workdir. If it started from the same `init`, its weights are in its
-    own checkpoints: the source is not read again, may be gone, and None is returned in its place.
-    usual: the default settings.
+    `init` is a path, or the name of a model on the Hugging Face Hub, to which its commit is added. there: settings of
+    the run that resumes in the workdir. If it started from the same `init`, its weights are in its own checkpoints: the
+    source is not read again, may be gone, and None is returned.
+
     Raises InputError if a setting of the network was given with another value than the weights have.
     """
+    init = str(settings.config.init)
     demand_weights_on_disk(init, "`init` ")
-    origin = _origin(init, config.workdir, there)
+    origin = _origin(init, settings.config.workdir, there)
     start = None if there and there.init == origin else formats.load(origin)
-    network = start.model if start else there.model  # type: ignore[union-attr]
-    given, taken = given_in(config, usual), {"init": origin}
-    for name in FIXED_BY_WEIGHTS:
-        asked, has, dotted = getattr(config.model, name), getattr(network, name), f"model.{name.replace('_', '-')}"
-        if asked != has and dotted in given:
-            raise InputError(f"model.{name}", asked, f": the weights of `init` {origin} have {has}")
-        taken[f"model.{name}"] = has
-    return with_values(config, taken), start
+    source = start or there
+    assert source is not None
+    settings.set({"init": origin})
+    settings.require(network_of(source.model), lambda has: f"the weights of `init` {origin} have {has}")
+    return start
+
+
+def network_of(model: ModelConfig) -> Values:
+    """Return the settings that the weights of a network fix."""
+    return {f"model.{name}": getattr(model, name) for name in FIXED_BY_WEIGHTS}
 
 
 def _origin(init: str, workdir: str | None, there: RunConfig | None) -> str:

@@ -15,8 +15,9 @@ from xlnet_jax.objectives.presets import PRESETS, defaults_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.plots.curves import draw_curves
 from xlnet_jax.printing import without_secrets
-from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, DistributedConfig
-from xlnet_jax.settings.fields import differences, flags_that_give, given_in, with_plain_paths, with_values
+from xlnet_jax.settings.config import Config, DistributedConfig
+from xlnet_jax.settings.fields import differences, flags_that_give, with_plain_paths, with_values
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage.files import name_on_disk
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.evaluation import (
@@ -28,7 +29,7 @@ from xlnet_jax.training.evaluation import (
     unknown_share,
 )
 from xlnet_jax.training.hosts import Process, connect
-from xlnet_jax.training.initial import describe_origin, params_of
+from xlnet_jax.training.initial import describe_origin, network_of, params_of
 from xlnet_jax.training.loop import Run, train
 from xlnet_jax.training.metrics import read_records, speed
 from xlnet_jax.training.resolve import Resolved, folder_of, resolve
@@ -76,11 +77,12 @@ def propose_instead(config: Config, workdir: Workdir) -> str:
     while workdir.folder.with_name(f"{workdir.folder.name}-{number}").exists():
         number += 1
     usual, there = defaults_of(config), workdir.settings(Config)
-    network = (f"model.{name.replace('_', '-')}" for name in FIXED_BY_WEIGHTS)
-    fixed = {"data.token-level", *network} & given_in(config, usual)
-    differing = {setting.name for setting, _ in differences(config, there)}
-    fits = workdir.has_checkpoints and not (fixed & differing) and config.objective == there.objective
-    changes = {"workdir": f"{folder}-{number}"} | ({"init": folder, "tokenizer": None} if fits else {})
+    differing = {setting.python_name for setting, _ in differences(config, there)}
+    fixed = differing & {"data.token_level", *network_of(there.model)}
+    fits = workdir.has_checkpoints and config.objective == there.objective
+    fits = fits and Resolution.of(config, usual).is_open(*fixed)
+    changes = {"workdir": f"{folder}-{number}", "distributed": DistributedConfig()}
+    changes |= {"init": folder, "tokenizer": None} if fits else {}
     plain = {"preset": Config().preset, "objective": PRESETS[config.preset]().objective}  # where nothing is given
     words = flags_that_give(with_values(config, changes), with_values(usual, plain))
     does = "this one goes on from its weights" if fits else "this one begins a new run"
@@ -96,7 +98,7 @@ def pretrain(config: Config, *, is_command: bool = False) -> int:
     """
     config = with_plain_paths(config)
     with connect(config, is_command) as process:
-        return _run(with_values(config, {"distributed": DistributedConfig()}), process)
+        return _run(config, process)
 
 
 def run_pretraining(config: Config) -> int:

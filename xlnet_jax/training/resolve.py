@@ -18,8 +18,9 @@ from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import PRESETS, defaults_of
 from xlnet_jax.objectives.registry import batch_source, validate
-from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.fields import from_dict, to_dict, with_values
+from xlnet_jax.settings.config import Config, DistributedConfig
+from xlnet_jax.settings.fields import from_dict, to_dict
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage.outputs import drop_leftovers
 from xlnet_jax.training import sharding, text_size
 from xlnet_jax.training.attention import check_attention, choose_attention
@@ -76,48 +77,46 @@ class Text:
         sources.demand_distinct(train, held_out or ())
         return cls(name, None, train, held_out)
 
-    def demanded_tokenizer(self, config: Config, of_weights: Tokenizer | None) -> Tokenizer | None:
+    def demanded_tokenizer(self, settings: Resolution[Config], of_weights: Tokenizer | None) -> Tokenizer | None:
         """Return the tokenizer that the run must use: of its initial weights, of the setting `tokenizer`, or of a
         prepared corpus; None if the run trains one.
 
-        Raises InputError if two of them differ, or if one has another data.token_level than the settings.
+        Raises InputError if two of them differ, or if one has another data.token_level or model.vocab_size than the
+        settings.
         """
-        given = of_weights or self._given_tokenizer(config)
+        config = settings.config
+        known = of_weights or self._named_tokenizer(config)
         origin = f"`init` {config.init}" if of_weights else f"`tokenizer` {config.tokenizer}"
         if self.prepared is not None:
-            if given:
-                self.prepared.demand(given, str(config.init if of_weights else config.tokenizer))
-            given, origin = self.prepared.tokenizer, f"`corpus` {config.corpus[0]}"
+            if known:
+                self.prepared.demand(known, str(config.init if of_weights else config.tokenizer))
+            known, origin = self.prepared.tokenizer, f"`corpus` {config.corpus[0]}"
         level = config.data.token_level
-        if given and level not in ("piece", given.settings.token_level):
+        if known and level not in ("piece", known.settings.token_level):
             raise InputError(
                 "data.token_level",
                 level,
-                f": the tokenizer of {origin} is already trained, at level {given.settings.token_level}; leave one of "
+                f": the tokenizer of {origin} is already trained, at level {known.settings.token_level}; leave one of "
                 "the two out",
             )
-        size, is_given = config.model.vocab_size, "model.vocab-size" in config.given
-        if given and not of_weights and is_given and size != given.vocab_size:
-            raise InputError(
-                "model.vocab_size",
-                size,
-                f": the tokenizer of {origin} has {given.vocab_size:,} pieces; leave it out, or give "
-                f"{given.vocab_size}",
+        if known:
+            settings.require(
+                {"model.vocab_size": known.vocab_size},
+                lambda has: f"the tokenizer of {origin} has {has:,} pieces; leave it out, or give {has}",
             )
-        return given
+        return known
 
-    def suit(self, config: Config, workdir: Workdir, console: Console) -> Config:
-        """Return the settings, with those that follow from the size of the text, and print these."""
-        is_demo, is_open = config.preset == "demo", text_size.leaves_vocabulary_open(config)
+    def choose_sizes(self, settings: Resolution[Config], before: Config | None) -> None:
+        """Choose what follows from the size of the text. before: settings of the run that resumes."""
+        config = settings.config
+        is_demo, is_open = config.preset == "demo", text_size.leaves_vocabulary_open(settings)
         if self.prepared or not (is_demo or is_open):
-            return config
-        if not is_demo and (before := workdir.resumes(Config)):  # reading a large text again takes minutes
-            return with_values(config, {"model.vocab_size": before.model.vocab_size})
+            return
+        if not is_demo and before:  # reading a large text again takes minutes
+            settings.choose({"model.vocab_size": before.model.vocab_size})
+            return
         size = text_size.TextSize.of(self.train, self.validation, text_size.enough_characters(config))
-        suited = text_size.suit(config, size)
-        if line := text_size.describe(suited, config, size):
-            console.print(line)
-        return suited
+        text_size.choose_sizes(settings, size)
 
     def counted_tokenizer(self, config: Config, workdir: Workdir, is_chosen: bool = False) -> Tokenizer | None:
         """Return the tokenizer whose vocabulary size is known only after training it: words, characters, bytes, and
@@ -128,7 +127,7 @@ class Text:
         goes_on = workdir.has_checkpoints and workdir.tokenizer.exists()
         return Tokenizer.load(workdir.tokenizer) if goes_on else self._train_tokenizer(config, is_chosen)
 
-    def _given_tokenizer(self, config: Config) -> Tokenizer | None:
+    def _named_tokenizer(self, config: Config) -> Tokenizer | None:
         if config.tokenizer is None:
             return None
 
@@ -220,43 +219,55 @@ class Resolved:
 
 
 def resolve(config: Config, workdir: Workdir, process: Process) -> Resolved:
-    """Resolve what the settings leave open: the network of initial weights, the tokenizer and its vocabulary, the text,
-    the attention implementation and, with `auto_fit`, what makes a step fit the devices. Compile the step.
+    """Resolve what the settings leave open, in this order: what the run chose when it began, the network of initial
+    weights, sizes for a small text, the tokenizer and its vocabulary, the corpus, the attention implementation and,
+    with `auto_fit`, what makes a step fit the devices. Compile the step.
 
     Process 0 claims the workdir and prepares what the others read. Raises InputError if settings contradict each other,
     the devices, the weights, the text or the workdir, or if a step does not fit.
     """
-    prepared = _prepare(config, workdir, process.console) if process.first else None
-    shared = None
-    if prepared:
-        config, _, corpus, _ = prepared
-        shared = {"config": to_dict(config), "corpus": str(corpus.folder)}
+    settings, shared = Resolution.of(config, defaults_of(config)), None
+    settings.set({"distributed": DistributedConfig()})  # the same settings in all processes
+    if process.first:
+        start, corpus, tokenizer = _prepare(settings, workdir, process.console)
+        shared = {"config": to_dict(settings.config), "corpus": str(corpus.folder)}
     shared = process.gather("prepared", shared)[0]
-    config, start, corpus, tokenizer = prepared or _find(shared, workdir)
+    if not process.first:
+        settings = Resolution(from_dict(Config, shared["config"]))
+        start, corpus, tokenizer = _find(settings, shared["corpus"], workdir)
     process.demand_same("another corpus", {"SHA-256 of its manifest": corpus.manifest.sha256})
-    batches = batch_source(corpus, tokenizer, config)
-    attention = check_attention(config, process)
+    batches = batch_source(corpus, tokenizer, settings.config)
+    # ---- attention --------------------------------------------------------------------------------------------------
+    attention = check_attention(settings.config, process)
+    # ---- memory of the devices --------------------------------------------------------------------------------------
     build = functools.partial(pretraining_program, attention=attention)
-    config, program, memory = build_fitting(config, build, workdir, process)
-    return Resolved(config, start, corpus, tokenizer, batches, program, memory)
+    program, memory = build_fitting(settings, build, workdir, process)
+    return Resolved(settings.final(), start, corpus, tokenizer, batches, program, memory)
 
 
-_Prepared = tuple[Config, Pretrained | None, Corpus, Tokenizer]
+_Prepared = tuple[Pretrained | None, Corpus, Tokenizer]
 
 
-def _prepare(config: Config, workdir: Workdir, console: Console) -> _Prepared:
-    # ---- text and weights -------------------------------------------------------------------------------------------
+def _prepare(settings: Resolution[Config], workdir: Workdir, console: Console) -> _Prepared:
+    # ---- a run that resumes, and weights ----------------------------------------------------------------------------
     workdir.lock()
-    text = Text.of(config)
-    given = config
-    config, start = _begin(text.suit(config, workdir, console), workdir)
-    validate(config)
+    text = Text.of(settings.config)
+    before = workdir.resumes(Config)
+    keep_fit(settings, before)
+    start = begin_from(settings, before) if settings.config.init else None
+    # ---- sizes for a small text -------------------------------------------------------------------------------------
+    most = settings.config.model.vocab_size
+    text.choose_sizes(settings, before)
+    for line in settings.log:
+        console.print(line)
+    validate(settings.config)
     # ---- tokenizer --------------------------------------------------------------------------------------------------
-    known = text.demanded_tokenizer(config, tokenizer_of(start, config) if start else None)
-    known = known or text.counted_tokenizer(config, workdir, config.model.vocab_size < given.model.vocab_size)
-    if known:
-        config = with_values(config, {"model.vocab_size": known.vocab_size})
+    known = text.demanded_tokenizer(settings, tokenizer_of(start, settings.config) if start else None)
+    is_chosen = settings.config.model.vocab_size < most
+    if known is None and (known := text.counted_tokenizer(settings.config, workdir, is_chosen)):
+        settings.set({"model.vocab_size": known.vocab_size})
     # Refuse settings that do not fit the devices before spending hours on a text.
+    config = settings.final()
     choose_attention(config, sharding.make_mesh(config))
     workdir.claim(config)
     tokenizer = text.find_tokenizer(config, known, workdir)
@@ -269,20 +280,11 @@ def _prepare(config: Config, workdir: Workdir, console: Console) -> _Prepared:
         console.print(
             f"{split:11} {blocks:,} blocks of {corpus.block_len:,} tokens, {blocks * corpus.block_len:,} in all"
         )
-    return config, start, corpus, tokenizer
+    return start, corpus, tokenizer
 
 
-def _find(shared: dict[str, Any], workdir: Workdir) -> _Prepared:
+def _find(settings: Resolution[Config], corpus: str, workdir: Workdir) -> _Prepared:
     """Read what process 0 prepared."""
     workdir.demand_shared()
-    config, corpus = from_dict(Config, shared["config"]), Corpus(shared["corpus"])
-    config, start = _begin(config, workdir)
-    return config, start, corpus, Tokenizer.load(workdir.tokenizer)
-
-
-def _begin(config: Config, workdir: Workdir) -> tuple[Config, Pretrained | None]:
-    before = workdir.resumes(Config)
-    config = keep_fit(config, before)
-    if not config.init:
-        return config, None
-    return begin_from(config.init, config, before, defaults_of(config))
+    start = begin_from(settings, workdir.resumes(Config)) if settings.config.init else None
+    return start, Corpus(corpus), Tokenizer.load(workdir.tokenizer)

@@ -5,16 +5,15 @@ it also gets shorter blocks and windows, smaller batches, a larger held-out shar
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from data_pipelines import sources, windows
 from data_pipelines.sources import Source
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.presets import LENGTHS, defaults_of, following
-from xlnet_jax.settings.config import Config, DataConfig
-from xlnet_jax.settings.fields import differences, given_in, with_values
+from xlnet_jax.objectives.presets import LENGTHS, lengths_of_window
+from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.resolution import Resolution, Values
 
 PIECES_PER_ROOT = 3.5
 """Pieces of a vocabulary = this x the square root of the characters: 32,000 pieces from 84 million characters on."""
@@ -25,8 +24,20 @@ CHARACTERS_PER_TOKEN = {"piece": 4, "word": 6, "character": 1, "byte": 1}
 EPOCHS = 30
 """Passes over a small text: 300 lines of a novel have their lowest held-out loss after about as many"""
 LEAST_BLOCKS, LEAST_STEPS, MOST_HELD_OUT = 4, 100, 0.2
-WINDOWS = ("model.mem-len", "data.seq-len", "data.windows-per-block", *(f"data.{n.replace('_', '-')}" for n in LENGTHS))
-SHOWN = ("model.vocab-size", *WINDOWS[:3], "data.batch-size", "data.validation-fraction", "steps")
+SIZES = (
+    (16, 128, 16),
+    (8, 128, 16),
+    (4, 128, 16),
+    (4, 128, 8),
+    (2, 128, 8),
+    (2, 64, 8),
+    (2, 32, 8),
+    (2, 32, 4),
+    (2, 32, 2),
+)
+"""data.windows-per-block, data.seq-len and data.batch-size of the demo preset, for smaller and smaller texts"""
+WINDOWS = ("model.mem_len", "data.seq_len", "data.windows_per_block", *(f"data.{name}" for name in LENGTHS))
+"""Settings of the windows: if the user gives one of them, the others stay too"""
 
 
 @dataclass(frozen=True)
@@ -67,91 +78,102 @@ def enough_characters(config: Config) -> int:
     return max(math.ceil((config.model.vocab_size / PIECES_PER_ROOT) ** 2), 2 * config.data.batch_size * a_block)
 
 
-def leaves_vocabulary_open(config: Config) -> bool:
+def leaves_vocabulary_open(settings: Resolution[Config]) -> bool:
     """Return True if neither a setting nor weights nor a tokenizer determine the size of the vocabulary."""
-    is_given = config.tokenizer or config.init or "model.vocab-size" in given_in(config, defaults_of(config))
-    return config.data.token_level == "piece" and not is_given
+    config = settings.config
+    is_known = config.tokenizer or config.init or not settings.is_open("model.vocab_size")
+    return config.data.token_level == "piece" and not is_known
 
 
-def suit(config: Config, size: TextSize) -> Config:
-    """Return the settings with those that nobody gave as the size of the text suggests.
+def choose_sizes(settings: Resolution[Config], size: TextSize) -> None:
+    """Choose what the size of the text suggests.
 
     Raises InputError if the text is too small for the smallest windows of the demo preset.
     """
-    usual = defaults_of(config)
-    given = given_in(config, usual)
-    if leaves_vocabulary_open(config):
-        pieces = max(
-            10 * math.ceil(PIECES_PER_ROOT * math.sqrt(size.characters) / 10), size.alphabet + BESIDE_CHARACTERS
-        )
-        config = with_values(config, {"model.vocab_size": min(pieces, config.model.vocab_size)})
-    if config.preset == "demo":
-        config = _suit_demo(config, usual, size, given)
-    return config
+    why = f"the text has {size.characters:,} characters"
+    if leaves_vocabulary_open(settings):
+        settings.choose(vocabulary_for(size, settings.config.model.vocab_size), why)
+    if settings.config.preset != "demo":
+        return
+    usual = settings.config
+    settings.choose_first(
+        (sizes_of_windows(usual, *row) for row in SIZES),
+        lambda config: _is_enough(config, size),
+        why,
+        follow=lambda config: lengths_of_window(usual, config.data.seq_len),
+        together=WINDOWS,
+    )
+    demand_enough(settings.config, size)
+    if settings.config != usual:
+        settings.choose(held_out_share(size, settings.config), why)
+        if steps := settings.choose(steps_for(size, settings.config), why):
+            settings.choose(intervals_of(**steps))
 
 
-def _suit_demo(config: Config, usual: Config, size: TextSize, given: frozenset[str]) -> Config:
-    per_token = CHARACTERS_PER_TOKEN[config.data.token_level]
+def vocabulary_for(size: TextSize, most: int) -> Values:
+    """Return the number of pieces for a text: room for each of its characters, and at most `most`."""
+    pieces = 10 * math.ceil(PIECES_PER_ROOT * math.sqrt(size.characters) / 10)
+    return {"model.vocab_size": min(max(pieces, size.alphabet + BESIDE_CHARACTERS), most)}
 
-    def blocks(data: DataConfig) -> list[int]:
-        """Number of blocks in each source, before a part is held out."""
-        length = windows.block_len(data) * per_token
-        return [*(n // length for n in size.train), *(2 * n // length for n in size.validation)]
 
-    def is_enough(config: Config) -> bool:
-        found = blocks(config.data)
-        return min(found) >= 2 and sum(found[: len(size.train)]) >= 2 * config.data.batch_size
+def sizes_of_windows(usual: Config, windows_per_block: int, seq_len: int, batch_size: int) -> Values:
+    """Return the settings of a row of `SIZES`, with memory in proportion to the windows."""
+    return {
+        "model.mem_len": usual.model.mem_len * seq_len // usual.data.seq_len,
+        "data.seq_len": seq_len,
+        "data.windows_per_block": windows_per_block,
+        "data.batch_size": batch_size,
+    }
 
-    smaller: list[Callable[[Config], Config]] = []
-    if given.isdisjoint(WINDOWS):
-        smaller += [lambda c: with_values(c, {"data.windows_per_block": 8})]
-        smaller += [lambda c: with_values(c, {"data.windows_per_block": 4})]
-    if "data.batch-size" not in given:
-        smaller += [lambda c: with_values(c, {"data.batch_size": 8})]
-    if given.isdisjoint(WINDOWS):
-        smaller += [lambda c: with_values(c, {"data.windows_per_block": 2})]
-        smaller += [lambda c: _with_windows(c, usual, 64), lambda c: _with_windows(c, usual, 32)]
-    if "data.batch-size" not in given:  # a batch has no more rows than there are blocks
-        smaller += [lambda c: with_values(c, {"data.batch_size": 4}), lambda c: with_values(c, {"data.batch_size": 2})]
-    suited = config
-    for change in smaller:
-        if not is_enough(suited):
-            suited = change(suited)
-    found = sum(blocks(suited.data)[: len(size.train)])
-    if given.isdisjoint(WINDOWS) and (min(blocks(suited.data)) < 2 or found < LEAST_BLOCKS):
-        least = 100 * math.ceil(LEAST_BLOCKS * windows.block_len(suited.data) * per_token / 100)
+
+def _characters_per_token(config: Config) -> int:
+    return CHARACTERS_PER_TOKEN[config.data.token_level]
+
+
+def _blocks(config: Config, size: TextSize) -> tuple[list[int], list[int]]:
+    """Return the number of blocks in each source to train on, before a part is held out, and in each held-out one."""
+    length = windows.block_len(config.data) * _characters_per_token(config)
+    return [number // length for number in size.train], [2 * number // length for number in size.validation]
+
+
+def _is_enough(config: Config, size: TextSize) -> bool:
+    """Return True if the text has enough blocks, of each source and for the batches."""
+    train, held_out = _blocks(config, size)
+    return min(train + held_out) >= 2 and sum(train) >= max(2 * config.data.batch_size, LEAST_BLOCKS)
+
+
+def demand_enough(config: Config, size: TextSize) -> None:
+    """Raise InputError if the text has too few blocks of the smallest windows."""
+    train, held_out = _blocks(config, size)
+    is_smallest = (config.data.windows_per_block, config.data.seq_len) == SIZES[-1][:2]
+    if is_smallest and (min(train + held_out) < 2 or sum(train) < LEAST_BLOCKS):
+        a_block = windows.block_len(config.data) * _characters_per_token(config)
         raise InputError(
             f"the text has {size.characters:,} characters, too few to train on and to hold a part out: give about "
-            f"{least:,} or more; python -m xlnet_jax.train trains on the novels that come with the package"
+            f"{100 * math.ceil(LEAST_BLOCKS * a_block / 100):,} or more; python -m xlnet_jax.train trains on the "
+            "novels that come with the package"
         )
-    if suited == config:
-        return config
-    changed: dict[str, Any] = {}
-    if not size.validation and "data.validation-fraction" not in given:
-        share = min(max(LEAST_BLOCKS / found, config.data.validation_fraction), MOST_HELD_OUT)
-        changed["data.validation_fraction"] = round(share, 2)
-    if "steps" not in given:
-        a_step = suited.data.batch_size * windows.advance(suited.data) * per_token
-        steps = min(max(10 * round(EPOCHS * size.characters / a_step / 10), LEAST_STEPS), config.steps)
-        follow = {
-            "optimizer.warmup_steps": steps // 10,
-            "eval.every_steps": steps // 4,
-            "checkpoint.every_steps": steps // 4,
-            "log.every_steps": steps // 50 or 1,
-        }
-        changed |= {"steps": steps}
-        changed |= {name: value for name, value in follow.items() if name.replace("_", "-") not in given}
-    return with_values(suited, changed)
 
 
-def _with_windows(config: Config, usual: Config, seq_len: int) -> Config:
-    """Return the settings for shorter windows, with memory in proportion."""
-    mem_len = usual.model.mem_len * seq_len // usual.data.seq_len
-    return following(with_values(config, {"data.seq_len": seq_len, "model.mem_len": mem_len}), usual, ())
+def held_out_share(size: TextSize, config: Config) -> Values:
+    """Return the share to hold out of a small text, of which a few blocks must be held out."""
+    if size.validation:
+        return {}
+    share = max(LEAST_BLOCKS / max(sum(_blocks(config, size)[0]), 1), config.data.validation_fraction)
+    return {"data.validation_fraction": round(min(share, MOST_HELD_OUT), 2)}
 
 
-def describe(suited: Config, config: Config, size: TextSize) -> str:
-    """Return the settings that were chosen, as flags, in one line; "" for none."""
-    names = {setting.name: setting.value for setting, _ in differences(suited, config)}
-    flags = " ".join(f"--{name} {names[name]}" for name in SHOWN if name in names)
-    return f"chosen      {flags}, as the text has {size.characters:,} characters" if flags else ""
+def steps_for(size: TextSize, config: Config) -> Values:
+    """Return the number of steps that read a small text `EPOCHS` times."""
+    a_step = config.data.batch_size * windows.advance(config.data) * _characters_per_token(config)
+    return {"steps": min(max(10 * round(EPOCHS * size.characters / a_step / 10), LEAST_STEPS), config.steps)}
+
+
+def intervals_of(steps: int) -> Values:
+    """Return the settings that count steps, for a run of so many."""
+    return {
+        "optimizer.warmup_steps": steps // 10,
+        "eval.every_steps": steps // 4,
+        "checkpoint.every_steps": steps // 4,
+        "log.every_steps": steps // 50 or 1,
+    }

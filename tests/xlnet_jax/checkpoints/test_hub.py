@@ -196,9 +196,10 @@ def test_without_network_the_cache_serves_what_it_has(hub, client, xlnet):
 
 def test_a_run_keeps_the_commit_that_it_began_from(hub, client, xlnet):
     hub.add("me/start", xlnet[1])
-    began = "[c := xlnet_jax.Config(), b := __import__('xlnet_jax.training.initial').training.initial.begin_from]"
+    began = "[c := xlnet_jax.Config(), r := __import__('xlnet_jax.settings.resolution').settings.resolution.Resolution"
+    began += ", b := __import__('xlnet_jax.training.initial').training.initial.begin_from]"
     first = f"me/start@{hub.commit('me/start')}"
-    begin = "b({!r}, c, {}, c)[0].init)[-1]".format
+    begin = "s := r(__import__('dataclasses').replace(c, init={!r})), b(s, {}), s.config.init)[-1]".format
     assert client(f"({began}, {begin('me/start', None)}") == first
     hub.models["me/start"]["main"]["README.md"] = b"moved on"
     there = f"__import__('dataclasses').replace(c, init={first!r})"

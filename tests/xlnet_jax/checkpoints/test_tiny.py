@@ -10,6 +10,7 @@ import xlnet_jax
 from data_pipelines import sources
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import demo
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage import hub
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.training.initial import begin_from
@@ -56,8 +57,9 @@ def test_a_path_of_that_name_wins(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("start", [demo(), DEFAULTS["cola"]()], ids=["train", "finetune"])
 def test_a_run_records_the_name(start, tmp_path):
-    config, loaded = begin_from("tiny", replace(start, workdir=str(tmp_path)), None, start)
-    assert config.init == "tiny"
-    assert config.model.d_model == loaded.model.d_model
-    again, not_read = begin_from("tiny", replace(start, workdir=str(tmp_path)), config, start)
-    assert (again.init, not_read) == ("tiny", None)
+    settings, again = (Resolution(replace(start, init="tiny", workdir=str(tmp_path))) for _ in range(2))
+    loaded = begin_from(settings, None)
+    assert settings.config.init == "tiny"
+    assert settings.config.model.d_model == loaded.model.d_model
+    assert begin_from(again, settings.final()) is None
+    assert again.config.init == "tiny"

@@ -19,6 +19,7 @@ from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.objectives.registry import validate
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.settings.fields import with_values
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.training.initial import begin_from, params_of
 
 torch = pytest.importorskip("torch", reason="needs the extra [bench]: pip install -e '.[bench]'")
@@ -184,7 +185,8 @@ def test_pretraining_starts_from_all_of_their_weights(tmp_path, pair_loss):
     theirs("BertForPreTraining").save_pretrained(tmp_path)
     windows = {"data.seq_len": 16, "data.perm_size": 16, "data.num_predict": 2, "data.pair_loss": pair_loss}
     start = with_values(with_objective(demo(), "mlm"), windows)
-    config, loaded = begin_from(str(tmp_path), start, None, start)
+    settings = Resolution(dataclasses.replace(start, init=str(tmp_path)))
+    loaded, config = begin_from(settings, None), settings.final()
     validate(config)
     assert config.model == dataclasses.replace(loaded.model, init_std=0.08, dropout=0.0, attention_dropout=0.0)
     params, lacking = params_of(loaded, config)

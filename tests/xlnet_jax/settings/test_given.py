@@ -12,8 +12,9 @@ from xlnet_jax.objectives import presets
 from xlnet_jax.planning.settings import PlanConfig, check_plan
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import Config, DataConfig, OptimizerConfig
-from xlnet_jax.settings.fields import give, given_in, to_dict
+from xlnet_jax.settings.fields import to_dict
 from xlnet_jax.settings.parser import with_keywords
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import validate_finetuning
 from xlnet_jax.tasks.evaluate import EvaluateSettings
@@ -37,9 +38,11 @@ def test_flags_keywords_and_files_are_given_even_where_they_change_nothing(tmp_p
         with_keywords(Config(), keywords),
     ):
         assert config == Config()
-        assert config.given == given_in(config, Config()) == names
+        assert config.given == names
     assert parsed(Config, "--data.no-bidirectional").given == {"data.bidirectional"}
-    assert given_in(replace(Config(), steps=3), Config()) == {"steps"}
+    changed = Resolution.of(replace(Config(), steps=3), Config())
+    assert not changed.is_open("steps")
+    assert changed.is_open("seed")
     whole = with_keywords(Config(), {"optimizer": OptimizerConfig()})
     assert {name.partition(".")[0] for name in whole.given} == {"optimizer"}
 
@@ -72,20 +75,23 @@ def test_a_batch_of_a_plan_replaces_that_of_a_file(tmp_path):
 
 def test_a_network_that_is_given_is_not_replaced_by_that_of_the_weights():
     usual = xlnet_jax.preset("demo")
-    assert begin_from("tiny", usual, None, usual)[0].model.num_layers == 4
-    asked = xlnet_jax.preset("demo", model={"num_layers": usual.model.num_layers})
-    assert asked == usual
+    settings = Resolution.of(replace(usual, init="tiny"), usual)
+    begin_from(settings, None)
+    assert settings.final().model.num_layers == 4
+    asked = xlnet_jax.preset("demo", init="tiny", model={"num_layers": usual.model.num_layers})
+    assert asked == replace(usual, init="tiny")
     with pytest.raises(InputError, match=r"`model.num_layers` 2: the weights of `init` tiny have 4"):
-        begin_from("tiny", asked, None, usual)
+        begin_from(Resolution.of(asked, usual), None)
 
 
 def test_windows_that_are_given_change_those_of_a_run_where_they_are_the_defaults_too():
-    own = DataConfig(seq_len=64, batch_size=2)
+    own = Config(data=DataConfig(seq_len=64, batch_size=2))
     for asked in (
         with_keywords(EvaluateSettings("x"), {"data": {"seq_len": 512}}),
         parser.parse(EvaluateSettings, ["x", "--data.seq-len", "512"], "", ""),
     ):
-        assert give(own, asked.data, given_in(asked, EvaluateSettings("x")), "data.") == replace(own, seq_len=512)
+        settings = Resolution(own).give(asked, EvaluateSettings("x"), "data")
+        assert settings.final().data == replace(own.data, seq_len=512)
 
 
 def test_the_vocabulary_that_is_given_is_that_of_the_tokenizer(tmp_path):
@@ -97,4 +103,35 @@ def test_the_vocabulary_that_is_given_is_that_of_the_tokenizer(tmp_path):
     with pytest.raises(
         InputError, match=rf"`model.vocab_size` 4000: the tokenizer of .* has {size:,} pieces; leave it"
     ):
-        text.demanded_tokenizer(presets.parse_config(words, "train", ""), None)
+        text.demanded_tokenizer(Resolution.of(presets.parse_config(words, "train", "")), None)
+
+
+def test_each_step_keeps_what_was_given_and_the_log_says_what_it_chose():
+    settings = Resolution(Config(), ["data.seq-len", "seed"])
+    assert settings.choose({"data.seq_len": 64, "steps": 9, "data.batch_size": 8192}, "the text is short") == {
+        "steps": 9
+    }
+    settings.choose({"data.batch_size": 8}, "the text is short")
+    settings.choose({"model.mem_len": 16})
+    assert settings.log == ["chosen      --steps 9 (not 500000), --data.batch-size 8 (not 8192), as the text is short"]
+    settings.require({"model.num_layers": 2, "seed": 0}, str)
+    with pytest.raises(InputError, match=r"`data.seq_len` 512: there are 64"):
+        settings.require({"data.seq_len": 64}, lambda value: f"there are {value}")
+    settings.refuse("steps", InputError("no steps here"))
+    with pytest.raises(InputError, match="no seed here"):
+        settings.refuse("seed", InputError("no seed here"))
+    final = settings.final()
+    assert (final.steps, final.data.seq_len, final.model.mem_len, final.model.num_layers) == (9, 512, 16, 2)
+    assert Config(given=frozenset({"seed"})).given != final.given == frozenset()
+
+
+def test_settings_that_change_together_stay_together():
+    sizes = [{"data.seq_len": length, "data.batch_size": length // 8} for length in (512, 256, 128)]
+    for given, together, found in (
+        ([], [], (256, 32)),
+        (["data.batch-size"], [], (256, 8192)),
+        (["data.batch-size"], ["data.batch_size", "data.seq_len"], (512, 8192)),
+    ):
+        settings = Resolution(Config(), given)
+        settings.choose_first(sizes, lambda config: config.data.seq_len < 300, "it must", together=together)
+        assert (settings.config.data.seq_len, settings.config.data.batch_size) == found

@@ -11,7 +11,8 @@ from tests.xlnet_jax.random_models import random_model
 from tests.xlnet_jax.tasks.conftest import BAD, GOOD
 from xlnet_jax import InputError
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.defaults import make_task, set_ungiven
+from xlnet_jax.settings.resolution import Resolution
+from xlnet_jax.tasks.defaults import make_task
 from xlnet_jax.tasks.model import Model, _compiled
 from xlnet_jax.tasks.readers import rows_of
 
@@ -68,9 +69,8 @@ def test_predictions_compile_for_few_numbers_of_inputs_and_do_not_depend_on_them
 
 def test_a_loaded_model_resolves_its_settings_once(folder, monkeypatch):
     resolved = []
-    monkeypatch.setattr(
-        "xlnet_jax.tasks.defaults.set_ungiven", lambda *args: resolved.append(args) or set_ungiven(*args)
-    )
+    of = Resolution.of
+    monkeypatch.setattr(Resolution, "of", lambda *args: resolved.append(args) or of(*args))
     model = xlnet_jax.load(folder)
     predictions = [model.predict([GOOD[0]]), model.predict([GOOD[0]], seq_len=32, batch_size=4), model.predict(GOOD)]
     assert len(resolved) == 1

@@ -10,6 +10,7 @@ from tests.xlnet_jax.random_models import random_model
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
+from xlnet_jax.settings.fields import with_values
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.prepare import narrow_start, prepare
@@ -36,7 +37,7 @@ def words(without_dropout, table):
 
 @pytest.fixture
 def prepared(tmp_path):
-    return lambda config: prepare(config, [Workdir(tmp_path / "run")], Console(quiet=True)).config
+    return lambda config: prepare(config, 0, [Workdir(tmp_path / "run")], Console(quiet=True)).settings.final()
 
 
 def parsed(words):
@@ -91,6 +92,7 @@ def test_rate_dropout_and_summary_of_a_task_follow_the_network_and_the_head_of_i
     network = ModelConfig(**{"d_model": 64, "dropout": 0.0, "attention_dropout": 0.0} | network)
     own = DEFAULTS[task]()
     config = replace(own, model=replace(own.model, d_model=network.d_model, positions=network.positions))
-    found, _ = narrow_start(config, Pretrained(network, {}, "plm", head=head))
+    values = narrow_start(config, Pretrained(network, {}, "plm", head=head))
+    found = with_values(config, values)
     rate, dropout, summary = begun
     assert narrowed(found) == [rate, dropout, dropout, summary]

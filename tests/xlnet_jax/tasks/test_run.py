@@ -115,8 +115,18 @@ def test_a_checkpoint_predicts_as_its_run_did_whatever_the_padding_the_buckets_a
 @pytest.mark.parametrize(
     ("more", "seq_len", "batch_size", "printed"),
     [
-        ("--task sst-2 --columns.text sentence", 32, 8, "data.batch-size 8, data.seq-len 32, data.buckets (32,)"),
-        ("--data.seq-len 128 --data.batch-size 32", 128, 32, "data.buckets (32,)"),  # also what the task starts from
+        (
+            "--task sst-2 --columns.text sentence",
+            32,
+            8,
+            "--data.batch-size 8 (not 128), --data.seq-len 32 (not 128), --data.buckets 32 (not none)",
+        ),
+        (
+            "--data.seq-len 128 --data.batch-size 32",
+            128,
+            32,
+            "--data.buckets 32 (not none)",
+        ),  # also what the task starts from
     ],
 )
 def test_texts_are_read_as_the_checkpoint_was_finetuned_where_nothing_is_given(
@@ -128,7 +138,7 @@ def test_texts_are_read_as_the_checkpoint_was_finetuned_where_nothing_is_given(
     data = seen[0].data
     assert (data.seq_len, data.batch_size, data.buckets) == (seq_len, batch_size, (32,))
     lines = " ".join(capsys.readouterr().out.split())
-    assert f"settings as the checkpoint was finetuned for classification: {printed}" in lines
+    assert f"chosen {printed}, as in the checkpoint's finetuning for classification" in lines
 
 
 @pytest.mark.slow
@@ -157,7 +167,7 @@ def test_several_seeds_read_the_examples_once_and_give_the_best_checkpoint_with_
     def trained(prepared, workdir, process):
         workdir.make()
         prepared.training_features(0)
-        folder, metrics = str(workdir.folder), {"accuracy": {2: 0.25}.get(prepared.config.seed, 0.75)}
+        folder, metrics = str(workdir.folder), {"accuracy": {2: 0.25}.get(prepared.settings.config.seed, 0.75)}
         predictions = (f"{folder}/predictions/x",)
         return Result(folder, "classification", f"{folder}/checkpoints/4", 4, "accuracy", metrics, predictions), 0
 
@@ -202,7 +212,7 @@ def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, tmp_path)
     (tmp_path / "x.tsv").write_text("sentence1\tsentence2\tscore\n" + "a walk\tthe days\t1.5\n" * 20)
     data = TaskDataConfig(batch_size=8, seq_len=16)
     config = replace(DEFAULTS["sts-b"](), init=str(pretrained), train=(str(tmp_path / "x.tsv"),), data=data, epochs=2.0)
-    config = prepare(config, [Workdir(tmp_path / "run")], Console(quiet=True)).config
+    config = prepare(config, 0, [Workdir(tmp_path / "run")], Console(quiet=True)).settings.final()
     assert config.steps == 6
     assert config.optimizer.warmup_steps == round(120 * 6 / 1200)
 

@@ -79,7 +79,7 @@ def test_the_command_answers_as_the_run_that_tuned_the_threshold_unless_one_is_g
     for name, given in (("tuned", {}), ("given", {"qa": {"null_threshold": 1e5}})):
         xlnet_jax.finetune(task="squad2", init=run.workdir, predict=squad(), workdir=tmp_path / name, **given)
         printed = capfd.readouterr().out
-        assert ("thresholds  of the checkpoint: qa.null_threshold" in printed) == (name == "tuned")
+        assert ("chosen      --qa.null-threshold " in printed) == (name == "tuned")
     assert written(tmp_path / "tuned", "predictions.json", "predict") == written(run.workdir, "predictions.json")
     assert all(written(tmp_path / "given", "predictions.json", "predict").values())
 

@@ -18,6 +18,7 @@ from tests.xlnet_jax.training.tiny import CONFIG, changed
 from tests.xlnet_jax.training.tiny_run import arguments, records_of
 from xlnet_jax import train
 from xlnet_jax.errors import InputError
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.training import fit, sharding
 from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.loop import Loop
@@ -83,7 +84,9 @@ def capped(monkeypatch, tmp_path):
 
     def cap(kib, config=AUTO, process=None):
         monkeypatch.setattr(fit, "memory_of", lambda device: kib * KIB)
-        return fit.build_fitting(config, step_of, Workdir(tmp_path), process or Process())[0]
+        settings = Resolution(config)
+        fit.build_fitting(settings, step_of, Workdir(tmp_path), process or Process())
+        return settings.final()
 
     return cap
 
@@ -93,9 +96,11 @@ def test_auto_fit_applies_the_proposal_and_a_run_that_resumes_keeps_it(capped, t
     assert applied == changed(AUTO, {"remat": "full"})
     (tmp_path / "checkpoints" / "4" / "params").mkdir(parents=True)
     before = Workdir(tmp_path).resumes(type(AUTO))
-    kept = fit.keep_fit(AUTO, before)
-    assert capped(9000, kept) == kept == applied  # more memory changes nothing
-    assert fit.keep_fit(dataclasses.replace(AUTO, given=frozenset({"model.remat"})), before) == AUTO
+    resumed, given = Resolution(AUTO), Resolution(AUTO, ["model.remat"])
+    for settings in (resumed, given):
+        fit.keep_fit(settings, before)
+    assert capped(9000, resumed.final()) == resumed.final() == applied  # more memory changes nothing
+    assert given.final() == AUTO
 
 
 def test_what_fits_the_smallest_host_is_left_as_it_was_asked_for_and_what_does_not_is_refused(capped):
@@ -136,7 +141,9 @@ def test_a_run_that_was_fitted_learns_what_an_unlimited_one_learns(text, straigh
     monkeypatch.setattr(fit, "compiled_need", compiled_need)
     monkeypatch.setattr(fit, "memory_of", lambda device: GIB)
     assert train.main(arguments(text, tmp_path, "--auto-fit")) == 0
-    assert "auto-fit    --model.remat full and --mesh.fsdp 4; as asked, a step needs" in capsys.readouterr().out
+    assert (
+        "chosen      --model.remat full (not none), --mesh.fsdp 4 (not 1), as a step needs" in capsys.readouterr().out
+    )
     assert json.loads((tmp_path / "config.json").read_text())["model"]["remat"] == "full"
     for ours, theirs in zip(records_of(tmp_path), records_of(straight), strict=True):
         assert ours.pop("split") == theirs.pop("split")

@@ -13,6 +13,7 @@ from xlnet_jax import train
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.objectives.presets import demo
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.training.initial import begin_from
 
 STANDING = ("--optimizer.learning-rate", "1e-20")  # no step moves anything
@@ -91,11 +92,11 @@ def test_a_run_goes_on_when_its_source_is_gone_or_spelled_otherwise(tmp_path, st
 def test_weights_that_moved_with_their_run_are_those_it_started_from(tmp_path, weights, workdir, is_the_run):
     (tmp_path / "there/pretrained").mkdir(parents=True)
     there = dataclasses.replace(demo(), init=str(tmp_path / weights), workdir=str(tmp_path / workdir))
-    config = dataclasses.replace(demo(), workdir=str(tmp_path / "now/c/task"))
-    init = str(tmp_path / "now/c/pretrained")
+    now = {"init": str(tmp_path / "now/c/pretrained"), "workdir": str(tmp_path / "now/c/task")}
+    settings = Resolution(dataclasses.replace(demo(), **now))
     if is_the_run:
-        found, start = begin_from(init, config, there, demo())
-        assert (found.init, start) == (there.init, None)
+        assert begin_from(settings, there) is None
+        assert settings.final().init == there.init
     else:
         with pytest.raises(InputError, match="no such folder"):  # reads the weights
-            begin_from(init, config, there, demo())
+            begin_from(settings, there)

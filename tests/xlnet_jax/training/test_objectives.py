@@ -22,6 +22,7 @@ from xlnet_jax.inference.factorize import fill_in
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.settings.config import ReplacedConfig
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.tasks.evaluate import _units
 from xlnet_jax.training.evaluation import Content, Measured, content_of, frequencies_V, held_out_batches
 from xlnet_jax.training.initial import begin_from, params_of
@@ -244,8 +245,8 @@ def test_detection_is_told_beside_the_loss_of_the_generator(detecting, tmp_path,
 def start(init, objective, **rtd):
     """Return the parameters that a run by this objective takes from a checkpoint, and the names of those it draws."""
     config = replace(with_objective(demo(), objective), rtd=ReplacedConfig(**rtd))
-    config, given = begin_from(str(init), config, None, config)
-    return params_of(given, config)
+    settings = Resolution(replace(config, init=str(init)))
+    return params_of(begin_from(settings, None), settings.final())
 
 
 def test_a_network_that_has_learned_from_replaced_tokens_goes_on_elsewhere(detecting, text, tmp_path, capsys):

@@ -14,6 +14,7 @@ from xlnet_jax import train
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.training.resolve import Text, demand_memory
 from xlnet_jax.training.workdir import Workdir
 
@@ -50,9 +51,9 @@ def test_a_tokenizer_that_did_not_make_a_corpus_is_refused(folder, tmp_path):
     other.save(tmp_path / "other")
     config = settings(folder / "corpus", tokenizer=str(tmp_path / "other"))
     with pytest.raises(InputError, match=r"corpus: it was made with another tokenizer than .*other \(sha256 "):
-        Text.of(config).demanded_tokenizer(config, None)
+        Text.of(config).demanded_tokenizer(Resolution(config), None)
     with pytest.raises(InputError, match=r"it was made with another tokenizer than weights \(sha256 "):
-        Text.of(config).demanded_tokenizer(replace(config, init="weights"), other)
+        Text.of(config).demanded_tokenizer(Resolution(replace(config, init="weights")), other)
 
 
 def leveled(names, level, **changes):
@@ -78,10 +79,10 @@ def test_a_tokenizer_of_another_level_than_the_one_asked_for_is_refused(folder, 
         (leveled([folder / "corpus"], "byte"), "`corpus` .* at level piece"),
     ):
         with pytest.raises(InputError, match=f"`data.token_level` .*: the tokenizer of {origin}; leave one of the two"):
-            Text.of(config).demanded_tokenizer(config, None)
+            Text.of(config).demanded_tokenizer(Resolution(config), None)
     for level in ("byte", "piece"):  # its own level, or none asked for
         config = leveled([folder / "one.txt"], level, tokenizer=str(tmp_path / "bytes"))
-        assert Text.of(config).demanded_tokenizer(config, None).vocab_size == 265
+        assert Text.of(config).demanded_tokenizer(Resolution(config), None).vocab_size == 265
 
 
 def test_blocks_that_never_fill_the_memory_are_refused(folder):

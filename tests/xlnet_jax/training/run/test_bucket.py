@@ -17,6 +17,7 @@ from data_pipelines import sources
 from tests.xlnet_jax.training.tiny_run import arguments
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage import lock
 from xlnet_jax.storage.files import move_folder
 from xlnet_jax.storage.lock import BucketLock
@@ -69,7 +70,7 @@ def test_weights_are_neither_read_from_a_bucket_nor_written_to_one():
     with pytest.raises(
         InputError, match=r"`init` gs://bucket/run: weights are read only from a disk; copy them there f"
     ):
-        begin_from(FOLDER, Config(), None, Config())
+        begin_from(Resolution(Config(init=FOLDER)), None)
     with pytest.raises(InputError, match=r"^gs://bucket/run: weights are read only from a disk; copy them there first"):
         xlnet_jax.load("gs://bucket/run")
     with pytest.raises(InputError, match=r"^gs://bucket/hf: results are written only to a disk; give a local path"):
