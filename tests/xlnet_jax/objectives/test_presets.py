@@ -61,7 +61,7 @@ def test_keywords_of_python_mean_what_the_flags_of_train_mean():
         ours = xlnet_jax.preset("demo", **keywords)
         assert ours == parsed("--preset", "demo", *words)
         assert ours.given == parsed(*words).given
-    with pytest.raises(InputError, match=r"--data\.mask-share has no effect: --objective plm replaces no tokens"):
+    with pytest.raises(InputError, match=r"`data\.mask_share` has no effect: `objective` plm replaces no tokens"):
         xlnet_jax.preset("demo", data={"mask_share": 0.5})
 
 
