@@ -17,17 +17,14 @@ from xlnet_jax.interop.hf_settings import (
     TAG_SCOPE,
     WRITTEN,
     activation_of,
+    config_json,
     demand_head_width,
     dense,
     drop_copy,
     embedding_head,
-    head_settings,
-    labels_of,
     norm,
-    scope_of,
-    sequence_task,
+    sequence_head,
     tagging_head,
-    threshold_settings,
 )
 from xlnet_jax.interop.weights import Layout, Weight, stack
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
@@ -93,14 +90,6 @@ _ONLY_HERE = {
     "inner_group_num": 1,
 }  # fmt: skip
 KNOWN = WRITTEN | {theirs for theirs, _ in _SETTINGS.values()} | {"hidden_act", "embedding_size"}
-_ARCHITECTURES = {
-    "classification": "ForSequenceClassification",
-    "regression": "ForSequenceClassification",
-    "multilabel": "ForSequenceClassification",
-    "multiple_choice": "ForMultipleChoice",
-    "token_classification": "ForTokenClassification",
-    "embedding": "Model",
-}
 
 
 def _model_type(config: ModelConfig, detects: bool) -> str:
@@ -274,11 +263,7 @@ def _head_config(
         return HeadConfig("multiple_choice", 4, "first")
     projection, logits = (f"{_rename(name, model_type)}.weight" for name in _sequence_layers(model_type, chooses=False))
     if logits in variables and projection in variables and "Token" not in architecture:
-        num_labels = len(variables[logits])
-        labels = labels_of(theirs, num_labels, where)
-        return HeadConfig(
-            sequence_task(theirs, num_labels), num_labels, "first", labels=labels, scope=scope_of(theirs, where)
-        )
+        return sequence_head(theirs, len(variables[logits]), "first", True, where)
     is_tagger = f"{TAG_SCOPE}.weight" in variables
     return tagging_head(theirs, variables, TAG_SCOPE, where) if is_tagger else embedding_head(theirs)
 
@@ -290,27 +275,19 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
     demand_head_width(config)
     for what in _beyond(config, head, model_type, detects):
         raise InputError(f"Hugging Face's {model_type} cannot hold {what}: use `to` native")
-    if head is None:
-        has_both = "pair_head" in pretrained.params and model_type in _HAVE_PAIRS
-        kind = "ForPreTraining" if has_both or detects else "ForMaskedLM"
-    else:
-        kind = "ForQuestionAnswering" if head.scope == SPAN_SCOPE else _ARCHITECTURES[head.task]
+    has_both = "pair_head" in pretrained.params and model_type in _HAVE_PAIRS
     foreign = pretrained.tokenizer and pretrained.tokenizer.foreign
-    return {
-        **({"problem_type": "regression"} if head and head.task == "regression" else {}),
-        "pad_token_id": int(foreign.theirs[PAD]) if foreign else PAD,
-        **pretrained.extra,
-        "architectures": [f"{model_type.capitalize()}{kind}"],
+    settings = {
         "model_type": model_type,
         **{name: getattr(config, ours) for ours, (name, _) in _SETTINGS.items()},
         **({"embedding_size": config.embedding_width or config.d_model} if model_type in _ARE_NARROW else {}),
         "hidden_act": ACTIVATIONS[config.activation],
         # The padding token has no position.
         **({"pad_token_id": config.position_offset - 1} if config.position_offset else {}),
-        "tie_word_embeddings": True,
-        **head_settings(head),
-        **threshold_settings(pretrained.thresholds),
     }
+    language_model = "ForPreTraining" if has_both or detects else "ForMaskedLM"
+    defaults = {"pad_token_id": int(foreign.theirs[PAD]) if foreign else PAD}
+    return config_json(pretrained, model_type.capitalize(), language_model, settings, defaults)
 
 
 def _beyond(config: ModelConfig, head: HeadConfig | None, model_type: str, detects: bool) -> Iterator[str]:

@@ -12,6 +12,7 @@ from xlnet_jax.errors import InputError, shown
 from xlnet_jax.interop.contents import (
     LABEL_THRESHOLD,
     NULL_THRESHOLD,
+    Pretrained,
     Thresholds,
     describe_thresholds,
     read_thresholds,
@@ -30,6 +31,15 @@ WRITTEN = {
     "architectures", "model_type", "dtype", "torch_dtype", "tie_word_embeddings", OURS, "tf1_scope", "id2label",
     "label2id", "transformers_version",
 }  # fmt: skip
+_ARCHITECTURES = {  # ends of the names of transformers' classes
+    "classification": "ForSequenceClassification",
+    "regression": "ForSequenceClassification",
+    "multilabel": "ForSequenceClassification",
+    "multiple_choice": "ForMultipleChoice",
+    "question_answering": "ForQuestionAnswering",
+    "token_classification": "ForTokenClassification",
+    "embedding": "Model",
+}
 _Id = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
 _Dropout = Annotated[float, msgspec.Meta(ge=0, le=1)]
 # Numbers and words of a fixed list only: by a text, transformers may load code, kernels, files or other repositories.
@@ -77,18 +87,22 @@ def drop_copy(variables: dict[str, np.ndarray], copy: str, original: str, where:
 def tagging_head(theirs: Mapping[str, Any], variables: Mapping[str, np.ndarray], scope: str, where: str) -> HeadConfig:
     """Return the tagging head with this name of its last layer."""
     num_labels = len(variables[f"{scope}.weight"])
-    return HeadConfig("token_classification", num_labels, labels=labels_of(theirs, num_labels, where), scope=scope)
+    return HeadConfig("token_classification", num_labels, labels=_labels_of(theirs, num_labels, where), scope=scope)
 
 
-def sequence_task(theirs: Mapping[str, Any], num_labels: int) -> Literal["regression", "classification", "multilabel"]:
-    """Return the task of a sequence head: one label means regression, as in transformers, unless problem_type is
+def sequence_head(
+    theirs: Mapping[str, Any], num_labels: int, summary: Any, use_projection: bool, where: str
+) -> HeadConfig:
+    """Return the head of a sequence: one label means regression, as in transformers, unless problem_type is
     multi-label."""
+    task: Literal["regression", "classification", "multilabel"] = "regression" if num_labels == 1 else "classification"
     if theirs.get("problem_type") == MULTILABEL:
-        return "multilabel"
-    return "regression" if num_labels == 1 else "classification"
+        task = "multilabel"
+    labels = _labels_of(theirs, num_labels, where)
+    return HeadConfig(task, num_labels, summary, use_projection, labels, scope_of(theirs, where))
 
 
-def labels_of(theirs: Mapping[str, Any], num_labels: int, where: str) -> tuple[str, ...]:
+def _labels_of(theirs: Mapping[str, Any], num_labels: int, where: str) -> tuple[str, ...]:
     """Return the names of the labels, or () for the default LABEL_0, LABEL_1, … Raises InputError if the weights have
     another number of labels."""
     by_index = {int(i): name for i, name in theirs.get("id2label", {}).items()}
@@ -100,12 +114,34 @@ def labels_of(theirs: Mapping[str, Any], num_labels: int, where: str) -> tuple[s
     return labels
 
 
-def head_settings(head: HeadConfig | None) -> dict[str, Any]:
-    """Return the settings of a head in config.json: its label names, and the scope of its layer in a 2019
-    checkpoint."""
+def config_json(
+    pretrained: Pretrained, prefix: str, language_model: str, settings: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the config.json of a network and its head.
+
+    prefix, language_model: beginning of the names of transformers' classes, and its end without a head. settings: of
+    the network. defaults: settings whose values a checkpoint of Hugging Face keeps.
+    """
+    head = pretrained.head
+    kind = language_model if head is None else _ARCHITECTURES[head.task]
+    if head and head.scope == SPAN_SCOPE:
+        kind = "ForQuestionAnsweringSimple" if prefix == "XLNet" else "ForQuestionAnswering"
+    return {
+        **defaults,
+        **({"problem_type": "regression"} if head and head.task == "regression" else {}),
+        **pretrained.extra,
+        "architectures": [prefix + kind],
+        "tie_word_embeddings": True,
+        **settings,
+        **(_head_settings(head) if head else {}),
+        # transformers keeps the thresholds, but does not apply them.
+        **({OURS: with_version("thresholds", pretrained.thresholds)} if pretrained.thresholds else {}),
+    }
+
+
+def _head_settings(head: HeadConfig) -> dict[str, Any]:
+    """Return the settings of a head: its label names, and the scope of its layer in a 2019 checkpoint."""
     theirs: dict[str, Any] = {}
-    if head is None:
-        return theirs
     if head.task == "multilabel":
         theirs["problem_type"] = MULTILABEL
     if head.scope and head.scope not in (SPAN_SCOPE, TAG_SCOPE):
@@ -128,7 +164,7 @@ def scope_of(theirs: Mapping[str, Any], where: str) -> str:
 
 
 def embedding_head(theirs: Mapping[str, Any]) -> HeadConfig | None:
-    """Return the head for embedding that `head_settings` describes; None if it is another."""
+    """Return the head for embedding that `_head_settings` describes; None if it is another."""
     is_bare = "".join(theirs.get("architectures") or ()).lower() == f"{theirs.get('model_type', 'xlnet')}model"
     if is_bare and theirs.get("summary_use_proj") is False:
         return HeadConfig("embedding", summary=theirs.get("summary_type", "last"), use_projection=False)
@@ -140,11 +176,6 @@ def thresholds_of(theirs: Mapping[str, Any], where: str) -> Thresholds:
     if OURS not in theirs:
         return {}
     return read_thresholds(without_version("thresholds", theirs[OURS], f"{where}: {OURS}"))
-
-
-def threshold_settings(thresholds: Thresholds) -> dict[str, Any]:
-    """Return the thresholds as settings in config.json, which transformers keeps but does not apply."""
-    return {OURS: with_version("thresholds", thresholds)} if thresholds else {}
 
 
 def notes_on_thresholds(thresholds: Thresholds) -> list[str]:

@@ -14,17 +14,15 @@ from xlnet_jax.interop.hf_settings import (
     TAG_SCOPE,
     WRITTEN,
     activation_of,
+    config_json,
     demand_head_width,
     dense,
     drop_copy,
     embedding_head,
-    head_settings,
-    labels_of,
     norm,
     scope_of,
-    sequence_task,
+    sequence_head,
     tagging_head,
-    threshold_settings,
 )
 from xlnet_jax.interop.weights import TRANSPOSED, TWO_LEADING_ONES, Weight, refuse_beyond_xlnet, stack
 from xlnet_jax.objectives.registry import objective_named
@@ -54,15 +52,6 @@ _SETTINGS: dict[str, tuple[str, Any]] = {  # ours -> theirs, and its default
 KNOWN = WRITTEN | {theirs for theirs, _ in _SETTINGS.values()} | {
     "d_head", "ff_activation", "dropout", "mem_len", "reuse_len",
 }  # fmt: skip
-_ARCHITECTURES = {
-    "classification": "XLNetForSequenceClassification",
-    "regression": "XLNetForSequenceClassification",
-    "multilabel": "XLNetForSequenceClassification",
-    "multiple_choice": "XLNetForMultipleChoice",
-    "question_answering": "XLNetForQuestionAnswering",
-    "token_classification": "XLNetForTokenClassification",
-    "embedding": "XLNetModel",
-}
 
 
 def weights(pretrained: Pretrained) -> Iterator[Weight]:
@@ -155,12 +144,9 @@ def _head_config(theirs: Mapping[str, Any], variables: Mapping[str, np.ndarray],
     if activation != (ours := "tanh" if use_projection else _NO_ACTIVATION):
         kind = "with" if use_projection else "without"
         raise InputError(f"{where}: summary_activation {activation} {kind} projection is not supported, only {ours}")
-    scope = scope_of(theirs, where)
     if "XLNetForMultipleChoice" in (theirs.get("architectures") or ()):
-        return HeadConfig("multiple_choice", 4, summary, use_projection, scope=scope)
-    num_labels = len(variables["logits_proj.weight"])
-    labels = labels_of(theirs, num_labels, where)
-    return HeadConfig(sequence_task(theirs, num_labels), num_labels, summary, use_projection, labels, scope)
+        return HeadConfig("multiple_choice", 4, summary, use_projection, scope=scope_of(theirs, where))
+    return sequence_head(theirs, len(variables["logits_proj.weight"]), summary, use_projection, where)
 
 
 def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) -> ForeignCheckpoint:
@@ -202,14 +188,7 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
     demand_head_width(config)
     if head and head.reads_summary and head.summary == "attn":
         raise InputError("Hugging Face cannot hold a summary of type attn: use `to` tf1 or native")
-    theirs: dict[str, Any] = {
-        "bi_data": False,
-        "summary_last_dropout": config.dropout,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 5,
-        **pretrained.extra,
-        "architectures": ["XLNetLMHeadModel" if head is None else _ARCHITECTURES[head.task]],
+    settings = {
         "model_type": "xlnet",
         **{name: getattr(config, ours) for ours, (name, _) in _SETTINGS.items()},
         "d_head": config.d_head,
@@ -217,21 +196,15 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
         "dropout": config.dropout,
         "mem_len": config.mem_len or None,
         "reuse_len": pretrained.reuse_len,
-        "tie_word_embeddings": True,
     }
     if predicts_in_any_order(pretrained):
-        theirs["auto_map"] = AUTO_MAP
-    if head is None:
-        return theirs
-    if head.scope == SPAN_SCOPE:
-        theirs["architectures"] = ["XLNetForQuestionAnsweringSimple"]
-    theirs |= head_settings(head) | threshold_settings(pretrained.thresholds)
-    if head.task == "regression":
-        theirs.setdefault("problem_type", "regression")
-    if not head.reads_summary:
-        return theirs
-    return theirs | {
-        "summary_type": head.summary,
-        "summary_use_proj": head.use_projection,
-        "summary_activation": "tanh" if head.use_projection else _NO_ACTIVATION,
-    }
+        settings["auto_map"] = AUTO_MAP
+    if head and head.reads_summary:
+        settings |= {
+            "summary_type": head.summary,
+            "summary_use_proj": head.use_projection,
+            "summary_activation": "tanh" if head.use_projection else _NO_ACTIVATION,
+        }
+    special = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 5}
+    defaults = {"bi_data": False, "summary_last_dropout": config.dropout, **special}
+    return config_json(pretrained, "XLNet", "LMHeadModel", settings, defaults)
