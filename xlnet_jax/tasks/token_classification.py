@@ -64,15 +64,6 @@ class Pieces(NamedTuple):
     places: np.ndarray  # int64 [words]: the first piece of each word that contains some of its text
 
 
-class SentenceWindow(NamedTuple):
-    """Tokens of a sentence in one item, and the words that are labelled there."""
-
-    begin: int
-    end: int
-    first_word: int
-    last_word: int  # exclusive
-
-
 def read_conll(path: str, word: int, label: int) -> Iterator[Row]:
     """Yield the sentences of a file: words, labels if there are any, and the lines as they are in the file.
 
@@ -186,12 +177,12 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         items = [
             (i, window) for i, p in enumerate(pieces) for window in windows(p, self.config.data.seq_len - SPECIALS)
         ]
-        most = max((window.last_word - window.first_word for _, window in items), default=1)
+        most = max((words.stop - words.start for _, (_, words) in items), default=1)
         places, ids = np.zeros((len(items), most), np.int32), np.zeros((len(items), most), np.int32)
         weights = np.zeros((len(items), most), np.float32)
-        for row, (i, window) in enumerate(items):
-            words, count = slice(window.first_word, window.last_word), window.last_word - window.first_word
-            places[row, :count] = pieces[i].places[words] - window.begin
+        for row, (i, (tokens, words)) in enumerate(items):
+            count = words.stop - words.start
+            places[row, :count] = pieces[i].places[words] - tokens.start
             weights[row, :count] = 1.0
             for place, label in enumerate((examples[i].labels or ())[words]):
                 if label not in numbers:
@@ -200,7 +191,7 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
                         f"{', '.join(numbers)}"
                     )
                 ids[row, place] = numbers[label]
-        texts = [encode_text(pieces[i].ids[window.begin : window.end]) for i, window in items]
+        texts = [encode_text(pieces[i].ids[tokens]) for i, (tokens, _) in items]
         values = {"target_weights": weights} | ({"labels": ids} if training else {})
         return Features(
             {"input_ids": [t[0] for t in texts], "segment_ids": [t[1] for t in texts]},
@@ -333,19 +324,19 @@ def encode_words(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer) -> li
     return [_joined([of_word[word] for word in words]) for words in spaced]
 
 
-def windows(pieces: Pieces, room: int) -> list[SentenceWindow]:
-    """Return windows of at most `room` tokens over a sentence; each overlaps half of the next. Every word is labelled
-    in one window, where its first piece is nearest to the middle."""
+def windows(pieces: Pieces, room: int) -> list[tuple[slice, slice]]:
+    """Return windows of at most `room` tokens over a sentence, as slices (tokens, words labelled there); each overlaps
+    half of the next. Every word is labelled in one window, where its first piece is nearest to the middle."""
     stride = max(room // 2, 1)
     count = 1 + max(-(-(len(pieces.ids) - room) // stride), 0)
     begins = np.minimum(np.arange(count) * stride, max(len(pieces.ids) - room, 0))
     halfway = (begins[:-1] + begins[1:] + room - 1) / 2  # between the middles of neighboring windows
     bounds = [0, *np.searchsorted(pieces.places, halfway, side="right"), len(pieces.places)]
-    found = (
-        SentenceWindow(int(begin), min(int(begin) + room, len(pieces.ids)), int(first), int(last))
+    return [
+        (slice(int(begin), min(int(begin) + room, len(pieces.ids))), slice(int(first), int(last)))
         for begin, first, last in zip(begins, bounds[:-1], bounds[1:], strict=True)
-    )
-    return [window for window in found if window.first_word < window.last_word]
+        if first < last
+    ]
 
 
 def _joined(words: Sequence[tuple[np.ndarray, int]]) -> Pieces:

@@ -128,12 +128,12 @@ def test_every_word_is_labelled_once_with_text_on_both_sides(seed):
     places = np.cumsum(lengths) - lengths
     total = int(lengths.sum())
     labelled = []
-    for window in windows(Pieces(np.arange(total, dtype=np.int32), places), room):
-        assert window.end - window.begin == min(room, total)
-        for word in range(window.first_word, window.last_word):
+    for tokens, words in windows(Pieces(np.arange(total, dtype=np.int32), places), room):
+        assert tokens.stop - tokens.start == min(room, total)
+        for word in range(words.start, words.stop):
             place = int(places[word])
-            assert place - window.begin >= max(min(place, room // 4 - 1), 0)
-            assert window.end - 1 - place >= max(min(total - 1 - place, room // 4 - 1), 0)
+            assert place - tokens.start >= max(min(place, room // 4 - 1), 0)
+            assert tokens.stop - 1 - place >= max(min(total - 1 - place, room // 4 - 1), 0)
             labelled.append(word)
     assert labelled == list(range(len(places)))
 
