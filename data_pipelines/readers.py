@@ -24,7 +24,7 @@ from etils import epath
 
 from data_pipelines import formats
 from data_pipelines.faults import Faults, TextRow
-from data_pipelines.remote import file_name, in_one_line, is_remote, on_web, open_file
+from data_pipelines.remote import explaining_read_errors, file_name, is_remote, on_web, open_file
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.reading import decode_json, demand_regular
 
@@ -37,6 +37,8 @@ OPENERS: dict[str, Callable[[Any], Any]] = {
 }
 CHUNK_BYTES = 2**20
 MAX_LINE_BYTES = 2**24
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+PARQUET = ".parquet"
 PARQUET_ROWS = 16  # documents read at once, as each may hold megabytes
 ROWS = 256  # examples read at once
 SHOWN_NAMES = 8  # fields or columns that a message lists
@@ -54,44 +56,43 @@ Errors = Literal["strict", "replace"]
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text file with one sentence or paragraph per line. A blank line ends a document. Other kinds of files are
-    refused (`formats`)."""
+    """A file of text. JSON Lines and Parquet hold a document in each object or row. Any other file has one sentence or
+    paragraph per line, and a blank line ends a document; files that are not prose are refused (`formats`)."""
 
-    path: str
+    path: str  # its extension gives the format
+    text_field: str  # of an object or row
     errors: Errors
 
+    @property
+    def has_records(self) -> bool:
+        """True for JSON Lines and Parquet."""
+        return kind_of(self.path) in (PARQUET, *JSON_LINES)
+
     def chunks(self, faults: Faults) -> Iterator[str]:
-        """Yield chunks of lines. Raises InputError, with file and line, for bytes that are not text."""
+        """Yield chunks of lines. Raises InputError, with file and line or row, for what cannot be read."""
+        if self.has_records:
+            return chunk_documents(faults.texts(self.rows()))
         return (lines for _, lines in _blocks_of_lines(self.path, self.errors, is_prose=True))
 
     def rows(self, id_field: str | None = None) -> Iterator[TextRow]:
-        """Yield every line. Raises InputError as `chunks`, and for an `id_field`."""
+        """Yield every line, non-blank object or row. Raises InputError as `chunks`, for a record without this id, and
+        for an `id_field` of a file without records."""
+        if kind_of(self.path) == PARQUET:
+            return self._parquet_rows(id_field)
+        if self.has_records:
+            return self._objects(id_field)
         if id_field is not None:
             raise InputError("id_field", id_field, ": works only with JSON Lines and Parquet")
-        for number, line in numbered_lines(self.path, self.errors, is_prose=True):
-            yield TextRow(f"text {self.path}: line {number}", line)
+        lines = numbered_lines(self.path, self.errors, is_prose=True)
+        return (TextRow(f"text {self.path}: line {number}", line) for number, line in lines)
 
-
-@dataclass(frozen=True)
-class JsonLinesFile:
-    """A file with one JSON object per line. One field of the object is the text of a document."""
-
-    path: str
-    text_field: str
-    errors: Errors
-
-    def chunks(self, faults: Faults) -> Iterator[str]:
-        """Yield chunks of lines. Raises InputError, with file and line, for characters that are not text."""
-        return chunk_documents(faults.texts(self.rows()))
-
-    def rows(self, id_field: str | None = None) -> Iterator[TextRow]:
-        """Yield every non-blank line. Raises InputError as `chunks`, and for a line without this id."""
+    def _objects(self, id_field: str | None) -> Iterator[TextRow]:
         for number, line in numbered_lines(self.path, self.errors):
             if line.strip():
-                row = self._row(f"text {self.path}: line {number}", line, id_field)
+                row = self._object(f"text {self.path}: line {number}", line, id_field)
                 yield row._replace(text=whole(row.text, f"{row.where}: a document", self.errors))
 
-    def _row(self, where: str, line: str, id_field: str | None) -> TextRow:
+    def _object(self, where: str, line: str, id_field: str | None) -> TextRow:
         wanted = "each line must be one JSON object"
         try:
             values = decode_json(line, "", wanted)
@@ -111,21 +112,7 @@ class JsonLinesFile:
             return TextRow(where, "", id_, f"has {shown} in its field {self.text_field!r}, not text", NAME_FIELD)
         return TextRow(where, text, id_)
 
-
-@dataclass(frozen=True)
-class ParquetFile:
-    """A Parquet table. One column is the text of a document."""
-
-    path: str
-    text_field: str
-    errors: Errors
-
-    def chunks(self, faults: Faults) -> Iterator[str]:
-        """Yield chunks of lines. Raises InputError if the column is missing or the file is damaged."""
-        return chunk_documents(faults.texts(self.rows()))
-
-    def rows(self, id_field: str | None = None) -> Iterator[TextRow]:
-        """Yield every row."""
+    def _parquet_rows(self, id_field: str | None) -> Iterator[TextRow]:
         import pyarrow as pa
 
         number = 0
@@ -165,7 +152,7 @@ def _open_parquet(path: str) -> Iterator[Any]:
     """Open a table. A table on the web or in gs:// is copied to a temporary file for the time of the body."""
     import pyarrow.parquet as pq
 
-    with in_one_line(path), contextlib.ExitStack() as stack:
+    with explaining_read_errors(path), contextlib.ExitStack() as stack:
         file = stack.enter_context(_open_raw(path))
         if on_web(path) or path.startswith("gs://"):
             copy = stack.enter_context(tempfile.TemporaryFile())
@@ -206,7 +193,7 @@ def kind_of(path: epath.PathLike) -> str:
 def open_text(path: str) -> Iterator[IO[bytes]]:
     """Open a file, and decompress it if its extension says so. Raises InputError if it cannot be read to the end."""
     opener = OPENERS.get(os.path.splitext(file_name(path))[1].lower(), contextlib.nullcontext)
-    with in_one_line(path), _open_raw(path) as raw, opener(raw) as file:
+    with explaining_read_errors(path), _open_raw(path) as raw, opener(raw) as file:
         yield file
 
 

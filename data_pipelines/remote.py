@@ -71,7 +71,7 @@ def file_name(path: str) -> str:
 
 
 @contextlib.contextmanager
-def in_one_line(name: str) -> Iterator[None]:
+def explaining_read_errors(name: str) -> Iterator[None]:
     """Turn any exception of a library that finds or reads text into an InputError of one line, or into Unreachable if
     the failure may be temporary."""
     try:
@@ -115,7 +115,7 @@ def find(name: str) -> list[RemoteFile]:
 
     Raises InputError if there are none or if the URL is a web page, and Unreachable if the network fails.
     """
-    with in_one_line(name):
+    with explaining_read_errors(name):
         system, url = _filesystem(name), name
         where: Any = system.resolve_path(name) if name.startswith(HUB_FILES) else None
         if hasattr(where, "repo_id"):  # a repository: buckets have no commits
@@ -166,7 +166,7 @@ def find_dataset(name: str, split: str) -> list[RemoteFile]:
     repository, _, rest = path.partition("@")
     revision, _, config = rest.partition("/")
     parts = repository.split("/")
-    with in_one_line(name):
+    with explaining_read_errors(name):
         from huggingface_hub import HfApi, errors
 
         info: Any

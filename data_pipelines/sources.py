@@ -22,8 +22,8 @@ from etils import epath
 from data_pipelines import remote
 from data_pipelines.corpus import MANIFEST_FILE
 from data_pipelines.faults import Faults, TextRow
-from data_pipelines.readers import OPENERS, Errors, JsonLinesFile, ParquetFile, TextFile, kind_of
-from data_pipelines.remote import HUB, RemoteFile, file_name, find_dataset, in_one_line, is_remote, on_web
+from data_pipelines.readers import JSON_LINES, OPENERS, PARQUET, Errors, TextFile, kind_of
+from data_pipelines.remote import HUB, RemoteFile, explaining_read_errors, file_name, find_dataset, is_remote, on_web
 from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
 from data_pipelines.tokenizer import EOD, SAMPLE_LINES, Normalization, Tokenizer
 from data_pipelines.tokenizer.normalization import Survey
@@ -33,8 +33,6 @@ from xlnet_jax.storage.files import in_bucket
 
 TFDS = "tfds:"
 COMPRESSED = tuple(OPENERS)
-JSON_LINES = (".jsonl", ".ndjson", ".json")
-PARQUET = ".parquet"
 DOCUMENT_END = ""
 LINES_AT_ONCE = 64  # tokenized
 SAMPLED_FILES = 100
@@ -42,7 +40,7 @@ WANTED = "give a text file, a glob in quotes, a folder of *.txt files, a URL, tf
 
 TextUnit = Literal["line", "document"]
 Id = str | int
-Unit = TextFile | JsonLinesFile | ParquetFile | DatasetSlice
+Unit = TextFile | DatasetSlice
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ def find(
         listed: list[RemoteFile] = []
         paths: list[str] = []
         dataset = name.removeprefix(TFDS) if name.startswith(TFDS) else None
-        with in_one_line(name):
+        with explaining_read_errors(name):
             if is_remote(name):
                 listed = _remote_files(name)
             elif name.startswith(HUB):
@@ -113,7 +111,7 @@ def find(
         if dataset is not None:
             units = open_dataset(dataset, tfds_data_dir, split, text_field, errors)
         else:
-            units = [_reader(path, text_field, errors) for path in (*paths, *(file.url for file in listed))]
+            units = [TextFile(path, text_field, errors) for path in (*paths, *(file.url for file in listed))]
         found.append(Source(describe(name), name, tuple(units), tuple(listed)))
     return found
 
@@ -233,7 +231,7 @@ def read_texts(sources: Sequence[Source], unit: TextUnit, id_field: str | None =
     Raises InputError, with file and line or row, if an id is missing.
     """
     for part in (part for source in sources for part in source.units):
-        is_document = unit == "document" and isinstance(part, TextFile)
+        is_document = unit == "document" and isinstance(part, TextFile) and not part.has_records
         for row in _documents(part.rows(id_field)) if is_document else part.rows(id_field):
             if isinstance(row.id, bool) or not isinstance(row.id, Id | None):
                 raise InputError(f"{row.where}: its id {row.id!r} is neither a string nor a whole number")
@@ -261,13 +259,6 @@ def first_pieces(lines: Iterator[str], tokenizer: Tokenizer, count: int) -> np.n
 
 
 # ---- what a name refers to ------------------------------------------------------------------------------------------
-
-
-def _reader(path: str, text_field: str, errors: Errors) -> Unit:
-    kind = kind_of(path)
-    if kind == PARQUET:
-        return ParquetFile(path, text_field, errors)
-    return JsonLinesFile(path, text_field, errors) if kind in JSON_LINES else TextFile(path, errors)
 
 
 def _local_files(name: str) -> tuple[str | None, list[str]]:

@@ -65,7 +65,7 @@ class ModelRepository:
         """Fetch files into `folder`, except those in the cache. Raises InputError."""
         missing = [glob.escape(file) for file in files if not (self.folder / file).exists()]
         if missing:
-            with _in_one_line(self.name, "the download broke off"), printing_bars():
+            with _explaining_hub_errors(self.name, "the download broke off"), printing_bars():
                 _library().snapshot_download(self.name, revision=self.commit, allow_patterns=missing)
 
     def contents(self) -> str:
@@ -126,7 +126,7 @@ def find(name: str, patterns: Sequence[str]) -> ModelRepository:
     """
     library = _library(f"{name}: {_NO_FILE}; a model of the Hugging Face Hub")
     full, revision = _parts(name)
-    with _in_one_line(full, f"{_NO_FILE}, and the Hub gave none", revision), printing_bars():
+    with _explaining_hub_errors(full, f"{_NO_FILE}, and the Hub gave none", revision), printing_bars():
         try:
             fetched = library.snapshot_download(full, revision=revision, allow_patterns=[*patterns, _ALWAYS_THERE])
         except library.errors.LocalEntryNotFoundError as unreached:
@@ -147,7 +147,7 @@ def demand_account(name: str) -> None:
     library = _library("`push`")
     if not re.fullmatch(rf"({_WORD}/)?{_WORD}", name):
         raise InputError("push", name, ": give a name of the form OWNER/NAME")
-    with _in_one_line(f"`push` {name}", "nothing can be uploaded"):
+    with _explaining_hub_errors(f"`push` {name}", "nothing can be uploaded"):
         try:
             library.HfApi().whoami()
         except library.errors.LocalTokenNotFoundError:
@@ -162,7 +162,7 @@ def demand_account(name: str) -> None:
 def push(folder: Path, name: str) -> str:
     """Upload a folder as a model, created if it does not exist; return its URL. Raises InputError."""
     later = f"the upload failed; {folder} is complete, `hf upload {name} {folder}` uploads it later"
-    with _in_one_line(f"`push` {name}", later):
+    with _explaining_hub_errors(f"`push` {name}", later):
         api = _library("`push`").HfApi()
         address = api.create_repo(name, exist_ok=True)
         api.upload_folder(repo_id=address.repo_id, folder_path=folder, commit_message="Upload from xlnet_jax")
@@ -188,7 +188,7 @@ def _parts(name: str) -> tuple[str, str | None]:
 
 
 @contextlib.contextmanager
-def _in_one_line(name: str, otherwise: str, revision: str | None = None) -> Iterator[None]:
+def _explaining_hub_errors(name: str, otherwise: str, revision: str | None = None) -> Iterator[None]:
     """Turn errors of the library into InputErrors of one line. otherwise: message for errors that are not about the
     model, such as those of the network."""
     from huggingface_hub import errors, get_token

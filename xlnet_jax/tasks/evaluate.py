@@ -198,7 +198,7 @@ def _measure_texts(
 def _pairs(settings: EvaluateSettings, suite: str) -> tuple[str, list[Pair]]:
     """Return the name of the suite's files, and its pairs: at most max_texts of each paradigm."""
     from data_pipelines import sources
-    from data_pipelines.readers import JsonLinesFile, ParquetFile
+    from data_pipelines.readers import TextFile
     from xlnet_jax.inference.suites import FIELDS, Pair
     from xlnet_jax.tasks.classification.tables import read_table
 
@@ -206,7 +206,7 @@ def _pairs(settings: EvaluateSettings, suite: str) -> tuple[str, list[Pair]]:
     names = [re.sub(r"^hf:(?!//)([^/:@]+/[^/:@]+)$", r"hf://datasets/\1", name) for name in settings.text]
     found, paradigms = settings.find(names), dict[str, list[Pair]]()
     for unit in (unit for source in found for unit in source.units):
-        if not isinstance(unit, JsonLinesFile | ParquetFile):
+        if not (isinstance(unit, TextFile) and unit.has_records):
             raise InputError(f"`suite` {suite}: {unit.path} is neither JSON Lines nor Parquet")
         for record in read_table(unit.path):
             good, bad, paradigm, phenomenon = (record.get(field, str) for field in FIELDS[suite])
