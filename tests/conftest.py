@@ -1,6 +1,8 @@
 """Fixtures of several test files: the original's numbers, data of others, a bucket."""
 
+import ctypes
 import dataclasses
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ UNTRACED = (
     "distributed checkpoint eval log given train predict columns selection epochs seeds narrow_start reinitialize"
 ).split()
 """Settings of a run on which its train step and first state do not depend"""
+MOST_MEMORY = 2 << 30
+"""Bytes in use after a file of tests, above which its programs are forgotten"""
 DATA_OF_OTHERS = Path(__file__).parents[2] / "shared"
 
 
@@ -68,7 +72,20 @@ def programs_traced_once():
         patch.setattr(Predictor, "__init__", predictor_of)
         for module in (pretrain, evaluation):
             patch.setattr(module, "make_eval_step", eval_step_of)
-        yield
+        yield lambda: (programs.clear(), made.clear())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_of_programs_freed(programs_traced_once):
+    """Forget the programs of earlier files where they hold much memory: those of all files hold 8 GB."""
+    yield
+    statm = Path("/proc/self/statm")
+    if statm.exists() and int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > MOST_MEMORY:
+        programs_traced_once()
+        jax.clear_caches()
+        gc.collect()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
+        trim(0)  # else the C library keeps it
 
 
 @pytest.fixture(scope="session", autouse=True)
