@@ -19,60 +19,86 @@ if TYPE_CHECKING:
     from xlnet_jax.tasks.task import Task
 
 
-def _start(
-    task: str,
+def _tasks(
+    *names: str,
     head: Any,
-    seq_len: int,
-    batch_size: int,
     learning_rate: float,
     steps: int,
-    warmup: int,
+    seq_len: int = 128,
+    batch_size: int = 32,
+    warmup_steps: int | None = None,
     layer_decay: float = 1.0,
     max_answer_len: int = QuestionAnsweringConfig().max_answer_len,
-) -> FinetuneConfig:
-    return FinetuneConfig(
-        task=task,
-        steps=steps,
-        head=head if isinstance(head, HeadConfig) else HeadConfig(head),
-        data=TaskDataConfig(batch_size=batch_size, seq_len=seq_len),
-        qa=QuestionAnsweringConfig(max_answer_len=max_answer_len),
-        optimizer=OptimizerConfig(learning_rate=learning_rate, warmup_steps=warmup, layer_decay=layer_decay),
-    )
+) -> dict[str, Callable[[], FinetuneConfig]]:
+    """Return the defaults of tasks that share them, by name. warmup_steps: None = a tenth of the steps."""
+
+    def start(name: str) -> FinetuneConfig:
+        warmup = steps // 10 if warmup_steps is None else warmup_steps
+        return FinetuneConfig(
+            task=name,
+            steps=steps,
+            head=head if isinstance(head, HeadConfig) else HeadConfig(head),
+            data=TaskDataConfig(batch_size=batch_size, seq_len=seq_len),
+            qa=QuestionAnsweringConfig(max_answer_len=max_answer_len),
+            optimizer=OptimizerConfig(learning_rate=learning_rate, warmup_steps=warmup, layer_decay=layer_decay),
+        )
+
+    return {name: partial(start, name) for name in names}
 
 
-_VECTOR = HeadConfig("embedding", summary="mean", use_projection=False)
-_START_OF: dict[str, tuple[Any, ...]] = {
+DEFAULTS: dict[str, Callable[[], FinetuneConfig]] = {
     # Table 8: MNLI, also for tasks of its size; Yelp; SQuAD, with warmup and layer-wise decay of run_squad.py; RACE.
-    **dict.fromkeys(("mnli", "ax", "qqp", "qnli", "sst-2"), ("classification", 128, 128, 2e-5, 10_000, 1_000)),
-    **dict.fromkeys(("yelp-2", "yelp-5"), ("classification", 512, 128, 1e-5, 10_000, 1_000)),
-    **dict.fromkeys(("squad", "squad2"), ("question_answering", 512, 48, 3e-5, 8_000, 1_000, 0.75)),
-    "race": ("multiple_choice", 512, 32, 2e-5, 12_000, 1_000),
+    **_tasks(
+        "mnli", "ax", "qqp", "qnli", "sst-2",
+        head="classification", batch_size=128, learning_rate=2e-5, steps=10_000,
+    ),
+    **_tasks(
+        "yelp-2", "yelp-5",
+        head="classification", seq_len=512, batch_size=128, learning_rate=1e-5, steps=10_000,
+    ),
+    **_tasks(
+        "squad", "squad2",
+        head="question_answering", seq_len=512, batch_size=48, learning_rate=3e-5, steps=8_000, warmup_steps=1_000,
+        layer_decay=0.75,
+    ),
+    **_tasks("race", head="multiple_choice", seq_len=512, learning_rate=2e-5, steps=12_000, warmup_steps=1_000),
     # The original's README: STS-B and IMDB.
-    "sts-b": ("regression", 128, 32, 5e-5, 1_200, 120),
-    "imdb": ("classification", 512, 32, 2e-5, 4_000, 500),
+    **_tasks("sts-b", head="regression", learning_rate=5e-5, steps=1_200),
+    **_tasks("imdb", head="classification", seq_len=512, learning_rate=2e-5, steps=4_000, warmup_steps=500),
     # The settings of STS-B with the learning rate of MNLI, for tasks of the size of STS-B.
-    **dict.fromkeys(("cola", "mrpc", "rte", "wnli", "classification"), ("classification", 128, 32, 2e-5, 1_200, 120)),
-    "regression": ("regression", 128, 32, 2e-5, 1_200, 120),
-    "multilabel": ("multilabel", 128, 32, 2e-5, 1_200, 120),
+    **_tasks("cola", "mrpc", "rte", "wnli", "classification", head="classification", learning_rate=2e-5, steps=1_200),
+    **_tasks("regression", head="regression", learning_rate=2e-5, steps=1_200),
+    **_tasks("multilabel", head="multilabel", learning_rate=2e-5, steps=1_200),
     # The Chinese XLNet (github.com/ymcui/Chinese-XLNet, fine-tuning details).
-    "cmrc2018": ("question_answering", 512, 16, 3e-5, 2_400, 240, 0.75, 40),
-    "drcd": ("question_answering", 512, 16, 3e-5, 3_600, 360, 0.75, 30),
+    **_tasks(
+        "cmrc2018",
+        head="question_answering", seq_len=512, batch_size=16, learning_rate=3e-5, steps=2_400, layer_decay=0.75,
+        max_answer_len=40,
+    ),
+    **_tasks(
+        "drcd",
+        head="question_answering", seq_len=512, batch_size=16, learning_rate=3e-5, steps=3_600, layer_decay=0.75,
+        max_answer_len=30,
+    ),
     # The settings of RACE with fewer steps: DREAM, which is not in the paper, has 6,116 training questions.
-    **dict.fromkeys(("dream", "multiple_choice"), ("multiple_choice", 512, 32, 2e-5, 2_000, 200)),
+    **_tasks("dream", "multiple_choice", head="multiple_choice", seq_len=512, learning_rate=2e-5, steps=2_000),
     # Named entities are not in the paper. Of the values searched in BERT's paper (appendix A.3): the largest learning
     # rate and the smallest batch.
-    **dict.fromkeys(("ner", "token_classification"), ("token_classification", 256, 16, 5e-5, 2_000, 200)),
+    **_tasks(
+        "ner", "token_classification",
+        head="token_classification", seq_len=256, batch_size=16, learning_rate=5e-5, steps=2_000,
+    ),
     # The paper does not finetune for ranking. The settings of RACE, where texts also come in groups.
-    "ranking": ("regression", 512, 32, 2e-5, 12_000, 1_000),
+    **_tasks("ranking", head="regression", seq_len=512, learning_rate=2e-5, steps=12_000, warmup_steps=1_000),
     # Sentence-BERT (Reimers & Gurevych 2019, section 3.1): mean, learning rate, warmup over a tenth. The batch is
     # larger than its 16, because the texts of a batch are the negatives of each other.
-    "embedding": (_VECTOR, 128, 64, 2e-5, 2_000, 200),
-}
-"""head, data.seq-len, data.batch-size, optimizer.learning-rate, steps, optimizer.warmup-steps, optimizer.layer-decay,
-qa.max-answer-len"""
-DEFAULTS: dict[str, Callable[[], FinetuneConfig]] = {
-    task: partial(_start, task, *values) for task, values in _START_OF.items()
-}
+    **_tasks(
+        "embedding",
+        head=HeadConfig("embedding", summary="mean", use_projection=False), batch_size=64, learning_rate=2e-5,
+        steps=2_000,
+    ),
+}  # fmt: skip
+"""Starting settings of each task: a row is a call of `_tasks`"""
 
 _FAMILIES = {
     "classification": "classification.task:Classification",
