@@ -4,51 +4,51 @@ training steps that a budget pays for.
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import with_objective
-from xlnet_jax.objectives.records import CLM, MLM, OBJECTIVES, RTD
+from xlnet_jax.objectives.records import CLM, MLM, OBJECTIVES, PLM, RTD
 from xlnet_jax.objectives.registry import step_flops, validate
 from xlnet_jax.settings.config import Config
-
-
-def _with(config: Config, model: Mapping[str, Any] = {}, data: Mapping[str, Any] = {}) -> Config:
-    return replace(config, model=replace(config.model, **model), data=replace(config.data, **data))
+from xlnet_jax.settings.fields import with_values
 
 
 def _dae_transformer_xl(common: Config) -> Config:
     """Return BERT's objective with memory, relative positions and bidirectional data."""
     data = {"reuse_len": common.data.reuse_len, "bidirectional": common.data.bidirectional}
-    return _with(MLM.start(common), model={"mem_len": common.model.mem_len}, data=data)
+    return with_values(MLM.start(common), {"model.mem_len": common.model.mem_len, "data": data})
 
 
 def _plm_k7(common: Config) -> Config:
     """Return settings that predict one token in K = 7, so that each has more context."""
     data = common.data
     fewer = None if data.num_predict is None else round(data.num_predict * data.mask_alpha / (7 * data.mask_beta))
-    return _with(common, data={"mask_alpha": 7, "mask_beta": 1, "num_predict": fewer})
+    return with_values(common, {"data": {"mask_alpha": 7, "mask_beta": 1, "num_predict": fewer}})
 
 
 def _plm_grouped(common: Config) -> Config:
     """Return settings that predict up to 16 targets together, for generation with several pieces in a pass."""
-    return _with(common, data={"group_sizes": tuple(n for n in (1, 2, 4, 8, 16) if n <= common.data.num_slots)})
+    return with_values(common, {"data.group_sizes": tuple(n for n in (1, 2, 4, 8, 16) if n <= common.data.num_slots)})
+
+
+def _with(values: Mapping[str, Any], start: Callable[[Config], Config] = PLM.start) -> Callable[[Config], Config]:
+    return lambda common: with_values(start(common), values)
 
 
 CONTENDERS: dict[str, Callable[[Config], Config]] = {
     **{record.name: functools.partial(with_objective, objective=record.name) for record in OBJECTIVES},
     # The numbers are rows of Table 6. Row 1: masked pieces of segment pairs, next sentence prediction, no memory.
-    "bert": lambda common: _with(MLM.start(common), model={"positions": "learned"}, data={"pair_loss": "next"}),
+    "bert": _with({"model.positions": "learned", "data.pair_loss": "next"}, MLM.start),
     "dae-transformer-xl": _dae_transformer_xl,  # 2
     "plm-k7": _plm_k7,  # 3
-    "plm-no-memory": lambda common: _with(common, model={"mem_len": 0}),  # 5
-    "plm-no-spans": lambda common: _with(common, data={"targets": "pieces"}),  # 6
-    "plm-no-bidirectional": lambda common: _with(common, data={"bidirectional": False}),  # 7
-    "plm-next": lambda common: _with(common, data={"pair_loss": "next"}),  # 8, with next sentence prediction
+    "plm-no-memory": _with({"model.mem_len": 0}),  # 5
+    "plm-no-spans": _with({"data.targets": "pieces"}),  # 6
+    "plm-no-bidirectional": _with({"data.bidirectional": False}),  # 7
+    "plm-next": _with({"data.pair_loss": "next"}),  # 8, with next sentence prediction
     "plm-grouped": _plm_grouped,
     # Al-Rfou et al. 2019
-    "vanilla": lambda common: _with(CLM.start(common), model={"mem_len": 0, "positions": "sinusoidal"}),
+    "vanilla": _with({"model": {"mem_len": 0, "positions": "sinusoidal"}}, CLM.start),
     # Clark et al. 2020
     "electra": RTD.start,
 }
@@ -92,11 +92,13 @@ def fit_to_budget(name: str, config: Config, budget: float, equal: Equal) -> Con
     optimizer, share = config.optimizer, steps / config.steps
     warmup = round(share * optimizer.warmup_steps)
     decay = None if optimizer.decay_steps is None else max(round(share * optimizer.decay_steps), warmup + 1)
-    config = replace(
+    config = with_values(
         config,
-        steps=steps,
-        optimizer=replace(optimizer, warmup_steps=warmup, decay_steps=decay),
-        eval=replace(config.eval, every_steps=max(round(share * config.eval.every_steps), 1)),
+        {
+            "steps": steps,
+            "optimizer": {"warmup_steps": warmup, "decay_steps": decay},
+            "eval.every_steps": max(round(share * config.eval.every_steps), 1),
+        },
     )
     try:
         validate(config)

@@ -5,7 +5,6 @@ given, because the values of a preset fit only its own window length.
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from data_pipelines.windows import resized
@@ -56,7 +55,7 @@ def _scaled(start: Config, seq_len: int) -> DataConfig:
     """Return the settings for windows of another length. If `start` has the lengths that its objective derives (such as
     15% of targets), derive them again; otherwise scale them."""
     derive = objective_named(start.objective).start
-    scaled = replace(start, data=resized(start.data, seq_len))
+    scaled = with_values(start, {"data": resized(start.data, seq_len)})
     return derive(scaled).data if lengths_of(derive(start).data) == lengths_of(start.data) else scaled.data
 
 
@@ -114,18 +113,19 @@ def long() -> Config:
     """XLNet-Base with windows of 16,384 tokens and no memory, with as many tokens per step and targets per token as
     base. A window packs documents that do not see each other. Orders are permuted in chunks of 1,024: the targets of
     one chunk come in any order, and later chunks see earlier ones."""
-    short = base()
-    return replace(
-        short,
-        preset="long",
-        model=replace(short.model, mem_len=0, remat="full"),
-        data=DataConfig(
-            batch_size=8, seq_len=16_384, reuse_len=0, window="sentences", pack=True, perm_size=1024,
-            num_predict=2_720,
-            # Without memory, reading the windows of a block in order has no benefit.
-            windows_per_block=1,
-        ),
-        eval=EvalConfig(max_windows=512),
+    return with_values(
+        base(),
+        {
+            "preset": "long",
+            "model": {"mem_len": 0, "remat": "full"},
+            "data": DataConfig(
+                batch_size=8, seq_len=16_384, reuse_len=0, window="sentences", pack=True, perm_size=1024,
+                num_predict=2_720,
+                # Without memory, reading the windows of a block in order has no benefit.
+                windows_per_block=1,
+            ),
+            "eval.max_windows": 512,
+        },
     )  # fmt: skip
 
 
@@ -137,11 +137,13 @@ def large() -> Config:
 
 def large_v1() -> Config:
     """XLNet-Large as the paper's first version trained it (arXiv 1906.08237v1)."""
-    return replace(
+    return with_values(
         large(),
-        preset="large_v1",
-        data=DataConfig(batch_size=2048),
-        optimizer=OptimizerConfig(learning_rate=1e-5, warmup_steps=20_000),
+        {
+            "preset": "large_v1",
+            "data.batch_size": 2048,
+            "optimizer": OptimizerConfig(learning_rate=1e-5, warmup_steps=20_000),
+        },
     )
 
 
@@ -168,75 +170,84 @@ def _modern(start: Config) -> Config:
     not tuned on larger networks.
     """
     rate, length = round(0.07 * start.model.init_std, 4), start.data.seq_len
-    return replace(
+    return with_values(
         start,
-        preset=f"modern-{start.preset}",
-        model=replace(start.model, mem_len=0, zero_init=True, dropout=0.0, attention_dropout=0.0),
-        data=replace(
-            start.data, window="sentences", reuse_len=0, perm_size=length, num_predict=length // 2, mask_alpha=2
-        ),
-        optimizer=replace(start.optimizer, method="muon", learning_rate=rate, matrix_rate=round(0.02 / rate, 1)),
-    )
+        {
+            "preset": f"modern-{start.preset}",
+            "model": {"mem_len": 0, "zero_init": True, "dropout": 0.0, "attention_dropout": 0.0},
+            "data": {
+                "window": "sentences", "reuse_len": 0, "perm_size": length, "num_predict": length // 2, "mask_alpha": 2
+            },
+            "optimizer": {"method": "muon", "learning_rate": rate, "matrix_rate": round(0.02 / rate, 1)},
+        },
+    )  # fmt: skip
 
 
 def bert_base() -> Config:
     """BERT-Base, uncased: 109,482,240 parameters with its pooler (Devlin et al. 2019, section 3 and appendix A.2)."""
-    return replace(
+    return with_values(
         MLM.start(base()),
-        preset="bert-base",
-        model=ModelConfig(
-            vocab_size=30_522, num_layers=12, d_model=768, num_heads=12, d_ff=3072, mem_len=0,
-            positions="learned",
-            activation="gelu_erf", dtype="bfloat16",
-        ),
-        data=replace(MLM.start(base()).data, pair_loss="next", masking="static"),
+        {
+            "preset": "bert-base",
+            "model": ModelConfig(
+                vocab_size=30_522, num_layers=12, d_model=768, num_heads=12, d_ff=3072, mem_len=0,
+                positions="learned", activation="gelu_erf", dtype="bfloat16",
+            ),
+            "data": {"pair_loss": "next", "masking": "static"},
+        },
     )  # fmt: skip
 
 
 def roberta_base() -> Config:
     """RoBERTa-Base: 124,645,632 parameters with a pooler; dynamic masks, full sentences, no sentence loss, batches of
     8,192 (Liu et al. 2019, sections 4 and 5; table 9)."""
-    bert = bert_base()
-    return replace(
-        bert,
-        preset="roberta-base",
-        steps=500_000,
-        model=replace(
-            bert.model, vocab_size=50_265, max_positions=514, position_offset=2, num_segments=1, layer_norm_eps=1e-5
-        ),
-        data=replace(bert.data, batch_size=8192, window="sentences", pair_loss="none", masking="dynamic"),
-        optimizer=OptimizerConfig(learning_rate=6e-4, warmup_steps=24_000, beta2=0.98, clip_norm=0.0),
-    )
+    return with_values(
+        bert_base(),
+        {
+            "preset": "roberta-base",
+            "steps": 500_000,
+            "model": {
+                "vocab_size": 50_265, "max_positions": 514, "position_offset": 2, "num_segments": 1,
+                "layer_norm_eps": 1e-5,
+            },
+            "data": {"batch_size": 8192, "window": "sentences", "pair_loss": "none", "masking": "dynamic"},
+            "optimizer": OptimizerConfig(learning_rate=6e-4, warmup_steps=24_000, beta2=0.98, clip_norm=0.0),
+        },
+    )  # fmt: skip
 
 
 def albert_base() -> Config:
     """ALBERT-Base, second version: 11,683,584 parameters with its pooler; spans of up to three words, sentence order
     (Lan et al. 2020, sections 3.1 and 4.1). Batches and schedule are BERT-Base's, because ALBERT's need the optimizer
     LAMB, which we do not have."""
-    bert = bert_base()
-    return replace(
-        bert,
-        preset="albert-base",
-        model=replace(
-            bert.model, vocab_size=30_000, embedding_width=128, share_layers=True, activation="gelu", dropout=0.0,
-            attention_dropout=0.0,
-        ),
-        data=replace(
-            bert.data, targets="spans", span_unit="word", span_max=3, pair_loss="order", masking="dynamic"
-        ),
+    return with_values(
+        bert_base(),
+        {
+            "preset": "albert-base",
+            "model": {
+                "vocab_size": 30_000, "embedding_width": 128, "share_layers": True, "activation": "gelu",
+                "dropout": 0.0, "attention_dropout": 0.0,
+            },
+            "data": {
+                "targets": "spans", "span_unit": "word", "span_max": 3, "pair_loss": "order", "masking": "dynamic"
+            },
+        },
     )  # fmt: skip
 
 
 def electra_small() -> Config:
     """ELECTRA-Small, 12 x 256: 13,549,057 parameters with its detector, and a generator of a quarter of its width
     (Clark et al. 2020, table 6)."""
-    bert, config = bert_base(), RTD.start(base())
-    return replace(
-        config,
-        preset="electra-small",
-        model=replace(bert.model, d_model=256, num_heads=4, d_ff=1024, embedding_width=128),
-        data=replace(config.data, batch_size=128, seq_len=128, perm_size=128, num_predict=round(MASKED_SHARE * 128)),
-        optimizer=OptimizerConfig(learning_rate=5e-4, warmup_steps=10_000),
+    return with_values(
+        RTD.start(base()),
+        {
+            "preset": "electra-small",
+            "model": with_values(
+                bert_base().model, {"d_model": 256, "num_heads": 4, "d_ff": 1024, "embedding_width": 128}
+            ),
+            "data": {"batch_size": 128, "seq_len": 128, "perm_size": 128, "num_predict": round(MASKED_SHARE * 128)},
+            "optimizer": OptimizerConfig(learning_rate=5e-4, warmup_steps=10_000),
+        },
     )
 
 
@@ -244,50 +255,54 @@ def transformer_xl_wt103() -> Config:
     """Transformer-XL Standard on WikiText-103: 16 x 410, segments and memory of 150 (Dai et al. 2019, section 4.1; its
     code's run_wt103_base.sh). Differences: a vocabulary of pieces with one softmax, instead of words in clusters, and
     embeddings that are not scaled by the square root of the width."""
-    config = CLM.start(base())
-    return replace(
-        config,
-        preset="transformer-xl-wt103",
-        steps=200_000,
-        model=replace(
-            config.model, num_layers=16, d_model=410, num_heads=10, d_head=41, d_ff=2100, mem_len=150,
-            activation="relu", attention_dropout=0.0, untie_r=False, layer_norm_eps=1e-5,
-        ),
-        data=replace(config.data, batch_size=60, seq_len=150, reuse_len=150, perm_size=150),
-        optimizer=OptimizerConfig(
-            learning_rate=2.5e-4, warmup_steps=0, schedule="cosine", weight_decay=0.0, clip_norm=0.25, eps=1e-8
-        ),
+    return with_values(
+        CLM.start(base()),
+        {
+            "preset": "transformer-xl-wt103",
+            "steps": 200_000,
+            "model": {
+                "num_layers": 16, "d_model": 410, "num_heads": 10, "d_head": 41, "d_ff": 2100, "mem_len": 150,
+                "activation": "relu", "attention_dropout": 0.0, "untie_r": False, "layer_norm_eps": 1e-5,
+            },
+            "data": {"batch_size": 60, "seq_len": 150, "reuse_len": 150, "perm_size": 150},
+            "optimizer": OptimizerConfig(
+                learning_rate=2.5e-4, warmup_steps=0, schedule="cosine", weight_decay=0.0, clip_norm=0.25, eps=1e-8
+            ),
+        },
     )  # fmt: skip
 
 
 def transformer_xl_wt103_large() -> Config:
     """Transformer-XL Large on WikiText-103: 18 x 1024, segments and memory of 384 (its code's run_wt103_large.sh)."""
-    config = transformer_xl_wt103()
-    return replace(
-        config,
-        preset="transformer-xl-wt103-large",
-        steps=4_000_000,
-        model=replace(
-            config.model, num_layers=18, d_model=1024, num_heads=16, d_head=64, d_ff=4096, mem_len=384, dropout=0.2,
-            attention_dropout=0.2,
-        ),
-        data=replace(config.data, batch_size=128, seq_len=384, reuse_len=384, perm_size=384),
-        optimizer=replace(config.optimizer, warmup_steps=16_000),
+    return with_values(
+        transformer_xl_wt103(),
+        {
+            "preset": "transformer-xl-wt103-large",
+            "steps": 4_000_000,
+            "model": {
+                "num_layers": 18, "d_model": 1024, "num_heads": 16, "d_head": 64, "d_ff": 4096, "mem_len": 384,
+                "dropout": 0.2, "attention_dropout": 0.2,
+            },
+            "data": {"batch_size": 128, "seq_len": 384, "reuse_len": 384, "perm_size": 384},
+            "optimizer.warmup_steps": 16_000,
+        },
     )  # fmt: skip
 
 
 def vanilla() -> Config:
     """The 12-layer character transformer of Al-Rfou et al. (2019, section 3): causal, segments of 512 without memory.
     Differences: sinusoidal positions, no auxiliary losses, and the optimizer and schedule of base."""
-    config = CLM.start(base())
-    return replace(
-        config,
-        preset="vanilla",
-        model=replace(
-            config.model, vocab_size=265, num_layers=12, d_model=512, num_heads=2, d_head=256, d_ff=2048, mem_len=0,
-            positions="sinusoidal", activation="relu", dropout=0.55, attention_dropout=0.55,
-        ),
-        data=replace(config.data, batch_size=16, token_level="byte"),
+    return with_values(
+        CLM.start(base()),
+        {
+            "preset": "vanilla",
+            "model": {
+                "vocab_size": 265, "num_layers": 12, "d_model": 512, "num_heads": 2, "d_head": 256, "d_ff": 2048,
+                "mem_len": 0, "positions": "sinusoidal", "activation": "relu", "dropout": 0.55,
+                "attention_dropout": 0.55,
+            },
+            "data": {"batch_size": 16, "token_level": "byte"},
+        },
     )  # fmt: skip
 
 

@@ -8,13 +8,14 @@ that computes the loss instead of importing it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from data_pipelines.objectives import Filling, clm, mdlm, mlm, plm, prefix, rtd
 from xlnet_jax.costs import PIECES, MultiplyAdds, add_counts, network_multiply_adds
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.fields import with_values
 from xlnet_jax.settings.rules import least_new
 
 MASKED_SHARE = 0.15  # share of a window's tokens that are targets (Devlin et al. 2019, section 3.1)
@@ -90,7 +91,7 @@ PLM = ObjectiveRecord(
     learns="pieces in permuted orders",
     filling=plm.FILLING,
     # This does not undo the settings of another objective, so the config must come from an XLNet preset.
-    start=lambda config: replace(config, objective="plm"),
+    start=lambda config: with_values(config, {"objective": "plm"}),
     attn_type="bi",
     positions=("relative",),
     loss="targets",
@@ -103,14 +104,18 @@ PLM = ObjectiveRecord(
 
 
 def _start_mlm(config: Config) -> Config:
-    data = config.data
-    return replace(
+    return with_values(
         config,
-        objective="mlm",
-        model=replace(config.model, mem_len=0),
-        data=replace(
-            data, reuse_len=0, num_predict=round(MASKED_SHARE * data.seq_len), targets="pieces", bidirectional=False
-        ),
+        {
+            "objective": "mlm",
+            "model.mem_len": 0,
+            "data": {
+                "reuse_len": 0,
+                "num_predict": round(MASKED_SHARE * config.data.seq_len),
+                "targets": "pieces",
+                "bidirectional": False,
+            },
+        },
     )
 
 
@@ -132,13 +137,16 @@ MLM = ObjectiveRecord(
 
 
 def _start_clm(config: Config) -> Config:
-    data = config.data
-    return replace(
+    return with_values(
         config,
-        objective="clm",
-        model=replace(config.model, attn_type="uni", num_segments=0),
-        data=replace(data, window="text", reuse_len=data.seq_len, num_predict=None, bidirectional=False),
-    )
+        {
+            "objective": "clm",
+            "model": {"attn_type": "uni", "num_segments": 0},
+            "data": {
+                "window": "text", "reuse_len": config.data.seq_len, "num_predict": None, "bidirectional": False
+            },
+        },
+    )  # fmt: skip
 
 
 def _clm_contradictions(config: Config) -> Iterator[InputError]:
@@ -165,13 +173,14 @@ CLM = ObjectiveRecord(
 
 
 def _start_rtd(config: Config) -> Config:
-    masked = _start_mlm(config)
-    return replace(
-        masked,
-        objective="rtd",
-        # The networks share embeddings, whose width must differ from the layers': only BERT's encoder supports that.
-        model=replace(masked.model, positions="learned"),
-        data=replace(masked.data, mask_share=1.0, random_share=0.0, pair_loss="none"),
+    return with_values(
+        _start_mlm(config),
+        {
+            "objective": "rtd",
+            # The networks share embeddings, whose width must differ from the layers': only BERT's encoder does that.
+            "model.positions": "learned",
+            "data": {"mask_share": 1.0, "random_share": 0.0, "pair_loss": "none"},
+        },
     )
 
 
@@ -188,7 +197,7 @@ def _rtd_multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
     """Return the multiply-adds of both networks: only the generator scores the vocabulary; the network scores every
     token."""
     network = network_multiply_adds(config, query_rows=0)
-    generator = replace(config, model=config.rtd.generator_of(config.model))
+    generator = with_values(config, {"model": config.rtd.generator_of(config.model)})
     width = config.model.d_model
     detector = config.data.batch_size * config.data.seq_len * (width**2 + width)
     return {
@@ -224,11 +233,13 @@ RTD = ObjectiveRecord(
 def _start_prefix(config: Config) -> Config:
     # Ranks hide what a token must not see, so the network stays bidirectional. Memory works as for clm, with
     # data.reuse_len = data.seq_len: windows do not overlap, so no hidden state in memory has seen a later target.
-    return replace(
+    return with_values(
         config,
-        objective="prefix",
-        model=replace(config.model, attn_type="bi", num_segments=0, mem_len=0),
-        data=replace(config.data, window="text", reuse_len=0, num_predict=None, bidirectional=False, pack=False),
+        {
+            "objective": "prefix",
+            "model": {"attn_type": "bi", "num_segments": 0, "mem_len": 0},
+            "data": {"window": "text", "reuse_len": 0, "num_predict": None, "bidirectional": False, "pack": False},
+        },
     )
 
 
@@ -272,7 +283,7 @@ MDLM = ObjectiveRecord(
     title="Masked diffusion: bound",
     learns="pieces masked at any share",
     filling=mdlm.FILLING,
-    start=lambda config: replace(_start_prefix(config), objective="mdlm"),
+    start=lambda config: with_values(_start_prefix(config), {"objective": "mdlm"}),
     attn_type="bi",
     positions=("relative", "sinusoidal", "learned"),
     loss="bound",

@@ -153,6 +153,10 @@ class HeadConfig:
     scope: str = ""
     """name of the last layer in the source checkpoint, as classification_mnli; kept to convert it back"""
 
+    def for_labels(self, number: int, labels: tuple[str, ...] = (), scope: str = "") -> HeadConfig:
+        """Return this head for so many labels."""
+        return replace(self, num_labels=number, labels=labels, scope=scope)
+
     @property
     def reads_summary(self) -> bool:
         """True if the head reads the summary of a text."""

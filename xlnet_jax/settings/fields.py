@@ -290,11 +290,12 @@ def over(default: T, values: Mapping[str, Any], where: str) -> T:
 
 
 def with_values(config: T, values: Mapping[str, Any]) -> T:
-    """Return settings with these values, by dotted names in Python's spelling, such as `data.batch_size`."""
+    """Return settings with these values, by dotted names in Python's spelling, such as `data.batch_size`; a section may
+    be a dictionary of its values."""
     inner: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         first, _, rest = name.partition(".")
-        inner.setdefault(first, {})[rest] = value
+        inner.setdefault(first, {}).update(value if isinstance(value, Mapping) else {rest: value})
     changed = {name: v[""] if "" in v else with_values(getattr(config, name), v) for name, v in inner.items()}
     return dataclasses.replace(cast(Any, config), **changed)
 

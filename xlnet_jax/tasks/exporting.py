@@ -6,7 +6,6 @@ export.json       format version, task, labels, shapes of inputs and outputs
 tokenizer/        tokenizer for the texts
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.settings.fields import with_values
 from xlnet_jax.storage.files import demand_space
 from xlnet_jax.storage.reading import write_versioned
 from xlnet_jax.tasks.defaults import make_task
@@ -54,7 +54,7 @@ def write(model: Model, folder: Path, *, seq_len: int | None = None) -> None:
     if head.task not in HEADS:
         raise InputError(f"a head for {head.task} cannot be exported: {', '.join(HEADS)} can")
     length = config.data.seq_len
-    config = replace(config, model=replace(config.model, attention="plain", remat="none"))
+    config = with_values(config, {"model": {"attention": "plain", "remat": "none"}})
     task, network = make_task(config), build_model(config.model, head)
 
     def forward(weights: dict[str, Any], ids_BL: jax.Array, mask_BL: jax.Array, segments_BL: jax.Array) -> Any:

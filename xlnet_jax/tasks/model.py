@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from xlnet_jax.interop.contents import NULL_THRESHOLD
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.printing import progress
 from xlnet_jax.settings.arguments import check_calls
-from xlnet_jax.settings.fields import from_dict
+from xlnet_jax.settings.fields import from_dict, with_values
 
 if TYPE_CHECKING:
     from xlnet_jax.tasks.config import FinetuneConfig
@@ -79,7 +79,7 @@ class Model(Pretrained):
         features = task.features(examples, self.tokenizer, config.head, training=False)
         # A program is compiled for each shape, so a number of rows that does not fill a batch is rounded up.
         fitting = max(power_of_two(len(features)), FEW_TOKENS // config.data.seq_len)
-        data = replace(config.data, batch_size=min(config.data.batch_size, fitting))
+        data = with_values(config.data, {"batch_size": min(config.data.batch_size, fitting)})
         params, run = on_device(self).params, _compiled(config)
         batches = batch_by_length(features, data, np.arange(data.batch_size))
         outputs = restore_order([(items, run(params, batch)) for items, batch in batches], len(features))
@@ -125,10 +125,8 @@ class Model(Pretrained):
         """Return the settings of the finetuning, with this network and head; the task's defaults if they are
         unknown."""
         config = self._settings
-        data = replace(
-            config.data, batch_size=batch_size or config.data.batch_size, seq_len=seq_len or config.data.seq_len
-        )
-        return replace(config, data=data)
+        asked = {"data.batch_size": batch_size, "data.seq_len": seq_len}
+        return with_values(config, {name: value for name, value in asked.items() if value})
 
     @functools.cached_property
     def _settings(self) -> FinetuneConfig:

@@ -97,7 +97,7 @@ class MultipleChoice(Task[ChoiceQuestion, list[Prediction]]):
 
     def head(self, train: Sequence[ChoiceQuestion]) -> HeadConfig:
         """Return a head with the largest number of options in the training examples."""
-        return dataclasses.replace(self.config.head, num_labels=max(len(question.options) for question in train))
+        return self.config.head.for_labels(max(len(question.options) for question in train))
 
     def features(
         self, examples: Sequence[ChoiceQuestion], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0

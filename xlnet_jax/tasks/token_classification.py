@@ -9,7 +9,7 @@ occur in Chinese text.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
@@ -160,7 +160,7 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
     def head(self, train: Sequence[Sentence]) -> HeadConfig:
         """Return a head with the labels of the training examples, sorted."""
         names = sorted({label for sentence in train for label in sentence.labels or ()})
-        return replace(self.config.head, num_labels=len(names), labels=tuple(names))
+        return self.config.head.for_labels(len(names), tuple(names))
 
     def features(
         self, examples: Sequence[Sentence], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0

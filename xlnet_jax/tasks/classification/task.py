@@ -306,7 +306,7 @@ class Classification(TextTask):
                 f"{train[0].where}: all examples have the same label, {labels[0]}: training needs two or more"
             )
         scope = f"classification_{self.config.task}" if published else ""
-        return dataclasses.replace(self.config.head, num_labels=len(labels), labels=labels, scope=scope)
+        return self.config.head.for_labels(len(labels), labels, scope)
 
     def _array(self, values: Sequence[Any]) -> np.ndarray:
         numbers = {label_name(label): number for number, label in enumerate(self._labels)}
@@ -346,7 +346,7 @@ class Regression(TextTask):
     def head(self, train: Sequence[TextExample]) -> HeadConfig:
         """Return a head with one number."""
         scope = f"regression_{self.config.task}" if self._published.submission else ""
-        return dataclasses.replace(self.config.head, num_labels=1, scope=scope)
+        return self.config.head.for_labels(1, scope=scope)
 
     def _array(self, values: Sequence[Any]) -> np.ndarray:
         return np.array([value or 0 for value in values], float)
@@ -418,7 +418,7 @@ class Multilabel(TextTask):
         labels = labels or tuple(sorted({label for example in train for label in example.label}))
         if not any(example.label for example in train):
             raise InputError(f"{train[0].where}: no example has a label; there is nothing to learn")
-        return dataclasses.replace(self.config.head, num_labels=len(labels), labels=labels)
+        return self.config.head.for_labels(len(labels), labels)
 
     def _array(self, values: Sequence[Any]) -> np.ndarray:
         return np.array([[label in (value or ()) for label in self._labels] for value in values], float)
