@@ -207,7 +207,7 @@ class Worker:
 def novels(folder: Path, preset: str) -> Path:
     """Prepare a corpus of the novels, repeated, with the blocks of a preset."""
     from data_pipelines import sources, windows
-    from data_pipelines.prepare import prepare
+    from data_pipelines.prepare.commands import prepare
     from data_pipelines.tokenizer import Tokenizer
     from xlnet_jax.objectives.presets import PRESETS
 

@@ -40,7 +40,7 @@ Result = tuple[float, float, int]  # seconds, busy seconds, tokens
 def ours(given: argparse.Namespace, processes: int) -> Callable[[], int]:
     """Return a function that prepares a corpus and returns its number of tokens."""
     from data_pipelines import sources
-    from data_pipelines.prepare import prepare
+    from data_pipelines.prepare.commands import prepare
     from data_pipelines.prepare.runners import LocalRunner
     from data_pipelines.tokenizer import Tokenizer
 

@@ -88,8 +88,7 @@ def pages() -> dict[str, str]:
 
 def _kinds(command: str) -> dict[str, type]:
     """Return the dataclasses of a command's settings by what is typed after its module: nothing, or a first word."""
-    module, _, name = COMMANDS[command].settings.partition(":")
-    kind = getattr(import_module(module), name)
+    kind, *_ = COMMANDS[command].load()
     return {option.__name__.lower(): option for option in get_args(kind)} or {"": kind}
 
 

@@ -4,16 +4,9 @@ Public names are resolved when they are used: importing this package loads neith
 names of commands: `xlnet_jax.evaluate` is the function, and `python -m xlnet_jax.evaluate` runs the module.
 """
 
-from xlnet_jax.storage.import_path import leave_current_folder
-
-leave_current_folder()  # before any other import
-
-import sys  # noqa: E402
-from functools import cache  # noqa: E402
-from importlib import import_module  # noqa: E402
-from inspect import isfunction  # noqa: E402
-from types import ModuleType  # noqa: E402
-from typing import Any  # noqa: E402
+TYPE_CHECKING = False  # true for type checkers; an import here could find a file of the current folder (start.py)
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0.dev0"
 """Version of the package; setup.cfg reads it here."""
@@ -67,35 +60,22 @@ PUBLIC = {
 """Public names, and the module of each"""
 
 
-@cache
-def _public(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Return what is public under a name: a class, or a function that checks the types of its arguments."""
+    if name not in PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(PUBLIC)}")
+    from importlib import import_module
+    from inspect import isfunction
+
     from xlnet_jax.settings.arguments import check_calls
 
     found = getattr(import_module(PUBLIC[name]), name)
-    if not isfunction(found):
-        return found
-    function = check_calls(found)
-    function.__module__, function.__qualname__ = __name__, name  # where pickle finds it
-    return function
-
-
-def __getattr__(name: str) -> Any:
-    if name in PUBLIC:
-        return _public(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(PUBLIC)}")
+    if isfunction(found):
+        found = check_calls(found)
+        found.__module__, found.__qualname__ = __name__, name  # where pickle finds it
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:
     return list(PUBLIC)
-
-
-class _Package(ModuleType):
-    """Package whose public functions win over command modules of the same names, which an import would set here."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (isinstance(value, ModuleType) and name in PUBLIC):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

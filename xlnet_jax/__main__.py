@@ -5,6 +5,11 @@ settings and calls the function that does the work. A mistake that the user can 
 (errors.py lists the codes).
 """
 
+if __name__ == "__main__":  # before any other import
+    from xlnet_jax.start import leave_current_folder
+
+    leave_current_folder()
+
 import difflib
 import os
 import re
@@ -12,7 +17,6 @@ import resource
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from xlnet_jax import __version__
@@ -29,7 +33,7 @@ from xlnet_jax.errors import (
     with_flags,
 )
 from xlnet_jax.printing import is_reader_gone, print_safely, without_secrets
-from xlnet_jax.storage.import_path import keep_children_out
+from xlnet_jax.start import keep_children_out
 from xlnet_jax.storage.quiet import keep_tensorflow_quiet
 
 Main = Callable[[Sequence[str]], int]
@@ -41,21 +45,21 @@ _JAX_VARIABLE = re.compile(r"for JAX flag (jax_\w+)|for environment '(JAX_\w+)|k
 """Environment variable in an error of jax's settings"""
 
 
+Loaded = tuple[Any, Callable[[Any], int | None], Callable[[Sequence[str], str, str], Any] | None]
+"""Dataclass of the settings, or a union of several, from which the first word selects one; function that takes the
+settings, prints, and returns an exit code, or None for 0; and function that reads the settings from (argv, prog,
+description), or None = flags override the defaults of the dataclass"""
+
+
 @dataclass(frozen=True)
 class Command:
-    """A command: its settings and the function that does its work. Modules are imported when needed, so --help and
-    mistakes on the command line load neither jax nor TensorFlow."""
+    """A command: its settings and the function that does its work."""
 
     name: str
     about: str
     """what it does, in one line, for the list of commands and --help"""
-    settings: str
-    """dataclass of its settings as module:Class, or a union of several, from which the first word selects one"""
-    function: str
-    """function as module:function; it takes the settings, prints, and returns an exit code, or None for 0"""
-    parser: str | None = None
-    """function as module:function that reads the settings from (argv, prog, description); None = flags override the
-    defaults of the dataclass"""
+    load: Callable[[], Loaded]
+    """import what it needs, so that --help and mistakes on the command line load neither jax nor TensorFlow"""
     is_training: bool = False
     """restart with huge pages (`machine.start_with_huge_pages`)"""
     is_brief: bool = False
@@ -72,27 +76,21 @@ class Command:
         started_as = os.path.basename(sys.argv[0])
         prog = f"{PROGRAM} {self.name}" if started_as == PROGRAM else f"python -m {self.module}"
         description = f"{prog}: {self.about}"
-        if self.parser:
-            return _load(self.parser)(argv, prog, description)
+        kind, _, read = self.load()
+        if read:
+            return read(argv, prog, description)
         from xlnet_jax.settings import parser
 
-        return parser.parse(_load(self.settings), argv, prog, description)
+        return parser.parse(kind, argv, prog, description)
 
     def main(self, argv: Sequence[str]) -> int:
-        """Do the work and print; return the exit code. InputErrors have flags (--max-len) in place of arguments of the
-        library."""
+        """Do the work and print; return the exit code. InputErrors name settings as flags."""
         try:
-            settings = self.parse(argv)
-            return _load(self.function)(settings) or 0
+            settings, (_, work, _) = self.parse(argv), self.load()
+            return work(settings) or 0
         except InputError as mistake:
             mistake.name, mistake.why = with_flags(str(mistake)), ""
             raise
-
-    def start(self, module: str) -> Main:
-        """Return `main`. If Python runs the calling module as a program, run the command. module: its `__name__`."""
-        if module == "__main__":
-            self.run()
-        return self.main
 
     def run(self) -> None:
         """Run the command with the words of this process and exit."""
@@ -103,120 +101,164 @@ class Command:
         run(self.main)
 
 
-_ALL = (
-    Command(
-        "inspect",
-        "show one window of a corpus as text, and as a picture of its attention masks.",
-        settings="xlnet_jax.objectives.inspect:InspectSettings",
-        function="xlnet_jax.objectives.inspect:print_window",
-    ),
-    Command(
-        "prepare",
-        "make a corpus of token blocks from text, once for all training runs; --check verifies its checksums.",
-        settings="data_pipelines.prepare.commands:PrepareSettings",
-        function="data_pipelines.prepare.commands:print_corpus",
-        parser="data_pipelines.prepare.commands:parse_preparation",
-    ),
-    Command(
-        "tokenizer",
-        "train a tokenizer, adapt or describe one, or encode text with it.",
-        settings="data_pipelines.tokenizer.commands:TokenizerCommand",
-        function="data_pipelines.tokenizer.commands:print_tokenizer",
-    ),
-    Command(
-        "attention",
-        "show the attention weights of a text, by layer and head, as a page or a picture.",
-        settings="xlnet_jax.inference.attention:AttentionSettings",
-        function="xlnet_jax.inference.attention:print_attention",
-        is_brief=True,
-    ),
-    Command(
-        "compare",
-        "compare objectives and their ablations under equal conditions, as in the paper's Table 6.",
-        settings="xlnet_jax.comparison.settings:CompareConfig",
-        function="xlnet_jax.comparison.run:compare",
-        parser="xlnet_jax.comparison.settings:parse_comparison",
-        is_training=True,
-    ),
-    Command(
-        "convert",
-        "convert checkpoints between the formats of the 2019 code, Hugging Face and this project; export finetuned "
-        "models to StableHLO.",
-        settings="xlnet_jax.tasks.convert:ConvertSettings",
-        function="xlnet_jax.tasks.convert:print_conversion",
-    ),
-    Command(
-        "doctor",
-        "find damage in a workdir, a checkpoint or a corpus: compare every file with its checksum.",
-        settings="xlnet_jax.tasks.doctor:DoctorSettings",
-        function="xlnet_jax.tasks.doctor:print_findings",
-    ),
-    Command(
-        "embed",
-        "compute vectors of sentences or documents, as .npy or Parquet.",
-        settings="xlnet_jax.inference.embed:EmbedSettings",
-        function="xlnet_jax.inference.embed:print_embedding",
-        is_brief=True,
-    ),
-    Command(
-        "evaluate",
-        "measure the loss and perplexity of a checkpoint on any text.",
-        settings="xlnet_jax.tasks.evaluate:EvaluateSettings",
-        function="xlnet_jax.tasks.evaluate:print_evaluation",
-    ),
-    Command(
-        "factorize",
-        "compare predicting words together with predicting each word alone.",
-        settings="xlnet_jax.inference.factorize:FactorizeSettings",
-        function="xlnet_jax.inference.factorize:print_factorizations",
-        is_brief=True,
-    ),
-    Command(
-        "finetune",
-        "finetune a checkpoint for a task: classification, question answering, tagging, multiple choice, ranking.",
-        settings="xlnet_jax.tasks.config:FinetuneConfig",
-        function="xlnet_jax.tasks.finetune:run_finetuning",
-        parser="xlnet_jax.tasks.defaults:parse_finetuning",
-        is_training=True,
-    ),
-    Command(
-        "generate",
-        "generate text that continues a prompt or fills its gaps (___).",
-        settings="xlnet_jax.inference.generate:GenerateSettings",
-        function="xlnet_jax.inference.generate:print_texts",
-        is_brief=True,
-    ),
-    Command(
-        "plan",
-        "predict whether a run fits TPUs or GPUs, and how long it takes; this needs only a CPU.",
-        settings="xlnet_jax.planning.settings:PlanConfig",
-        function="xlnet_jax.planning.settings:print_plans",
-        parser="xlnet_jax.planning.settings:parse_plan",
-    ),
-    Command(
-        "recl",
-        "measure relative effective context length: how much context causal checkpoints make use of.",
-        settings="xlnet_jax.inference.recl:ReclSettings",
-        function="xlnet_jax.inference.recl:print_recl",
-    ),
-    Command(
-        "score",
-        "compute the log-likelihood of sentences, with one or several orders of their pieces.",
-        settings="xlnet_jax.inference.score:ScoreSettings",
-        function="xlnet_jax.inference.score:print_scores",
-        is_brief=True,
-    ),
-    Command(
-        "train",
-        "pretrain XLNet on text.",
-        settings="xlnet_jax.settings.config:Config",
-        function="xlnet_jax.training.pretrain:run_pretraining",
-        parser="xlnet_jax.objectives.presets:parse_config",
-        is_training=True,
-    ),
-)
-COMMANDS = {command.name: command for command in _ALL}
+COMMANDS: dict[str, Command] = {}
 """All commands, by name"""
+
+
+def _command(name: str, about: str, **marks: bool) -> Callable[[Callable[[], Loaded]], None]:
+    """Add the command that the decorated function loads to COMMANDS."""
+
+    def add(load: Callable[[], Loaded]) -> None:
+        COMMANDS[name] = Command(name, about, load, **marks)
+
+    return add
+
+
+@_command("inspect", "show one window of a corpus as text, and as a picture of its attention masks.")
+def _inspect() -> Loaded:
+    from xlnet_jax.objectives.inspect import InspectSettings, print_window
+
+    return InspectSettings, print_window, None
+
+
+@_command(
+    "prepare", "make a corpus of token blocks from text, once for all training runs; --check verifies its checksums."
+)
+def _prepare() -> Loaded:
+    from data_pipelines.prepare.commands import PrepareSettings, parse_preparation, print_corpus
+
+    return PrepareSettings, print_corpus, parse_preparation
+
+
+@_command("tokenizer", "train a tokenizer, adapt or describe one, or encode text with it.")
+def _tokenizer() -> Loaded:
+    from data_pipelines.tokenizer.commands import TokenizerCommand, print_tokenizer
+
+    return TokenizerCommand, print_tokenizer, None
+
+
+@_command(
+    "attention", "show the attention weights of a text, by layer and head, as a page or a picture.", is_brief=True
+)
+def _attention() -> Loaded:
+    from xlnet_jax.inference.attention import AttentionSettings, print_attention
+
+    return AttentionSettings, print_attention, None
+
+
+@_command(
+    "compare",
+    "compare objectives and their ablations under equal conditions, as in the paper's Table 6.",
+    is_training=True,
+)
+def _compare() -> Loaded:
+    from xlnet_jax.comparison.settings import CompareConfig, parse_comparison
+
+    def work(settings: CompareConfig) -> int | None:
+        from xlnet_jax.comparison.run import compare
+
+        return compare(settings)
+
+    return CompareConfig, work, parse_comparison
+
+
+@_command(
+    "convert",
+    "convert checkpoints between the formats of the 2019 code, Hugging Face and this project; export finetuned "
+    "models to StableHLO.",
+)
+def _convert() -> Loaded:
+    from xlnet_jax.tasks.convert import ConvertSettings, print_conversion
+
+    return ConvertSettings, print_conversion, None
+
+
+@_command("doctor", "find damage in a workdir, a checkpoint or a corpus: compare every file with its checksum.")
+def _doctor() -> Loaded:
+    from xlnet_jax.tasks.doctor import DoctorSettings, print_findings
+
+    return DoctorSettings, print_findings, None
+
+
+@_command("embed", "compute vectors of sentences or documents, as .npy or Parquet.", is_brief=True)
+def _embed() -> Loaded:
+    from xlnet_jax.inference.embed import EmbedSettings, print_embedding
+
+    return EmbedSettings, print_embedding, None
+
+
+@_command("evaluate", "measure the loss and perplexity of a checkpoint on any text.")
+def _evaluate() -> Loaded:
+    from xlnet_jax.tasks.evaluate import EvaluateSettings, print_evaluation
+
+    return EvaluateSettings, print_evaluation, None
+
+
+@_command("factorize", "compare predicting words together with predicting each word alone.", is_brief=True)
+def _factorize() -> Loaded:
+    from xlnet_jax.inference.factorize import FactorizeSettings, print_factorizations
+
+    return FactorizeSettings, print_factorizations, None
+
+
+@_command(
+    "finetune",
+    "finetune a checkpoint for a task: classification, question answering, tagging, multiple choice, ranking.",
+    is_training=True,
+)
+def _finetune() -> Loaded:
+    from xlnet_jax.tasks.config import FinetuneConfig
+    from xlnet_jax.tasks.defaults import parse_finetuning
+
+    def work(settings: FinetuneConfig) -> int | None:
+        from xlnet_jax.tasks.finetune import run_finetuning
+
+        return run_finetuning(settings)
+
+    return FinetuneConfig, work, parse_finetuning
+
+
+@_command("generate", "generate text that continues a prompt or fills its gaps (___).", is_brief=True)
+def _generate() -> Loaded:
+    from xlnet_jax.inference.generate import GenerateSettings, print_texts
+
+    return GenerateSettings, print_texts, None
+
+
+@_command("plan", "predict whether a run fits TPUs or GPUs, and how long it takes; this needs only a CPU.")
+def _plan() -> Loaded:
+    from xlnet_jax.planning.settings import PlanConfig, parse_plan, print_plans
+
+    return PlanConfig, print_plans, parse_plan
+
+
+@_command("recl", "measure relative effective context length: how much context causal checkpoints make use of.")
+def _recl() -> Loaded:
+    from xlnet_jax.inference.recl import ReclSettings, print_recl
+
+    return ReclSettings, print_recl, None
+
+
+@_command(
+    "score", "compute the log-likelihood of sentences, with one or several orders of their pieces.", is_brief=True
+)
+def _score() -> Loaded:
+    from xlnet_jax.inference.score import ScoreSettings, print_scores
+
+    return ScoreSettings, print_scores, None
+
+
+@_command("train", "pretrain XLNet on text.", is_training=True)
+def _train() -> Loaded:
+    from xlnet_jax.objectives.presets import parse_config
+    from xlnet_jax.settings.config import Config
+
+    def work(settings: Config) -> int | None:
+        from xlnet_jax.training.pretrain import run_pretraining
+
+        return run_pretraining(settings)
+
+    return Config, work, parse_config
 
 
 def main(argv: Sequence[str]) -> int:
@@ -322,12 +364,6 @@ def _allow_open_files() -> None:
                 f"this shell allows {raised} open files, and a run needs {FEWEST_OPEN_FILES} or more: raise the limit, "
                 f"as with ulimit -n {OPEN_FILES}"
             )
-
-
-def _load(name: str) -> Any:
-    """Return the object that module:name refers to."""
-    module, _, attribute = name.partition(":")
-    return getattr(import_module(module), attribute)
 
 
 def _report(unraisable: "sys.UnraisableHookArgs") -> None:

@@ -1,5 +1,5 @@
 """python -m xlnet_jax.compare: a command of xlnet_jax/__main__.py."""
 
-from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.start import start
 
-main = COMMANDS["compare"].start(__name__)
+start("compare", __name__)

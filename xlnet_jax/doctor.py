@@ -1,5 +1,5 @@
 """python -m xlnet_jax.doctor: a command of xlnet_jax/__main__.py."""
 
-from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.start import start
 
-main = COMMANDS["doctor"].start(__name__)
+start("doctor", __name__)

@@ -1,5 +1,5 @@
 """python -m xlnet_jax.factorize: a command of xlnet_jax/__main__.py."""
 
-from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.start import start
 
-main = COMMANDS["factorize"].start(__name__)
+start("factorize", __name__)

@@ -1,5 +1,5 @@
 """python -m xlnet_jax.generate: a command of xlnet_jax/__main__.py."""
 
-from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.start import start
 
-main = COMMANDS["generate"].start(__name__)
+start("generate", __name__)

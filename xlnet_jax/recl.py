@@ -1,5 +1,5 @@
 """python -m xlnet_jax.recl: a command of xlnet_jax/__main__.py."""
 
-from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.start import start
 
-main = COMMANDS["recl"].start(__name__)
+start("recl", __name__)

@@ -1,5 +1,5 @@
 """python -m xlnet_jax.score: a command of xlnet_jax/__main__.py."""
 
-from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.start import start
 
-main = COMMANDS["score"].start(__name__)
+start("score", __name__)

@@ -1,5 +1,5 @@
 """python -m data_pipelines.inspect: a command of xlnet_jax/__main__.py."""
 
-from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.start import start
 
-main = COMMANDS["inspect"].start(__name__)
+start("inspect", __name__)

@@ -1,5 +1,1 @@
-"""Turn text into a prepared corpus: `prepare` from Python, `python -m data_pipelines.prepare` from a shell."""
-
-from data_pipelines.prepare.commands import prepare
-
-__all__ = ["prepare"]
+"""Turn text into a prepared corpus: `prepare_corpus` from Python, `python -m data_pipelines.prepare` from a shell."""

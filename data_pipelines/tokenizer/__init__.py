@@ -5,12 +5,14 @@ does not store. A model without settings gets those of the original English mode
 a tokenizer.json instead.
 """
 
-from data_pipelines.tokenizer.foreign import TOKENIZER_JSON
-from data_pipelines.tokenizer.model import MODEL_FILE, SETTINGS_FILE, Tokenizer
-from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize
-from data_pipelines.tokenizer.pieces import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPACE, SPECIAL_PIECES, UNK
-from data_pipelines.tokenizer.settings import SAMPLE_LINES, TokenizerSettings
-from data_pipelines.tokenizer.training import VocabularyTooLarge
+TYPE_CHECKING = False  # true for type checkers; an import here could find a file of the current folder
+if TYPE_CHECKING:
+    from data_pipelines.tokenizer.foreign import TOKENIZER_JSON
+    from data_pipelines.tokenizer.model import MODEL_FILE, SETTINGS_FILE, Tokenizer
+    from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize
+    from data_pipelines.tokenizer.pieces import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPACE, SPECIAL_PIECES, UNK
+    from data_pipelines.tokenizer.settings import SAMPLE_LINES, TokenizerSettings
+    from data_pipelines.tokenizer.training import VocabularyTooLarge
 
 __all__ = [
     "BOS",
@@ -35,3 +37,13 @@ __all__ = [
     "guess_normalization",
     "normalize",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    for module in ("pieces", "settings", "normalization", "model", "training", "foreign") if name in __all__ else ():
+        if hasattr(found := import_module(f"{__name__}.{module}"), name):
+            globals()[name] = getattr(found, name)
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

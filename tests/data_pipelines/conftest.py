@@ -9,7 +9,7 @@ import pytest
 from data_pipelines import sources, windows
 from data_pipelines.batches import BatchSource
 from data_pipelines.objectives import plm
-from data_pipelines.prepare import __main__, prepare
+from data_pipelines.prepare.commands import prepare
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import __main__ as command
 from xlnet_jax.settings.config import DataConfig
@@ -77,7 +77,7 @@ def run(place, monkeypatch, capsys):
         words = ["prepare", "--tokenizer", "tokenizer", "--out", out, "--block-len", "64", *argv]
         monkeypatch.setattr(sys, "argv", words)
         with pytest.raises(SystemExit) as stop:
-            command.run(__main__.main)
+            command.run(command.COMMANDS["prepare"].main)
         return stop.value.code, capsys.readouterr().err
 
     return run

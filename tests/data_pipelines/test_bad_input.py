@@ -14,9 +14,11 @@ import pytest
 from backports import zstd
 
 from data_pipelines import sources
-from data_pipelines.tokenizer import __main__ as tokenizer_command
 from tests.datasets import write_dataset
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.printing import tell
+
+tokenizer_command = COMMANDS["tokenizer"]
 
 COMPRESS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress, "bz2": bz2.compress}
 

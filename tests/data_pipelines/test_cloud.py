@@ -7,13 +7,15 @@ import pytest
 
 from data_pipelines import sources
 from data_pipelines.corpus import Corpus
-from data_pipelines.prepare import __main__ as prepare_command
-from data_pipelines.prepare import prepare
+from data_pipelines.prepare.commands import prepare
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import Tokenizer
-from data_pipelines.tokenizer import __main__ as tokenizer_command
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.inspect import InspectSettings, inspect_window
+
+prepare_command = COMMANDS["prepare"]
+tokenizer_command = COMMANDS["tokenizer"]
 
 
 @pytest.fixture(scope="module")

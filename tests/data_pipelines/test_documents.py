@@ -9,7 +9,7 @@ import pytest
 from data_pipelines import sources
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Start
-from data_pipelines.inspect import view_window
+from data_pipelines.inspect.window import view_window
 from data_pipelines.objectives import clm, mdlm, mlm, plm
 from data_pipelines.tokenizer import CLS, EOD, SEP, Tokenizer
 from tests.data_pipelines.conftest import MEM_LEN, prepared

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from data_pipelines import sources
-from data_pipelines.prepare import prepare
+from data_pipelines.prepare.commands import prepare
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.remote import divide
 from data_pipelines.tokenizer import Tokenizer

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from data_pipelines.corpus import Corpus
-from data_pipelines.inspect import __main__ as inspect
-from data_pipelines.inspect import view_window
+from data_pipelines.inspect.window import view_window
 from data_pipelines.permutation import to_dense
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from tests.data_pipelines.conftest import DATA, MEM_LEN
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.masks import memory_in_use_BM, rank_relations
 from xlnet_jax.objectives.inspect import InspectSettings, inspect_window
@@ -23,6 +23,8 @@ from xlnet_jax.settings.config import Config, EvalConfig, ModelConfig
 from xlnet_jax.settings.fields import to_dict
 from xlnet_jax.storage.reading import with_version
 from xlnet_jax.training.evaluation import held_out_batches
+
+inspect = COMMANDS["inspect"]
 
 PLACES = np.arange(DATA.seq_len)
 SEEN = (plot.Cell.SEEN, plot.Cell.SEEN_TARGET, plot.Cell.ITSELF)

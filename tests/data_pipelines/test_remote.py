@@ -14,14 +14,16 @@ from fsspec.registry import _registry as registry
 
 from data_pipelines import remote, sources
 from data_pipelines.corpus import Corpus
-from data_pipelines.prepare import __main__ as prepare_command
 from data_pipelines.remote import Unreachable
 from data_pipelines.tokenizer import Tokenizer
 from tests.web import Buckets, Web, serving
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import RESTART, InputError, exit_code
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training.resolve import Text
 from xlnet_jax.training.workdir import Workdir
+
+prepare_command = COMMANDS["prepare"]
 
 LINES = [f"line {number} of the text" for number in range(2_000)]
 TEXT = "\n".join(LINES).encode()

@@ -13,7 +13,7 @@ import pytest
 
 import xlnet_jax
 from data_pipelines import sources, windows
-from data_pipelines.prepare import prepare
+from data_pipelines.prepare.commands import prepare
 from data_pipelines.tokenizer import Tokenizer
 from tests.docs.pictures import assert_same_picture
 from tests.xlnet_jax.random_models import random_params

@@ -96,7 +96,7 @@ def _write_tokenizers(folder: Path) -> Any:
 def _write_corpora(folder: Path, tokenizer: Any) -> None:
     """Write a prepared corpus, and what TFDS writes for texts with labels."""
     from data_pipelines import sources
-    from data_pipelines.prepare import prepare
+    from data_pipelines.prepare.commands import prepare
     from tests.datasets import write_dataset
 
     text = sources.find([str(folder / "text.txt")])

@@ -1,7 +1,5 @@
 """Commands: how they are listed and started, how quickly they answer, and how the library's errors reach the user."""
 
-import importlib
-import inspect
 import pickle
 import subprocess
 import sys
@@ -27,7 +25,7 @@ def test_a_mistake_names_settings_as_python_does_and_on_the_command_line_as_flag
         read([], "", "")
     assert (mistake.value.name, mistake.value.value) == ("data.seq_len", 8)
     assert str(pickle.loads(pickle.dumps(mistake.value))) == str(mistake.value)
-    refused = Command("a", "b", "", "", parser=f"{__name__}:read")
+    refused = Command("a", "b", lambda: (None, print, read))
     shown = "--data.seq-len 8 with --data.pack: give --max-len or --data.no-pack, `git log` in a.txt"
     with pytest.raises(InputError, match=f"^{shown}$"):
         refused.main([])
@@ -110,18 +108,33 @@ run(main)"""
 
 
 def test_every_public_name_is_a_function_though_a_command_has_its_name():
-    modules = {
-        name: importlib.import_module(f"xlnet_jax.{name}") for name in COMMANDS if (ROOT / f"{name}.py").exists()
-    }
-    assert {"evaluate", "finetune", "generate"} <= modules.keys() & xlnet_jax.PUBLIC.keys()
-    assert all(inspect.ismodule(module) and module.main for module in modules.values())
-    for name, module in xlnet_jax.PUBLIC.items():
-        assert inspect.unwrap(getattr(xlnet_jax, name)) is getattr(importlib.import_module(module), name)
+    script = """
+import importlib, inspect, runpy, sys
+import xlnet_jax
+from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.training import machine
+machine.start_with_huge_pages = machine.compile_quickly = lambda: None
+for command in COMMANDS.values():
+    sys.argv = [command.module, "--qqqq"]
+    try:
+        runpy.run_module(command.module, run_name="__main__")
+    except SystemExit as stop:
+        assert stop.code == 2
+    program = command.module if command.module.startswith("xlnet_jax.") else f"{command.module}.__main__"
+    try:
+        importlib.import_module(program)
+    except ImportError as error:
+        assert str(error) == f"{program} is a program: run python -m {command.module}"
+    else:
+        raise AssertionError(program)
+assert {"convert", "evaluate", "finetune", "generate"} <= COMMANDS.keys() & xlnet_jax.PUBLIC.keys()
+for name, module in xlnet_jax.PUBLIC.items():
+    assert inspect.unwrap(getattr(xlnet_jax, name)) is getattr(importlib.import_module(module), name)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     with pytest.raises(AttributeError, match="has no attribute 'lode'; it has AttentionSettings"):
         xlnet_jax.lode  # noqa: B018
-
-
-ROOT = Path(xlnet_jax.__file__).parent
 
 
 def test_settings_take_paths_as_text(tmp_path):

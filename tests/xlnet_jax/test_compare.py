@@ -9,13 +9,15 @@ from matplotlib.image import imread
 from data_pipelines import sources, windows
 from data_pipelines.corpus import Corpus
 from tests.xlnet_jax.training.tiny_run import TINY
-from xlnet_jax import compare
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.comparison import run
 from xlnet_jax.comparison.run import show_summary, summarize
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.workdir import Workdir
+
+compare = COMMANDS["compare"]
 
 # Without dropout, the programs of a seed are those of another, and so are those of finetuning: both have one network.
 FINETUNE = (

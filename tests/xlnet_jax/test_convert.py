@@ -1,7 +1,6 @@
 """The convert command: its output and its errors."""
 
 import json
-from importlib import import_module
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +9,10 @@ import pytest
 
 import xlnet_jax
 from tests.xlnet_jax.random_models import random_model
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 
-convert = import_module("xlnet_jax.convert")
+convert = COMMANDS["convert"]
 
 
 def converted(*argv):

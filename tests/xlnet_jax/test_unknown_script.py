@@ -1,11 +1,11 @@
 """A text in a script that the tokenizer does not know is refused by every command, in one line."""
 
 import json
-from importlib import import_module
 
 import pytest
 
 import xlnet_jax
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 
 CHINESE = "北京是中国的首都，我们在这里生活。"
@@ -48,9 +48,8 @@ def commands(text, table, spiece, out):
 @pytest.mark.parametrize("command", commands(*"abcd"))
 def test_most_letters_unknown_are_refused_in_one_line(command, text, table, spiece, tmp_path):
     module, *argv = commands(text, table, spiece, tmp_path / "out")[command].split()
-    main = getattr(import_module(module), "main", None) or import_module(f"{module}.__main__").main
     with pytest.raises(InputError, match=LINE):
-        main(argv)
+        COMMANDS[module.rpartition(".")[2]].main(argv)
 
 
 def test_a_few_unknown_letters_are_a_share():
@@ -70,7 +69,7 @@ def test_a_text_that_is_too_short_to_evaluate_is_no_training_text(tmp_path):
 def test_an_evaluation_carries_the_share_and_says_what_compares(tmp_path, capsys):
     text, out = tmp_path / "text.txt", tmp_path / "out.json"
     text.write_text("She wrote 北京 in her letter, and he answered it.\n" * 100)
-    import_module("xlnet_jax.evaluate").main(["tiny", "--text", str(text), "--out", str(out), "--max-windows", "8"])
+    COMMANDS["evaluate"].main(["tiny", "--text", str(text), "--out", str(out), "--max-windows", "8"])
     numbers = json.loads(out.read_text())
     assert numbers["unknown_share"] == numbers["unknown"] / numbers["pieces"] > 0.01
     assert f"unknown     {numbers['unknown_share']:.2%} of the pieces" in (printed := capsys.readouterr().out)

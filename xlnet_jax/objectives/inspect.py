@@ -31,7 +31,7 @@ from xlnet_jax.storage.outputs import new_file
 from xlnet_jax.storage.reading import read_versioned
 
 if TYPE_CHECKING:
-    from data_pipelines.inspect import WindowView
+    from data_pipelines.inspect.window import WindowView
 
 CONFIG = "config.json"
 COLUMNS = 120
@@ -105,7 +105,7 @@ def _inspect(settings: InspectSettings, file: Path) -> Inspection:
     around = config.data.reuse_len if settings.around is None else settings.around
     if settings.around is not None and around >= config.data.seq_len:
         raise InputError("around", around, f"must be a position of the window, from 0 to {config.data.seq_len - 1}")
-    from data_pipelines.inspect import view_window
+    from data_pipelines.inspect.window import view_window
     from xlnet_jax.plots.window import draw_window
 
     source = batch_source(corpus, tokenizer, config, settings.split, config.eval.max_windows)
@@ -119,7 +119,7 @@ def _inspect(settings: InspectSettings, file: Path) -> Inspection:
 def print_window(settings: InspectSettings) -> None:
     """Draw the picture of a window, and print the window. Raises InputError as `inspect_window` does."""
     found = inspect_window(settings)
-    from data_pipelines.inspect import describe
+    from data_pipelines.inspect.window import describe
 
     corpus, config = found.corpus, found.config
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else COLUMNS)

@@ -17,7 +17,7 @@ from etils import epath
 from xlnet_jax.plots.style import DPI, lettering, shorten, write_png
 
 if TYPE_CHECKING:
-    from data_pipelines.inspect import WindowView
+    from data_pipelines.inspect.window import WindowView
 
 LEGIBLE = 40  # tokens on an axis
 LARGEST = 2048  # rows and columns of a whole window; of a longer one some tokens are left out

@@ -290,7 +290,7 @@ def _corpus(
 ) -> Iterator[tuple[Corpus, str]]:
     """Yield the text as a corpus, and its name."""
     from data_pipelines import sources
-    from data_pipelines.prepare import prepare
+    from data_pipelines.prepare.commands import prepare
     from data_pipelines.windows import block_len
 
     if corpus := _prepared(settings, run):

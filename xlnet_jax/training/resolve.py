@@ -11,7 +11,7 @@ from rich.console import Console
 from data_pipelines import sources, windows
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus, is_corpus
-from data_pipelines.prepare import prepare
+from data_pipelines.prepare.commands import prepare
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Normalization, Tokenizer, TokenizerSettings, VocabularyTooLarge
 from xlnet_jax.checkpoints.pretrained import Pretrained

@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from data_pipelines import sources
-from data_pipelines.prepare import encoding, prepare
+from data_pipelines.prepare import encoding
+from data_pipelines.prepare.commands import prepare
 from data_pipelines.prepare.runners import BeamRunner
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError

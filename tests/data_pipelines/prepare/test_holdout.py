@@ -10,7 +10,7 @@ import pytest
 
 from data_pipelines import sources
 from data_pipelines.corpus import Start
-from data_pipelines.prepare import prepare
+from data_pipelines.prepare.commands import prepare
 from data_pipelines.prepare.holdout import ByDocument, Documents, choose, line_hashes
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import Tokenizer

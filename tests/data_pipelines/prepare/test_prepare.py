@@ -6,7 +6,8 @@ from etils import epath
 
 from data_pipelines import sources
 from data_pipelines.corpus import Start
-from data_pipelines.prepare import encoding, prepare
+from data_pipelines.prepare import encoding
+from data_pipelines.prepare.commands import prepare
 from data_pipelines.prepare.encoding import TextPart, cut_parts, encode, groups_of, load, save
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import EOD, Tokenizer

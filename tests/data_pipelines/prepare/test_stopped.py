@@ -17,7 +17,7 @@ from data_pipelines.prepare.encoding import encode
 IN_SMALL_PARTS = """
 import os, time
 from data_pipelines import readers
-from data_pipelines.prepare import __main__, encoding, runners
+from data_pipelines.prepare import encoding, runners
 from xlnet_jax import __main__ as command
 
 cut_parts = encoding.cut_parts
@@ -31,7 +31,7 @@ def cut_until_held(group):
 encoding.cut_parts = cut_until_held
 runners._cores = lambda: 2  # workers on a machine of one core too
 readers.CHUNK_BYTES, encoding.PART_CHARS = 4_000, 8_000
-command.run(__main__.main)
+command.run(command.COMMANDS["prepare"].main)
 """
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from data_pipelines import sources
-from data_pipelines.prepare import __main__ as prepare
-from data_pipelines.tokenizer import __main__ as tokenizer
 from data_pipelines.tokenizer import guess_normalization, normalize
 from data_pipelines.tokenizer.normalization import Survey
+from xlnet_jax.__main__ import COMMANDS
+
+prepare = COMMANDS["prepare"]
+tokenizer = COMMANDS["tokenizer"]
 
 # Sentences in which accents are as frequent as in the language: about 1% of letters in Italian, 0.1% in Dutch.
 OTHERS = {

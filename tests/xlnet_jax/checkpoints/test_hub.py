@@ -213,7 +213,7 @@ def test_a_run_keeps_the_commit_that_it_began_from(hub, client, xlnet):
 def test_a_converted_model_is_uploaded_with_its_card(hub, client, xlnet, tmp_path):
     native, target = tmp_path / "native", tmp_path / "out"
     xlnet_jax.save(xlnet[0], native)
-    convert = "__import__('importlib').import_module('xlnet_jax.convert').main({})".format
+    convert = "__import__('importlib').import_module('xlnet_jax.__main__').COMMANDS['convert'].main({})".format
     words = [str(native), str(target), "--to", "hf", "--push", "me/mine"]
     token = "__import__('os').environ.{}".format
     assert client(convert(words)).startswith("--push me/mine: no Hugging Face token")

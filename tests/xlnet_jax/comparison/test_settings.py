@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.xlnet_jax.training.tiny import changed
-from xlnet_jax import compare
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.comparison.contenders import CONTENDERS, fit_to_budget, step_operations, step_tokens
 from xlnet_jax.comparison.settings import finetune_configs, list_differences, parse_comparison
 from xlnet_jax.errors import InputError
@@ -14,6 +14,8 @@ from xlnet_jax.objectives.presets import demo
 from xlnet_jax.settings.config import DistributedConfig
 from xlnet_jax.training import machine
 from xlnet_jax.training.optimizer import ITERATIONS
+
+compare = COMMANDS["compare"]
 
 GOOD = "--objectives plm,clm mlm --budget 1e6"
 

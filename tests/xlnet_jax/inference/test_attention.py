@@ -8,17 +8,17 @@ import json
 import re
 import shutil
 import subprocess
-from importlib import import_module
 
 import numpy as np
 import pytest
 
 from tests.xlnet_jax.random_models import BERT, random_model
 from xlnet_jax import InputError
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.inference.attention import MOST_PIECES, attention_weights
 from xlnet_jax.plots.attention import UNIT, attention_page
 
-command = import_module("xlnet_jax.attention")
+command = COMMANDS["attention"]
 TEXTS = ["The list of names is new", "Names"]
 TEXT = TEXTS[0]
 

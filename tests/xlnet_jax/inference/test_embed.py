@@ -1,7 +1,6 @@
 """The vector of a text depends on the text alone; vectors come in the order of the texts."""
 
 import dataclasses
-from importlib import import_module
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +11,14 @@ import pytest
 
 from tests.xlnet_jax.random_models import BERT, CAUSAL, HEADS, random_model
 from xlnet_jax import InputError
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.inference import embed as embedding
 from xlnet_jax.inference import log_probs
 from xlnet_jax.inference.embed import embed_texts
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.xlnet import Backbone
 
-command = import_module("xlnet_jax.embed")
+command = COMMANDS["embed"]
 
 LONG = "The list of names is new, and the names of the list are old. " * 2
 TEXTS = [LONG, "The list of names is new", "new", "The names are old."]

@@ -2,7 +2,6 @@
 place."""
 
 import itertools
-from importlib import import_module
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +11,11 @@ import pytest
 import xlnet_jax
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import InputError
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.inference.factorize import factorize, fill_in, find_words
 from xlnet_jax.models.inputs import dense_inputs
 
-command = import_module("xlnet_jax.factorize")
+command = COMMANDS["factorize"]
 
 TEXT, TARGETS = "The list of names is new", "of names"
 

@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 import json
 import re
-from importlib import import_module
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from data_pipelines import sources
 from data_pipelines.tokenizer import EOD, MASK, PAD, SPACE, Tokenizer
 from tests.xlnet_jax.random_models import BERT, CAUSAL, HEADS, SMALL, random_model, random_params
 from xlnet_jax import InputError
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference import sampler as sampling
 from xlnet_jax.inference.generate import GenerateSettings, Kind, allowed_XV, fill, read_prompt, segments
@@ -26,7 +26,7 @@ from xlnet_jax.inference.sampler import FEW, NONE, Sampler, choose, spread_order
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.plots.passes import draw_passes
 
-command = import_module("xlnet_jax.generate")
+command = COMMANDS["generate"]
 
 TEXT = "It is a truth"
 CONTEXT = 24

@@ -2,18 +2,18 @@
 
 import json
 import math
-from importlib import import_module
 
 import numpy as np
 import pytest
 
 import xlnet_jax
 from data_pipelines import sources
-from data_pipelines.prepare import prepare
+from data_pipelines.prepare.commands import prepare
 from xlnet_jax import InputError, score_texts
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.inference.likelihood import estimate, measure_likelihoods, resampled_sums
 
-command = import_module("xlnet_jax.evaluate")
+command = COMMANDS["evaluate"]
 
 DOCUMENTS = ["The list of names is new.", "new names", "It is old,\nand the list of names is new. The names are old."]
 WORDS = ["left-to-right", "random:3", "bound:7", "pseudo"]

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import re
-from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,14 +10,15 @@ import pytest
 
 import xlnet_jax
 from data_pipelines import sources
-from data_pipelines.prepare import prepare
+from data_pipelines.prepare.commands import prepare
 from data_pipelines.tokenizer import EOD, Tokenizer
 from tests.xlnet_jax.random_models import CAUSAL, random_model
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.log_probs import by_window
 from xlnet_jax.inference.recl import Recl, effective_context_lengths, gains
 
-command = import_module("xlnet_jax.recl")
+command = COMMANDS["recl"]
 
 # One token in ten is hard, and gains by a longer context: e^-2, then e^-0.05 in perplexity, then nothing.
 HARD = {10: 5.0, 20: 3.0, 30: 2.95, 40: 2.95}

@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import math
-from importlib import import_module
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from data_pipelines.tokenizer import EOD, MASK
 from tests.xlnet_jax.inference.test_factorize import dense_log_probs
 from tests.xlnet_jax.random_models import BERT, HEADS, SMALL, random_model
 from xlnet_jax import InputError
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.inference import log_probs
 from xlnet_jax.inference import score as scoring
 from xlnet_jax.inference.factorize import factorize
@@ -26,7 +26,7 @@ from xlnet_jax.inference.score import score_texts
 from xlnet_jax.models.inputs import compact_inputs, dense_inputs, text_inputs
 from xlnet_jax.models.xlnet import XLNetLM
 
-command = import_module("xlnet_jax.score")
+command = COMMANDS["score"]
 
 TEXT = "The list of names is new"
 LONGER = "The list of names is new, and the names of the list are old. " * 2

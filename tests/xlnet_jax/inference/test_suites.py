@@ -1,7 +1,6 @@
 """Accuracies on minimal pairs are shares of pairs whose acceptable sentence is likelier."""
 
 import json
-from importlib import import_module
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +9,9 @@ import pytest
 
 import xlnet_jax
 from xlnet_jax import InputError, score_texts
+from xlnet_jax.__main__ import COMMANDS
 
-command = import_module("xlnet_jax.evaluate")
+command = COMMANDS["evaluate"]
 
 SENTENCES = [
     "The list is new names", "The new names is list", "list The is names new", "new list names is The",

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.xlnet_jax.planning.compilers import has_gpu_compiler
-from xlnet_jax import plan
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.planning.topologies import (
     GENERATIONS,
@@ -16,6 +16,8 @@ from xlnet_jax.planning.topologies import (
     parse_gpus,
     parse_slice,
 )
+
+plan = COMMANDS["plan"]
 
 
 @pytest.mark.parametrize(

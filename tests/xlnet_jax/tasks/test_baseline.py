@@ -2,18 +2,18 @@
 
 import json
 import math
-from importlib import import_module
 
 import pytest
 
 from tests.xlnet_jax.tasks.test_run import words
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.tasks.baseline import Baseline, measure_baseline
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 from xlnet_jax.training.metrics import read_records
 
-finetune = import_module("xlnet_jax.finetune")
+finetune = COMMANDS["finetune"]
 
 
 def written(path, rows):

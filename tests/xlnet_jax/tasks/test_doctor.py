@@ -11,11 +11,12 @@ import xlnet_jax
 from tests.xlnet_jax.tasks import test_run
 from tests.xlnet_jax.training.conftest import straight, text  # noqa: F401
 from tests.xlnet_jax.training.tiny_run import arguments
-from xlnet_jax import train
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.checkpoints.listing import damage_of, last_good, list_checkpoints
 from xlnet_jax.errors import InputError
 from xlnet_jax.training.workdir import Workdir
+
+train = COMMANDS["train"]
 
 finetune = test_run.finetune
 

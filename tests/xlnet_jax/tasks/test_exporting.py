@@ -4,7 +4,6 @@ import dataclasses
 import json
 import subprocess
 import sys
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import xlnet_jax
 from tests.xlnet_jax.random_models import BERT, random_model
 from tests.xlnet_jax.tasks.task_runs import tiny
 from xlnet_jax import InputError
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.settings.config import HeadConfig
 
@@ -56,7 +56,7 @@ def folders(tokenizer, tmp_path_factory):
         "texts": random_model(tiny(tokenizer.vocab_size), head, tokenizer),
         "words": random_model(config, HeadConfig("token_classification", 2), tokenizer),
     }
-    convert = import_module("xlnet_jax.convert")
+    convert = COMMANDS["convert"]
     for name, model in models.items():
         xlnet_jax.save(model, root / f"{name}-checkpoint")
         source, target = str(root / f"{name}-checkpoint"), str(root / name)

@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 from dataclasses import replace
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from rich.console import Console
 
 import xlnet_jax
 from tests.xlnet_jax.training.run.test_hosts import Two
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.settings.fields import identity_difference
@@ -27,7 +27,7 @@ from xlnet_jax.tasks.selection import Selection
 from xlnet_jax.training.metrics import ProgressView, read_records
 from xlnet_jax.training.workdir import Workdir
 
-finetune = import_module("xlnet_jax.finetune")
+finetune = COMMANDS["finetune"]
 
 TINY = (
     "--task classification --steps 12 --optimizer.warmup-steps 2 --optimizer.learning-rate 0.02 --data.batch-size 8 "

@@ -6,7 +6,9 @@ import pytest
 
 from data_pipelines import sources
 from tests.xlnet_jax.training.tiny_run import arguments
-from xlnet_jax import train
+from xlnet_jax.__main__ import COMMANDS
+
+train = COMMANDS["train"]
 
 
 @pytest.fixture(scope="session")

@@ -2,22 +2,22 @@
 
 import json
 from dataclasses import replace
-from importlib import import_module
 
 import numpy as np
 import pytest
 
 import xlnet_jax
 from data_pipelines import sources
-from data_pipelines.prepare import prepare
+from data_pipelines.prepare.commands import prepare
 from data_pipelines.tokenizer import EOD, SEP, UNK
 from data_pipelines.windows import resized, steps_per_block
 from tests.xlnet_jax.training.tiny_run import records_of
 from xlnet_jax import EvaluateSettings, InputError
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.checkpoints.native import PretrainingRun, trained_mem_len
 from xlnet_jax.training.evaluation import frequencies_V, held_out_batches, unigram_line
 
-evaluate = import_module("xlnet_jax.evaluate")
+evaluate = COMMANDS["evaluate"]
 
 
 def measured(tmp_path, *arguments):

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.xlnet_jax.training.tiny import CONFIG, changed
 from tests.xlnet_jax.training.tiny_run import arguments, records_of
-from xlnet_jax import train
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.training import fit, sharding
@@ -24,6 +24,8 @@ from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.loop import Loop
 from xlnet_jax.training.step import TrainState
 from xlnet_jax.training.workdir import Workdir
+
+train = COMMANDS["train"]
 
 KIB, GIB = 2**10, 2**30
 RUN = changed(CONFIG, data={"batch_size": 64})

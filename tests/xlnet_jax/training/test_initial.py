@@ -9,12 +9,14 @@ import pytest
 import xlnet_jax
 from tests.xlnet_jax.random_models import HEADS, random_model
 from tests.xlnet_jax.training.tiny_run import arguments, records_of, state_of
-from xlnet_jax import train
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.training.initial import begin_from
+
+train = COMMANDS["train"]
 
 STANDING = ("--optimizer.learning-rate", "1e-20")  # no step moves anything
 

@@ -3,7 +3,6 @@
 import math
 import shutil
 from dataclasses import replace
-from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +13,8 @@ from data_pipelines.tokenizer import EOD, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.pieces import PieceTables
 from tests.xlnet_jax.training.test_evaluation import measured
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
-from xlnet_jax import InputError, train
+from xlnet_jax import InputError
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.checkpoints.native import PretrainingRun
 from xlnet_jax.inference import log_probs
 from xlnet_jax.inference.attention import attention_weights
@@ -28,10 +28,11 @@ from xlnet_jax.training.evaluation import Content, Measured, content_of, frequen
 from xlnet_jax.training.initial import begin_from, params_of
 from xlnet_jax.training.metrics import read_records
 
-convert = import_module("xlnet_jax.convert")
-evaluate = import_module("xlnet_jax.evaluate")
-factorize = import_module("xlnet_jax.factorize")
-finetune = import_module("xlnet_jax.finetune")
+convert = COMMANDS["convert"]
+train = COMMANDS["train"]
+evaluate = COMMANDS["evaluate"]
+factorize = COMMANDS["factorize"]
+finetune = COMMANDS["finetune"]
 
 CLM = "--objective clm --data.num-predict None --data.reuse-len 32 --data.perm-size 32 --eval.max-windows 1000".split()
 PREFIX = "--objective prefix --model.mem-len 0 --data.reuse-len 0 --data.perm-size 32 --data.num-predict None".split()

@@ -16,7 +16,7 @@ from data_pipelines import sources
 from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
-from xlnet_jax import train
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.generate import GenerateSettings
 from xlnet_jax.objectives import presets
@@ -29,6 +29,8 @@ from xlnet_jax.tasks.defaults import DEFAULTS, validate_finetuning
 from xlnet_jax.training.pretrain import propose_next
 from xlnet_jax.training.resolve import folder_of
 from xlnet_jax.training.workdir import Workdir
+
+train = COMMANDS["train"]
 
 
 def test_a_run_leaves_all_that_it_promises(straight):

@@ -7,16 +7,18 @@ import pytest
 
 from data_pipelines import sources
 from data_pipelines.corpus import Corpus
-from data_pipelines.prepare import prepare
+from data_pipelines.prepare.commands import prepare
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.training.tiny_run import arguments
-from xlnet_jax import train
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.training.resolve import Text, demand_memory
 from xlnet_jax.training.workdir import Workdir
+
+train = COMMANDS["train"]
 
 
 @pytest.fixture(scope="module")

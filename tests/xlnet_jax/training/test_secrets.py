@@ -4,8 +4,10 @@ import pytest
 
 from tests.web import Web, serving
 from tests.xlnet_jax.training.tiny_run import arguments
-from xlnet_jax import train
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
+
+train = COMMANDS["train"]
 
 pytest.importorskip("aiohttp", reason="the extra [https] is not installed")
 

@@ -14,15 +14,17 @@ import numpy as np
 import pytest
 
 from data_pipelines.batches import BatchSource
-from data_pipelines.inspect import __main__ as inspect
 from tests.xlnet_jax.training.tiny_run import arguments
-from xlnet_jax import train
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import presets
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import metrics, workdir
 from xlnet_jax.training.metrics import Tracer, read_records, start_wandb
 from xlnet_jax.training.workdir import Workdir
+
+train = COMMANDS["train"]
+inspect = COMMANDS["inspect"]
 
 POISONED = (5, 6, 9, 10, 11)  # batches whose weights are no numbers
 

@@ -8,9 +8,11 @@ import threading
 import pytest
 
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, records_of, state_of
-from xlnet_jax import train
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.training import checkpoint, pretrain
 from xlnet_jax.training.metrics import ProgressView
+
+train = COMMANDS["train"]
 
 
 def test_a_stop_does_not_wait_for_an_evaluation_which_is_made_up_for(straight, text, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 OURS = ("xlnet_jax", "data_pipelines")
 SHADOW = "open({marker!r}, 'a').write(__name__ + ' ')\nraise ImportError(__name__)\n"
 TRAIN = (
@@ -64,7 +64,12 @@ def console_program(folder: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("start", "command"),
-    [("the console program", TRAIN), ("-m xlnet_jax", "convert tiny out")],
+    [
+        ("the console program", TRAIN),
+        ("-m xlnet_jax", "convert tiny out"),
+        ("-m xlnet_jax.score", "tiny --sentences One."),
+        ("-m data_pipelines.tokenizer", "show tiny"),
+    ],
 )
 def test_a_command_imports_nothing_from_the_current_folder(tmp_path, start, command):
     """Python itself, by -m alone, searches it for the named package and for the modules by which it finds a package."""
