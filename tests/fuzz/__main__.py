@@ -14,12 +14,8 @@ from importlib import import_module
 from pathlib import Path
 
 XLA = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"  # programs are tiny and run once
-UNIMPORTED = (
-    ".gpu",
-    "__main__",
-    "lm_eval",
-    "modeling_any_order",
-)  # parts of names of modules that need what is not here
+# parts of names of modules that need what is not here
+UNIMPORTED = (".gpu", "__main__", "lm_eval", "modeling_any_order")
 
 
 def main() -> int:
@@ -29,7 +25,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--number", type=int, default=0, help="number of the first example of each kind")
     parser.add_argument("--only", default="", help="kinds whose names hold this text")
-    parser.add_argument("--growth", action="store_true", help="inputs that grow (growth.py), in place of damaged ones")
     parser.add_argument("--quick", action="store_true", help="only kinds whose commands compile nothing")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="xlnet-jax-fuzz-") as folder:
@@ -54,8 +49,6 @@ def _try(options: argparse.Namespace, work: Path) -> int:
     maker.join()
     if maker.exitcode:
         raise RuntimeError("the samples cannot be made")
-    if options.growth:
-        return _grow(options, work)
     kinds = [kind for name, kind in KINDS.items() if options.only in name and (kind.quick or not options.quick)]
     if not kinds:
         raise SystemExit(f"no kind of input has a name with {options.only!r}")
@@ -91,17 +84,6 @@ def _try(options: argparse.Namespace, work: Path) -> int:
         total += ends
     print(f"| all, seed {options.seed} | {total.total()} | {total['0']} | {total['2']} | {total['wrong']} |")
     return int(total["wrong"] > 0)
-
-
-def _grow(options: argparse.Namespace, work: Path) -> int:
-    from tests.fuzz.growth import GROWTHS, faults_of
-
-    faults = []
-    for growth in GROWTHS.values():
-        if options.only in growth.name and (growth.kind.quick or not options.quick):
-            faults += (found := faults_of(growth, work / "samples", work))
-            print(f"{'FAILED' if found else 'grows'} {growth.name}: {'; '.join(found) or 'in proportion'}", flush=True)
-    return int(bool(faults))
 
 
 def import_everything() -> None:

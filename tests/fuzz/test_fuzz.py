@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.growth import GROWTHS, Growth, faults_of, written
 from tests.fuzz.inputs import COMMAND_LINE, KINDS, Kind
 from tests.fuzz.trial import READABLE, try_example
 from xlnet_jax.__main__ import COMMANDS
@@ -40,38 +39,6 @@ def test_damaged_files_and_command_lines_end_in_one_line():
     tried = set(re.findall(r"^\| (?!all|kind|---)(.*?) \| 1 \|", ended.stdout, re.MULTILINE))
     foreign = {"fast", "bert"} if find_spec("tokenizers") is None else set()
     assert {name for name, kind in KINDS.items() if kind.quick and not foreign & set(kind.samples)} <= tried
-
-
-@pytest.mark.slow
-def test_memory_and_time_of_readers_grow_no_faster_than_their_input():
-    words = [sys.executable, "-m", "tests.fuzz", "--growth", "--quick"]
-    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert re.findall(r"^grows (.*): in proportion$", ended.stdout, re.MULTILINE) == [
-        name for name, growth in GROWTHS.items() if growth.kind.quick
-    ]
-
-
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        ("b'x' * (1000 * n)", ""),
-        ("b'x' * (n * n // 20)", "memory grows faster than the input: "),
-        ("[None for _ in range(n * n // 100)]", "grows faster than the input: "),
-        ("for _ in range(n * n // 20): pass", "time grows faster than the input: "),
-        ("1 // (n < 60_000)", "2 x 30000: exit code 1"),
-    ],
-)
-def test_the_fuzzer_notices_what_grows_faster_than_its_input(fault, said, tmp_path, monkeypatch):
-    monkeypatch.setattr("tests.fuzz.trial.READABLE", (*READABLE, str(tmp_path / "code")))
-    for folder in ("samples", "code"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "code" / "growing_command.py").write_text(f"n = len(open('in/grown.txt').read())\n{fault}\n")
-    monkeypatch.syspath_prepend(tmp_path / "code")
-    growth = Growth("faulty", "growing_command in/grown.txt", written(lambda size: "x" * size), 30_000)
-    found = faults_of(growth, tmp_path / "samples", tmp_path)
-    assert bool(found) == bool(said), found
-    assert not said or said in found[0], found
 
 
 @pytest.mark.parametrize("fault", ["", *FAULTS])

@@ -44,7 +44,6 @@ class Outcome:
     done: str
     code: int
     seconds: float  # of the CPU
-    memory: int  # bytes at the peak, with those of the parent at the fork
     problems: list[str]  # none = it is right
     stderr: str = field(repr=False)
 
@@ -68,7 +67,7 @@ def try_example(kind: Kind, samples: Path, work: Path, rng: random.Random | None
     problems += sorted({json.loads(line).replace(str(box), "BOX") for line in report.read_text().splitlines()})
     after = _digests(box, kind.writes)
     problems += [f"changes {name}" for name in before if before[name] != after.get(name)]
-    return Outcome(done, code, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10, problems, printed)
+    return Outcome(done, code, usage.ru_utime + usage.ru_stime, problems, printed)
 
 
 def _furnish(box: Path, samples: Path, names: list[str]) -> None:

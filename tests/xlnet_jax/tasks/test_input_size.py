@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import xlnet_jax
+from xlnet_jax import tasks
 from xlnet_jax.tasks.config import ChoiceConfig, QuestionAnsweringConfig, RankingConfig, TaskDataConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 from xlnet_jax.tasks.question_answering import alignment
 
 TEXT = "It is a truth universally acknowledged, that a single  man must be in want of a wife.\n"
 LINEAR = 2.6  # from 2 to 4 times the input, against that from 1 to 2; 2 is linear, 4 is quadratic
-SOURCES = str(Path(xlnet_jax.__file__).parent / "tasks")
 
 
 def jsonl(row_of):
@@ -99,13 +98,13 @@ def peak(run):
         tracemalloc.stop()
 
 
-def lines(run):
-    """Return the number of lines of the tasks' code that run."""
-    count = 0
+def lines(run, room=tasks):
+    """Return the number of lines of the code in a room that run."""
+    count, sources = 0, str(Path(room.__file__).parent)
 
     def trace(frame, event, _):
         nonlocal count
-        if not frame.f_code.co_filename.startswith(SOURCES):
+        if not frame.f_code.co_filename.startswith(sources):
             return None
         count += event == "line"
         return trace

@@ -1,0 +1,106 @@
+"""Memory and work of preparing a text grow as the text, in any form, and so does the time of libraries."""
+
+import gzip
+import json
+import random
+import time
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import data_pipelines
+from data_pipelines import sources
+from data_pipelines.prepare import prepare
+from data_pipelines.prepare.runners import LocalRunner
+from data_pipelines.tokenizer import Tokenizer
+from tests.xlnet_jax.tasks.test_input_size import LINEAR, lines, peak
+
+WORDS = "the sea was calm at last and nobody knew why she smiled at him on a fine day".split()
+NOISE = 1.0  # seconds of a busy machine
+
+
+def text_of(size, end="\n"):
+    """Return so many lines of words, each with its end."""
+    rng = random.Random(0)
+    return "".join(" ".join(rng.choices(WORDS, k=5)).capitalize() + f".{end}" for _ in range(size))
+
+
+def documents_of(size):
+    """Return so many documents of three lines, no two alike."""
+    return [text_of(3).replace("\n", f" {i}\n") for i in range(size)]
+
+
+def objects_of(size, faulty=0):
+    """Return so many JSON lines, of which one in `faulty` has no text; 0 = none."""
+    fields = ["body" if faulty and i % faulty == 1 else "text" for i in range(size)]
+    return "".join(json.dumps({f: text}) + "\n" for f, text in zip(fields, documents_of(size), strict=True))
+
+
+def written(name, make):
+    """Return a function that writes make(size) into a file of this name in a folder, and returns the file."""
+
+    def write(folder, size):
+        if name.endswith(".parquet"):
+            pq.write_table(pa.table({"text": make(size)}), folder / name)
+        else:
+            content = make(size).encode()
+            (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        return folder / name
+
+    return write
+
+
+def write_files(folder, size):
+    for i, document in enumerate(documents_of(size)):
+        (folder / f"{i}.txt").write_text(document)
+    return folder
+
+
+FORMS = {
+    "documents": (written("a.txt", lambda size: "\n".join(documents_of(size))), 200),
+    "one document": (written("a.txt", text_of), 600),
+    "one line": (written("a.txt", lambda size: text_of(size, " ")), 600),
+    "blank lines": (written("a.txt", lambda size: "\n" * size + text_of(300)), 20_000),
+    "gzip": (written("a.txt.gz", text_of), 600),
+    "files": (write_files, 60),
+    "JSON Lines": (written("a.jsonl", objects_of), 200),
+    "JSON Lines with faults": (written("a.jsonl", lambda size: objects_of(size, 30)), 200),
+    "JSON Lines, one text": (written("a.jsonl", lambda size: json.dumps({"text": text_of(size)}) + "\n"), 600),
+    "Parquet": (written("a.parquet", documents_of), 200),
+    "Parquet, one text": (written("a.parquet", lambda size: [text_of(size)]), 600),
+}
+
+
+def corpus_of(trained, file, out):
+    return lambda: prepare(
+        sources.find([str(file)]), None, trained, out, block_len=48, validation_fraction=0.2, runner=LocalRunner(1)
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_memory_and_work_grow_as_the_text(form, trained, tmp_path):
+    write, size = FORMS[form]
+    found = []
+    for factor in (1, 1, 2, 4):  # the first one imports
+        folder = tmp_path / f"{len(found)}"
+        folder.mkdir()
+        file = write(folder, factor * size)
+        measures = (peak, lambda run: lines(run, data_pipelines))
+        found.append([m(corpus_of(trained, file, tmp_path / f"{len(found)}-{i}")) for i, m in enumerate(measures)])
+    for _, one, two, four in zip(*found, strict=True):
+        assert four - two <= LINEAR * max(two - one, one / 2), found
+
+
+@pytest.mark.parametrize("form", ["one word", "one line", "tokenizer"])
+def test_libraries_take_time_as_the_text(form, trained):
+    def run(factor):
+        begin = time.process_time()
+        if form == "tokenizer":
+            Tokenizer.train(text_of(factor * 10_000).split("\n"), 50, "english")
+        else:
+            trained.encode_lines(["sea" * factor * 200_000 if form == "one word" else text_of(factor * 30_000, " ")])
+        return time.process_time() - begin
+
+    one, two, four = map(run, (1, 2, 4))
+    assert four - two <= LINEAR * max(two - one, 0) + NOISE, (one, two, four)
