@@ -28,7 +28,7 @@ PUBLIC = {
     "Pretrained": "xlnet_jax.checkpoints.pretrained",
     "ReclSettings": "xlnet_jax.inference.recl",
     "ScoreSettings": "xlnet_jax.inference.score",
-    "XLNetLM": "xlnet_jax.models.xlnet",
+    "XLNetLM": "xlnet_jax.models.heads",
     "attention_weights": "xlnet_jax.inference.attention",
     "batch_source": "xlnet_jax.objectives.registry",
     "convert": "xlnet_jax.tasks.convert",

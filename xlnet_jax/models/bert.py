@@ -1,5 +1,5 @@
-"""BERT's encoder and language model (Devlin et al. 2019, section 3; also RoBERTa's network): learned positions added to
-the embeddings, post-LN layers with biases everywhere, and no memory.
+"""BERT's encoder (Devlin et al. 2019, section 3; also RoBERTa's network) and ELECTRA's detector: learned positions
+added to the embeddings, post-LN layers with biases everywhere, and no memory.
 
     x = norm(piece + position + segment)
     layer:   x = norm(x + W_o attention(x) + b_o),   x = norm(x + W_2 act(W_1 x + b_1) + b_2)
@@ -17,7 +17,6 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations
 from xlnet_jax.kernels.products import join_heads_BTE, to_heads_BNTH
 from xlnet_jax.models.attention import attend_with_dropout_BNTH
-from xlnet_jax.models.checks import check_arrays
 from xlnet_jax.models.inputs import Inputs, check_inputs
 from xlnet_jax.models.layers import (
     ACTIVATIONS,
@@ -32,8 +31,6 @@ from xlnet_jax.models.layers import (
     partitioned_zeros,
     projection_DNH,
     scan_layers,
-    take_rows_BPD,
-    tied_logits_BPV,
 )
 from xlnet_jax.settings.config import ModelConfig
 
@@ -95,9 +92,15 @@ class BertEncoder(nn.Module):
 
     @nn.compact
     def __call__(
-        self, inputs: Inputs, mems_ZBMD: jnp.ndarray | None = None, *, reuse_len: int | None = None, train: bool = False
+        self,
+        inputs: Inputs,
+        mems_ZBMD: jnp.ndarray | None = None,
+        *,
+        reuse_len: int | None = None,
+        needs_content: bool = True,
+        train: bool = False,
     ) -> Outputs:
-        """Return the hidden states of the content stream; reuse_len has no effect.
+        """Return the hidden states of the content stream; reuse_len and needs_content have no effect.
 
         Raises InputError for arrays that do not fit the network or each other, on a window of more than
         config.num_places positions, on memory, and on a query stream, which this network does not support.
@@ -152,36 +155,6 @@ def _demand_places(inputs: Inputs, mems_ZBMD: jnp.ndarray | None, config: ModelC
         raise InputError("BERT's network has no memory: `model.mem_len` must be 0")
     if inputs.target_positions_BP is not None:
         raise InputError("BERT's network has no query stream: `objective` mlm predicts without one")
-
-
-class BertLM(nn.Module):
-    """Encoder, transform and tied vocabulary logits, with the signature of `XLNetLM`."""
-
-    config: ModelConfig
-
-    def setup(self) -> None:
-        self.backbone = BertEncoder(self.config)
-        self.transform = Transform(self.config)
-        self.output_bias = partitioned_zeros(self, "output_bias", (self.config.vocab_size,), ("vocab",))
-
-    def __call__(
-        self,
-        inputs: Inputs,
-        mems_ZBMD: jnp.ndarray | None = None,
-        *,
-        at_BP: jnp.ndarray | None = None,
-        reuse_len: int | None = None,
-        needs_content: bool = True,
-        train: bool = False,
-    ) -> tuple[jnp.ndarray, Outputs]:
-        """Return (float32 logits [B, P, V], outputs). at: positions to predict, int32; None = all; needs_content has no
-        effect."""
-        outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)
-        hidden = outputs.content_BLD
-        if at_BP is not None:
-            check_arrays({"B": hidden.shape[0], "T": hidden.shape[1]}, at_BP=at_BP)
-            hidden = take_rows_BPD(hidden, at_BP)
-        return tied_logits_BPV(self.transform(hidden), self.backbone.word_embedding, self.output_bias), outputs
 
 
 class Transform(nn.Module):

@@ -23,11 +23,11 @@ from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations, einsum_float32
 from xlnet_jax.kernels.products import from_heads_BTD, to_heads_BNTH
 from xlnet_jax.models.attention import distances_R, position_keys_2NRH, signals_2RY
-from xlnet_jax.models.heads import build_model
+from xlnet_jax.models.heads import XLNetLM, build_model
 from xlnet_jax.models.inputs import compact_inputs, text_inputs
 from xlnet_jax.models.layers import FeedForward, Norm
 from xlnet_jax.models.masks import HIGHEST, LOWEST, causal_bounds
-from xlnet_jax.models.xlnet import XLNetLM, add_signals
+from xlnet_jax.models.xlnet import add_signals
 from xlnet_jax.settings.config import ModelConfig
 
 

@@ -12,22 +12,69 @@ import jax.numpy as jnp
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import MASKED
-from xlnet_jax.models.bert import BertDetector, BertEncoder, BertLM, places_BL
+from xlnet_jax.models.bert import BertDetector, BertEncoder, Transform, places_BL
 from xlnet_jax.models.checks import check_arrays
 from xlnet_jax.models.inputs import Inputs, dense_inputs, text_inputs
-from xlnet_jax.models.layers import Dense, Dropout, Norm, partitioned_param, projection_DNH
-from xlnet_jax.models.xlnet import Backbone, XLNetLM
+from xlnet_jax.models.layers import (
+    Dense,
+    Dropout,
+    Norm,
+    Outputs,
+    partitioned_param,
+    partitioned_zeros,
+    projection_DNH,
+    take_rows_BPD,
+    tied_logits_BPV,
+)
+from xlnet_jax.models.xlnet import Backbone
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 # By `ModelConfig.network`.
 _ENCODERS: dict[str, Any] = {"xlnet": Backbone, "bert": BertEncoder}
-_LANGUAGE_MODELS: dict[str, Any] = {"xlnet": XLNetLM, "bert": BertLM}
 DETECTORS: dict[str, Any] = {"bert": BertDetector}
 
 
 def build_encoder(config: ModelConfig, name: str | None = None) -> Backbone | BertEncoder:
     """Build the network that returns hidden states. name: module name inside a compact method; None in `setup`."""
     return _ENCODERS[config.network](config, name=name)
+
+
+class XLNetLM(nn.Module):
+    """Encoder and vocabulary logits of the predicting stream. The output matrix is the word embedding; the bias is a
+    separate parameter (`lm_loss` of modeling.py). BERT's hidden states are transformed before."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        self.backbone = build_encoder(self.config)
+        if self.config.has_transform:
+            self.transform = Transform(self.config)
+        self.output_bias = partitioned_zeros(self, "output_bias", (self.config.vocab_size,), ("vocab",))
+
+    def __call__(
+        self,
+        inputs: Inputs,
+        mems_ZBMD: jnp.ndarray | None = None,
+        *,
+        at_BP: jnp.ndarray | None = None,
+        reuse_len: int | None = None,
+        needs_content: bool = True,
+        train: bool = False,
+    ) -> tuple[jnp.ndarray, Outputs]:
+        """Return (float32 logits, outputs): logits [B, P, V] of the query stream, or, without one, [B, L, V] of the
+        content stream. Memory, reuse_len and train are those of `Backbone`.
+
+        at: positions that the content stream predicts, int32; None = all; needs_content: False = the content stream of
+        the last layer may be missing from the outputs.
+        """
+        outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, needs_content=needs_content, train=train)
+        hidden = outputs.content_BLD if outputs.query_BPD is None else outputs.query_BPD
+        if at_BP is not None:
+            check_arrays({"B": hidden.shape[0], "T": hidden.shape[1]}, at_BP=at_BP)
+            hidden = take_rows_BPD(hidden, at_BP)
+        if self.config.has_transform:
+            hidden = self.transform(hidden)
+        return tied_logits_BPV(hidden, self.backbone.word_embedding, self.output_bias), outputs
 
 
 class SequenceSummary(nn.Module):
@@ -116,16 +163,6 @@ class SpanLogProbs(NamedTuple):
     unanswerable_B: jnp.ndarray  # float32 logits
 
 
-class SpanBeam(NamedTuple):
-    """Prediction outputs: the I likeliest starts, and for each start the J likeliest ends."""
-
-    start_log_probs_BI: jnp.ndarray
-    start_index_BI: jnp.ndarray  # int32
-    end_log_probs_BIJ: jnp.ndarray
-    end_index_BIJ: jnp.ndarray  # int32
-    unanswerable_B: jnp.ndarray  # float32 logits
-
-
 class XLNetForQuestionAnswering(nn.Module):
     """Encoder with scores of starts and ends; `__call__` trains, `beam` predicts.
 
@@ -163,9 +200,9 @@ class XLNetForQuestionAnswering(nn.Module):
 
     def beam(
         self, inputs: Inputs, cls_index_B: jnp.ndarray, excluded_BL: jnp.ndarray, start_n_top: int, end_n_top: int
-    ) -> SpanBeam:
-        """Return the likeliest starts and ends. start_n_top: I, number of starts; end_n_top: J, number of ends per
-        start."""
+    ) -> dict[str, jnp.ndarray]:
+        """Return the I = start_n_top likeliest starts, and for each start the J = end_n_top likeliest ends:
+        start_log_probs and start_index [B, I], end_log_probs and end_index [B, I, J], unanswerable [B] (a logit)."""
         hidden_BLD = self._read_BLD(inputs, train=False, cls_index_B=cls_index_B, excluded_BL=excluded_BL)
         for name, count in (("start_n_top", start_n_top), ("end_n_top", end_n_top)):
             if not 0 < count <= (length := hidden_BLD.shape[1]):
@@ -174,8 +211,13 @@ class XLNetForQuestionAnswering(nn.Module):
         start_top_BI, start_index_BI = jax.lax.top_k(start_BL, start_n_top)
         end_BIL = self._end_BIL(hidden_BLD, _states_BID(hidden_BLD, start_index_BI), excluded_BL)
         end_top_BIJ, end_index_BIJ = jax.lax.top_k(end_BIL, end_n_top)
-        unanswerable_B = self._unanswerable_B(hidden_BLD, start_BL, cls_index_B, None)
-        return SpanBeam(start_top_BI, start_index_BI, end_top_BIJ, end_index_BIJ, unanswerable_B)
+        return {
+            "start_log_probs": start_top_BI,
+            "start_index": start_index_BI,
+            "end_log_probs": end_top_BIJ,
+            "end_index": end_index_BIJ,
+            "unanswerable": self._unanswerable_B(hidden_BLD, start_BL, cls_index_B, None),
+        }
 
     def _read_BLD(self, inputs: Inputs, train: bool, **arrays: jnp.ndarray) -> jnp.ndarray:
         hidden_BLD = self.backbone(inputs, train=train).content_BLD
@@ -287,7 +329,7 @@ def init_params(config: ModelConfig, head: HeadConfig | None, key: jax.Array) ->
 def build_model(config: ModelConfig, head: HeadConfig | None) -> nn.Module:
     """Build the network of a checkpoint. head: None = language modeling."""
     if head is None:
-        return _LANGUAGE_MODELS[config.network](config)
+        return XLNetLM(config)
     if head.task == "question_answering":
         return XLNetForQuestionAnswering(config)
     return XLNetForTokens(config, head) if head.task == "token_classification" else XLNetForSequence(config, head)

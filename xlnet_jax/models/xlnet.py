@@ -13,7 +13,6 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import Relations
 from xlnet_jax.kernels.mesh import count_parts, join_parts, split_parts
 from xlnet_jax.models.attention import Attention, distances_R, signals_2RY, signals_BLD
-from xlnet_jax.models.checks import check_arrays
 from xlnet_jax.models.inputs import Inputs, check_inputs
 from xlnet_jax.models.last_layer import split_off_last
 from xlnet_jax.models.layers import (
@@ -24,10 +23,7 @@ from xlnet_jax.models.layers import (
     Outputs,
     look_up,
     partitioned_param,
-    partitioned_zeros,
     scan_layers,
-    take_rows_BPD,
-    tied_logits_BPV,
 )
 from xlnet_jax.models.masks import causal_bounds
 from xlnet_jax.settings.config import ModelConfig
@@ -165,40 +161,6 @@ class Backbone(nn.Module):
             query_BPD = jnp.where(inputs.predicted_BP[:, :, None], query_BPD, own_BPD)
         rows_BTD = join_parts(rows_BTD, query_BPD, parts)
         return nn.with_logical_constraint(rows_BTD, ("batch", "length", "width"))
-
-
-class XLNetLM(nn.Module):
-    """Backbone and vocabulary logits of the predicting stream. The output matrix is the word embedding; the bias is a
-    separate parameter (`lm_loss` of modeling.py)."""
-
-    config: ModelConfig
-
-    def setup(self) -> None:
-        self.backbone = Backbone(self.config)
-        self.output_bias = partitioned_zeros(self, "output_bias", (self.config.vocab_size,), ("vocab",))
-
-    def __call__(
-        self,
-        inputs: Inputs,
-        mems_ZBMD: jnp.ndarray | None = None,
-        *,
-        at_BP: jnp.ndarray | None = None,
-        reuse_len: int | None = None,
-        needs_content: bool = True,
-        train: bool = False,
-    ) -> tuple[jnp.ndarray, Outputs]:
-        """Return (float32 logits, outputs): logits [B, P, V] of the query stream, or, without one, [B, L, V] of the
-        content stream. Memory, reuse_len and train are those of `Backbone`.
-
-        at: positions that the content stream predicts, int32; None = all; needs_content: False = the content stream of
-        the last layer may be missing from the outputs.
-        """
-        outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, needs_content=needs_content, train=train)
-        hidden = outputs.content_BLD if outputs.query_BPD is None else outputs.query_BPD
-        if at_BP is not None:
-            check_arrays({"B": hidden.shape[0], "T": hidden.shape[1]}, at_BP=at_BP)
-            hidden = take_rows_BPD(hidden, at_BP)
-        return tied_logits_BPV(hidden, self.backbone.word_embedding, self.output_bias), outputs
 
 
 def add_signals(embedded_BLD: jnp.ndarray, places_BL: jnp.ndarray) -> jnp.ndarray:

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from xlnet_jax.models.bert import BertDetector, BertLM
+from xlnet_jax.models.bert import BertDetector
+from xlnet_jax.models.heads import XLNetLM
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.language_model import (
     BatchDropout,
@@ -27,7 +28,7 @@ SHARED = ("word_embedding", "position_embedding", "segment_embedding", "embeddin
 
 class ReplacedTokenDetection(LanguageModel):
     """Loss (`Objective`) of two networks without memory. Parameters: `backbone` and `detector` are the network;
-    `generator` is a `BertLM` without the shared arrays."""
+    `generator` is an `XLNetLM` without the shared arrays."""
 
     @property
     def generator(self) -> ModelConfig:
@@ -40,7 +41,7 @@ class ReplacedTokenDetection(LanguageModel):
         inputs = text_inputs(ids, segment_ids_BL=ids)
         of_network, of_generator = jax.random.split(key)
         network = BertDetector(self.config.model).init(of_network, inputs)["params"]
-        generator = BertLM(self.generator).init(of_generator, inputs)["params"]
+        generator = XLNetLM(self.generator).init(of_generator, inputs)["params"]
         own = {name: tree for name, tree in generator["backbone"].items() if name not in SHARED}
         return {**network, "generator": {**generator, "backbone": own}}
 
@@ -52,7 +53,7 @@ class ReplacedTokenDetection(LanguageModel):
         inputs, _ = inputs_of(batch, c)
         positions_BP = batch["target_positions"]
         logits_BPV, _ = apply(
-            BertLM(self.generator), self._generator_params(params), of_generator, inputs, mems_ZBMD, at_BP=positions_BP
+            XLNetLM(self.generator), self._generator_params(params), of_generator, inputs, mems_ZBMD, at_BP=positions_BP
         )
         weights_BP = batch["target_weights"]
         loss_sum = (cross_entropy_BP(logits_BPV, batch["target_ids"]) * weights_BP).sum()

@@ -18,8 +18,8 @@ from xlnet_jax.checkpoints import formats
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import tf1
 from xlnet_jax.interop.weights import flatten, to_theirs
+from xlnet_jax.models.heads import XLNetLM
 from xlnet_jax.models.inputs import dense_inputs
-from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.settings.config import HeadConfig
 
 

@@ -23,8 +23,8 @@ from xlnet_jax.inference import score as scoring
 from xlnet_jax.inference.factorize import factorize
 from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
 from xlnet_jax.inference.score import score_texts
+from xlnet_jax.models.heads import XLNetLM
 from xlnet_jax.models.inputs import compact_inputs, dense_inputs, text_inputs
-from xlnet_jax.models.xlnet import XLNetLM
 
 command = COMMANDS["score"]
 

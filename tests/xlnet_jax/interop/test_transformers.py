@@ -13,8 +13,8 @@ import pytest
 
 import xlnet_jax
 from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
+from xlnet_jax.models.heads import XLNetLM
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
-from xlnet_jax.models.xlnet import XLNetLM
 
 torch = pytest.importorskip("torch", reason="needs the extra [bench]: pip install -e '.[bench]'")
 transformers = pytest.importorskip("transformers", reason="needs the extra [bench]: pip install -e '.[bench]'")

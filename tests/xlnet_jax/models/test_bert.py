@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from tests.xlnet_jax.random_models import BERT, ROBERTA, random_params
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import abstract_params, optional_params
-from xlnet_jax.models.bert import BertLM
+from xlnet_jax.models.heads import XLNetLM
 from xlnet_jax.models.inputs import compact_inputs, text_inputs
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.objectives.presets import PRESETS
@@ -56,7 +56,7 @@ def size(shapes):
 
 def test_places_and_segments_count_and_unknown_segments_are_the_first():
     params = jax.tree.map(jnp.asarray, random_params(BERT, None))
-    lm = jax.jit(lambda inputs: BertLM(BERT).apply({"params": params}, inputs)[0])
+    lm = jax.jit(lambda inputs: XLNetLM(BERT).apply({"params": params}, inputs)[0])
     plain = lm(text_inputs(IDS))
     mirrored = lm(text_inputs(IDS[:, ::-1]))[:, ::-1]
     assert np.abs(plain - mirrored).max() > 1e-2
@@ -70,11 +70,11 @@ def test_what_learned_places_do_not_have_is_refused():
     long, ids = jnp.ones((1, 17), jnp.int32), jnp.ones((1, 4), jnp.int32)
     asked = compact_inputs(ids, target_positions_BP=jnp.zeros((1, 1), jnp.int32))
     with pytest.raises(InputError, match=r"a window of 17 tokens is too long: the network has 16 learned positions"):
-        BertLM(ROBERTA).apply(params, text_inputs(long))
+        XLNetLM(ROBERTA).apply(params, text_inputs(long))
     with pytest.raises(InputError, match="has no memory"):
-        BertLM(ROBERTA).apply(params, text_inputs(ids, mem_len=1))
+        XLNetLM(ROBERTA).apply(params, text_inputs(ids, mem_len=1))
     with pytest.raises(InputError, match="has no query stream"):
-        BertLM(ROBERTA).apply(params, asked)
+        XLNetLM(ROBERTA).apply(params, asked)
 
 
 def test_heads_feed_forward_and_vocabulary_are_divided_among_devices():

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.xlnet_jax.random_models import BERT, HEADS, SMALL, random_model, random_params
 from xlnet_jax import InputError
 from xlnet_jax.models import inputs as of_network
-from xlnet_jax.models.heads import build_model
+from xlnet_jax.models.heads import XLNetLM, build_model
 from xlnet_jax.models.inputs import check_inputs, compact_inputs, dense_inputs, text_inputs
-from xlnet_jax.models.xlnet import XLNetLM
 
 CONFIG = dataclasses.replace(SMALL, num_layers=2)
 PARAMS = random_params(CONFIG, None)

@@ -11,8 +11,8 @@ import pytest
 from tests.xlnet_jax import random_models
 from tests.xlnet_jax.random_models import CAUSAL, SMALL
 from xlnet_jax.models.decoding import advance, prefill, prepare
+from xlnet_jax.models.heads import XLNetLM
 from xlnet_jax.models.inputs import compact_inputs
-from xlnet_jax.models.xlnet import XLNetLM
 
 TINY = dataclasses.replace(SMALL, num_layers=2)
 CONFIGS = {

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.random_models import SMALL, random_params
+from xlnet_jax.models.heads import XLNetLM
 from xlnet_jax.models.inputs import compact_inputs
-from xlnet_jax.models.xlnet import XLNetLM
 
 BATCH, LENGTH, TARGETS, DROPOUT = 2, 7, 3, {"dropout": 0.2, "attention_dropout": 0.2}
 NETWORKS = {

@@ -10,7 +10,8 @@ import pytest
 
 from data_pipelines.permutation import perm_rank, permuted_places, target_slots, to_dense
 from tests.xlnet_jax.influence import influence_on_rows
-from xlnet_jax.models.xlnet import Backbone, XLNetLM
+from xlnet_jax.models.heads import XLNetLM
+from xlnet_jax.models.xlnet import Backbone
 from xlnet_jax.objectives.language_model import LanguageModel, inputs_of
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
 from xlnet_jax.training import sharding

@@ -10,9 +10,9 @@ import pytest
 
 from tests.xlnet_jax.kernels.running import running_kernels
 from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients, padded_at_the_end
+from xlnet_jax.models.heads import XLNetLM
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.masks import HIGHEST
-from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.objectives.language_model import cross_entropy_BP
 
 pytestmark = pytest.mark.contract

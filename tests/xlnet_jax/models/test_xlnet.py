@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.random_models import SMALL, random_params
+from xlnet_jax.models.heads import XLNetLM
 from xlnet_jax.models.inputs import compact_inputs
-from xlnet_jax.models.xlnet import XLNetLM
 
 LENGTH = 7
 CAUSAL = dataclasses.replace(SMALL, num_layers=2, num_segments=0, attn_type="uni", activation="relu")

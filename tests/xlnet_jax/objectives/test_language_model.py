@@ -18,7 +18,7 @@ from tests.xlnet_jax.tiny_text import batches_of
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.dims import Batch
 from xlnet_jax.inference.log_probs import Query, log_likelihoods
-from xlnet_jax.models.xlnet import XLNetLM
+from xlnet_jax.models.heads import XLNetLM
 from xlnet_jax.objectives.language_model import LanguageModel, inputs_of
 from xlnet_jax.objectives.presets import with_objective
 from xlnet_jax.objectives.registry import validate

@@ -9,7 +9,8 @@ import pytest
 
 from tests.xlnet_jax.tiny_text import batches_of
 from xlnet_jax.interop.weights import flatten
-from xlnet_jax.models.bert import BertDetector, BertLM
+from xlnet_jax.models.bert import BertDetector
+from xlnet_jax.models.heads import XLNetLM
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.presets import with_objective
 from xlnet_jax.objectives.registry import validate
@@ -67,7 +68,7 @@ def by_hand(params, batch):
     shared = {name: params["backbone"][name] for name in SHARED}
     given = {"params": {**own, "backbone": {**own["backbone"], **shared}}}
     masked = text_inputs(batch["input_ids"], segment_ids_BL=batch["segment_ids"])
-    logits, _ = jax.jit(BertLM(CONFIG.rtd.generator_of(CONFIG.model)).apply)(
+    logits, _ = jax.jit(XLNetLM(CONFIG.rtd.generator_of(CONFIG.model)).apply)(
         given, masked, at_BP=batch["target_positions"]
     )
     samples = np.asarray(sample_BP(logits, batch["noise_seed"]))

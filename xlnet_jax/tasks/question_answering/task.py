@@ -23,7 +23,7 @@ from data_pipelines.tokenizer import CLS, SEP, Tokenizer, normalize
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import NULL_THRESHOLD
-from xlnet_jax.models.heads import SpanBeam, SpanLogProbs, XLNetForQuestionAnswering
+from xlnet_jax.models.heads import SpanLogProbs, XLNetForQuestionAnswering
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
@@ -210,22 +210,16 @@ class QuestionAnswering(Task[Question, Answers]):
         length = batch["input_ids"].shape[1]
         starts, ends = min(self._qa.start_n_top, length), min(self._qa.end_n_top, length)
         beam = partial(model.apply, {"params": params}, method=XLNetForQuestionAnswering.beam)
-        start_BI, start_index_BI, end_BIJ, end_index_BIJ, unanswerable_B = cast(
-            SpanBeam, beam(inputs_of(batch), batch["cls_index"], batch["excluded"], starts, ends)
-        )
+        found = cast(Any, beam(inputs_of(batch), batch["cls_index"], batch["excluded"], starts, ends))
         first_B = batch["attention_mask"].argmax(1)
+        found["start_index"] -= first_B[:, None]
+        found["end_index"] -= first_B[:, None, None]
         missing = [(0, 0), (0, self._qa.start_n_top - starts), (0, self._qa.end_n_top - ends)]
 
         def full(values: jax.Array) -> jax.Array:
             return jnp.pad(values, missing[: values.ndim], constant_values=NO_PLACE)
 
-        return {
-            "start_log_probs": full(start_BI),
-            "start_index": full(start_index_BI - first_B[:, None]),
-            "end_log_probs": full(end_BIJ),
-            "end_index": full(end_index_BIJ - first_B[:, None, None]),
-            "unanswerable": unanswerable_B,
-        }
+        return {name: full(values) for name, values in found.items()}
 
     def answers(self, examples: Sequence[Question], features: Features, outputs: Outputs) -> Answers:
         """Return the n best answers to each question, and the final one.
