@@ -96,6 +96,11 @@ class WindowView:
         places = np.unique(self.perm_rank[self.targets], return_inverse=True)[1] + 1
         return dict(zip(self.targets.tolist(), places.tolist(), strict=True))
 
+    @cached_property
+    def marked(self) -> list[int]:
+        """Positions that text and picture mark as targets; none if each row predicts the token after its own."""
+        return [] if self.predicts_next else self.targets.tolist()
+
     @property
     def legend(self) -> str:
         """Explanation below the printed text and below the picture."""
@@ -259,7 +264,7 @@ def _mark(view: WindowView, positions: Iterable[int]) -> Text:
     words = Text()
     for position in positions:
         piece = view.pieces[position]
-        if position in view.predicted and not view.predicts_next:
+        if position in view.marked:
             said = f"{piece}→{view.predicted[position]}" if view.filling.replaces else f"{view.place[position]}:{piece}"
             words.append(f"[{said}]", TARGET)
         else:

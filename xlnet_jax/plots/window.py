@@ -116,7 +116,7 @@ def _whole_axis(window: "WindowView") -> Axis:
 def _matrices(window: "WindowView", axis: Axis) -> list[np.ndarray]:
     """Return the cells of the content stream and, if the query stream predicts, of the query stream and the target
     mapping. Each is uint8 [rows, columns]."""
-    is_target = np.isin(axis.keys - window.mem_len, window.targets) & (not window.predicts_next)
+    is_target = np.isin(axis.keys - window.mem_len, window.marked)
     unused = axis.keys < window.mem_len - window.mem_filled
 
     def cells(sees: np.ndarray) -> np.ndarray:
@@ -239,7 +239,7 @@ def _draw_close(panel: Any, window: "WindowView", axis: Axis) -> None:
 
 def _mark_targets(labels: Sequence[Any], positions: Sequence[int], window: "WindowView") -> None:
     for label, position in zip(labels, positions, strict=True):
-        if position in window.place and not window.predicts_next:
+        if position in window.marked:
             label.set(color=TARGET_COLOR, fontweight="bold")
 
 
@@ -247,7 +247,7 @@ def _draw_legend(figure: Any, window: "WindowView") -> None:
     from matplotlib.patches import Patch
 
     left_out = {Cell.UNUSED} if window.mem_filled == window.mem_len else set()
-    left_out |= {Cell.SEEN_TARGET} if window.predicts_next else set()
+    left_out |= set() if window.marked else {Cell.SEEN_TARGET}
     left_out |= set() if window.by_query_stream else {Cell.MAPPED}
     patches = [
         Patch(facecolor=color, edgecolor="#888888", label=text)
