@@ -94,6 +94,7 @@ def _become(box: Path, kind: Kind, words: list[str], space: int, report: Path, s
     code = 120  # of a fault of the fuzzer itself
     try:
         os.setsid()
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # so that no pool of processes starts
         os.chdir(box)
         offences = os.open(report, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for number, file in ((0, "/dev/null"), (1, "/dev/null"), (2, stderr)):
