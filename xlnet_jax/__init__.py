@@ -4,7 +4,8 @@ Public names are resolved when they are used: importing this package loads neith
 names of commands: `xlnet_jax.evaluate` is the function, and `python -m xlnet_jax.evaluate` runs the module.
 """
 
-TYPE_CHECKING = False  # true for type checkers; an import here could find a file of the current folder (start.py)
+# True for type checkers. `typing` itself could come from the current folder here (storage/import_path.py).
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

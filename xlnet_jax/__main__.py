@@ -6,7 +6,7 @@ settings and calls the function that does the work. A mistake that the user can 
 """
 
 if __name__ == "__main__":  # before any other import
-    from xlnet_jax.start import leave_current_folder
+    from xlnet_jax.storage.import_path import leave_current_folder
 
     leave_current_folder()
 
@@ -33,7 +33,7 @@ from xlnet_jax.errors import (
     with_flags,
 )
 from xlnet_jax.printing import is_reader_gone, print_safely, without_secrets
-from xlnet_jax.start import keep_children_out
+from xlnet_jax.storage.import_path import keep_children_out
 from xlnet_jax.storage.quiet import keep_tensorflow_quiet
 
 Main = Callable[[Sequence[str]], int]

@@ -5,7 +5,8 @@ does not store. A model without settings gets those of the original English mode
 a tokenizer.json instead.
 """
 
-TYPE_CHECKING = False  # true for type checkers; an import here could find a file of the current folder
+# True for type checkers. Nothing is imported before a command leaves the current folder (storage/import_path.py).
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from data_pipelines.tokenizer.foreign import TOKENIZER_JSON
     from data_pipelines.tokenizer.model import MODEL_FILE, SETTINGS_FILE, Tokenizer

@@ -64,7 +64,7 @@ def draw_attention(
     """
     path = Path(out)
     if path.suffix.lower() not in (".html", ".png"):
-        raise InputError(f"`out` {out} must end in .html, for a web page, or .png, for a picture")
+        raise InputError("out", out, "must end in .html, for a web page, or .png, for a picture")
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
 
     with new_file(path, overwrite=True) as file:
@@ -74,13 +74,15 @@ def draw_attention(
         for what, number, count in (("layer", layer, network.num_layers), ("head", head, network.num_heads)):
             if number is not None and not 0 <= number < count:
                 raise InputError(
-                    f"`{what}` {number} does not exist: the network has {count}, counted from 0 to {count - 1}"
+                    what, number, f"does not exist: the network has {count}, counted from 0 to {count - 1}"
                 )
         layer = network.num_layers - 1 if layer is None else layer
         own_tokenizer = pretrained.demand_tokenizer()
         ids_L = own_tokenizer.encode_lines([text])[0]
         if len(ids_L) > MOST_PIECES:
-            raise InputError(f"`text` has {len(ids_L):,} pieces, but a picture shows at most {MOST_PIECES}: shorten it")
+            raise InputError(
+                "text", "", f"has {len(ids_L):,} pieces, but a picture shows at most {MOST_PIECES}: shorten it"
+            )
         words = list_of_texts(targets, "targets")
         positions = [int(i) for word in words for i in find_words(own_tokenizer, ids_L, word)]
         found = attention_weights(pretrained, [text], [positions] if positions else None)
@@ -121,19 +123,24 @@ def attention_weights(
 
     tokenizer = pretrained.demand_tokenizer() if targets is None else scoring_tokenizer(pretrained)
     if targets is not None and objective_named(pretrained.objective).filling.stream == "content":
-        raise InputError(f"`targets`: the checkpoint ({pretrained.objective}) has no query stream: leave `targets` out")
+        raise InputError(
+            "targets", "", f": the checkpoint ({pretrained.objective}) has no query stream: leave `targets` out"
+        )
     rows = [np.array([*ids, SEP, CLS], np.int32) for ids in tokenizer.encode_lines(list_of_texts(texts))]
     lengths = [len(row) for row in rows]
     if 2 in lengths or not rows:
-        raise InputError("`texts` must be a list of at least one text, and each must have pieces")
+        raise InputError("texts", "", "must be a list of at least one text, and each must have pieces")
     ordered = [[int(i) for i in own] for own in ([[]] * len(rows) if targets is None else targets)]
     if len(ordered) != len(rows):
-        raise InputError(f"`targets` has {len(ordered)} lists of positions for {len(rows)} texts: give one for each")
+        raise InputError(
+            "targets", "", f"has {len(ordered)} lists of positions for {len(rows)} texts: give one for each"
+        )
     for number, (own, length) in enumerate(zip(ordered, lengths, strict=True)):
         if len(set(own)) < len(own) or not set(own) <= set(range(length - 2)):
             raise InputError(
-                f"`targets` of text {number}: give positions from 0 to {length - 3}, each once, in the "
-                "order of prediction"
+                "targets",
+                "",
+                f"of text {number}: give positions from 0 to {length - 3}, each once, in the order of prediction",
             )
     queries = [Query(row, np.array(own, int), np.arange(len(own))) for row, own in zip(rows, ordered, strict=True)]
     batch = padded_queries(queries, len(rows), max(lengths), max(1, *map(len, ordered)))

@@ -92,9 +92,9 @@ def embed_files(settings: EmbedSettings) -> tuple[int, int]:
 def _embed_files(settings: EmbedSettings) -> tuple[int, int, Pooling]:
     settings = with_plain_paths(settings)
     if Path(settings.out).suffix not in (".npy", ".parquet"):
-        raise InputError(f"`out` {settings.out}: give a name that ends in .npy or .parquet")
+        raise InputError("out", settings.out, ": give a name that ends in .npy or .parquet")
     if settings.id_field is not None and settings.out.endswith(".npy"):
-        raise InputError("`id_field`: a .npy file cannot hold ids: give an `out` that ends in .parquet")
+        raise InputError("id_field", "", ": a .npy file cannot hold ids: give an `out` that ends in .parquet")
     check_bounds(settings)
     with new_file(settings.out, settings.overwrite) as file:
         return _embed_into(file, settings)
@@ -181,11 +181,11 @@ def embed_texts(
 
     pooling = pooling or pooling_of(pretrained)
     if pooling not in ("mean", "last", "first", "cls"):
-        raise InputError(f"`pooling` {pooling} must be mean, last, first or cls")
+        raise InputError("pooling", pooling, "must be mean, last, first or cls")
     if pooling == "cls" and not specials:
-        raise InputError("`pooling` cls needs `specials`: without them there is no <cls>; give last")
+        raise InputError("pooling", "cls", "needs `specials`: without them there is no <cls>; give last")
     if seq_len < 1:
-        raise InputError(f"`seq_len` {seq_len} must be at least 1")
+        raise InputError("seq_len", seq_len, "must be at least 1")
     model, backbone = _first_layers(pretrained, layer, mem_len)
     alone = replace(model, mem_len=0, same_length=False)  # with same_length rows would see mem_len positions: none
     seq_len = min(seq_len, model.num_places)
@@ -224,7 +224,7 @@ def _first_layers(pretrained: "Pretrained", layer: int, mem_len: int | None) -> 
     depth = layer if layer > 0 else n + 1 + layer
     if not 1 <= depth <= n:
         raise InputError(
-            f"`layer` {layer} does not exist: the checkpoint has layers 1 to {n}, or -1 to -{n} from the last"
+            "layer", layer, f"does not exist: the checkpoint has layers 1 to {n}, or -1 to -{n} from the last"
         )
     model = replace(with_mem_len(model, model.mem_len if mem_len is None else mem_len), num_layers=depth)
     if depth == n or model.share_layers:
@@ -306,7 +306,7 @@ def _write_parquet(path: Path) -> Iterator[Append]:
             writer = writer or pq.ParquetWriter(path, table.schema)
             writer.write_table(table)
         except (pa.ArrowException, ValueError):
-            raise InputError("`id_field`: ids must be all texts or all whole numbers") from None
+            raise InputError("id_field", "", ": ids must be all texts or all whole numbers") from None
 
     yield append
     if writer:

@@ -88,7 +88,7 @@ def recl(settings: ReclSettings) -> EffectiveContext:
         )
     check_bounds(settings)
     if len(settings.lengths) < 2:
-        raise InputError(f"`longest` {settings.longest} must be at least twice `step` {settings.step}")
+        raise InputError("longest", settings.longest, f"must be at least twice `step` {settings.step}")
     from data_pipelines import sources
     from xlnet_jax.checkpoints.native import PretrainingRun
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer

@@ -151,7 +151,7 @@ def score_files(settings: ScoreSettings) -> Totals:
     check_bounds(settings)
     check_orders(settings.orders)
     if settings.out and Path(settings.out).suffix not in (".jsonl", ".tsv"):
-        raise InputError(f"`out` {settings.out}: give a name that ends in .jsonl or .tsv")
+        raise InputError("out", settings.out, ": give a name that ends in .jsonl or .tsv")
     with _open(settings) as file:
         return _write_scores(settings, file)
     return Totals(0, 0, 0.0, 0)  # the reader of the output has ended
@@ -238,7 +238,7 @@ def score_texts(
     texts, orders = list_of_texts(texts), list_of_texts(orders, "orders")
     check_orders(orders)
     if max_len < 1:
-        raise InputError(f"`max_len` {max_len} must be at least 1")
+        raise InputError("max_len", max_len, "must be at least 1")
     tokenizer = demand_orders(pretrained, orders)
     context_ids, *encoded = tokenizer.encode_lines([context, *texts])
     names = names or [f"text {i}" for i in range(len(texts))]
@@ -315,8 +315,10 @@ def demand_orders(pretrained: "Pretrained", orders: Sequence[str]) -> "Tokenizer
         return scoring_tokenizer(pretrained)
     if list(orders) != [LEFT_TO_RIGHT]:
         raise InputError(
-            f"`orders` {' '.join(orders)}: the checkpoint reads from left to right ({pretrained.objective}), so "
-            f"{LEFT_TO_RIGHT} is the only order that it can score"
+            "orders",
+            " ".join(orders),
+            f": the checkpoint reads from left to right ({pretrained.objective}), so {LEFT_TO_RIGHT} is the only "
+            "order that it can score",
         )
     return vocabulary_tokenizer(pretrained)
 
@@ -326,8 +328,10 @@ def check_orders(orders: Sequence[str]) -> None:
     alone = len(orders) == 1 and _ALONE.fullmatch(orders[0])
     if not (alone or (orders and all(map(_ORDER.fullmatch, orders)))):
         raise InputError(
-            f"`orders` {', '.join(orders)}: give one or several of {LEFT_TO_RIGHT}, {RIGHT_TO_LEFT}, {RANDOM}8 (any "
-            f'number), {ALL} and positions of the pieces, such as "2 0 1"; or only {PSEUDO} or {BOUND}128'
+            "orders",
+            ", ".join(orders),
+            f": give one or several of {LEFT_TO_RIGHT}, {RIGHT_TO_LEFT}, {RANDOM}8 (any number), {ALL} and "
+            f'positions of the pieces, such as "2 0 1"; or only {PSEUDO} or {BOUND}128',
         )
 
 
@@ -366,14 +370,18 @@ def permutations(order: str, length: int, pieces: int, seed: int, number: int, n
             else "one segment"
         )
         raise InputError(
-            f"`orders` {order!r} is for texts of {most}, not for the {pieces} pieces of {name}: give {RANDOM}8, or "
-            "raise `max_len` if they are more than it"
+            "orders",
+            f"{order!r}",
+            f"is for texts of {most}, not for the {pieces} pieces of {name}: give {RANDOM}8, or raise `max_len` if "
+            "they are more than it",
         )
     if order == ALL:
         return map(np.array, itertools.permutations(range(length)))
     positions = [int(word) for word in order.split()]
     if sorted(positions) != list(range(length)):
-        raise InputError(f"`orders` {order!r} must have each position of the {length} pieces exactly once in {name}")
+        raise InputError(
+            "orders", f"{order!r}", f"must have each position of the {length} pieces exactly once in {name}"
+        )
     return [np.array(positions)]
 
 

@@ -7,7 +7,6 @@ all losses share come first.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
 import flax.linen as nn
@@ -92,8 +91,7 @@ def apply(model: nn.Module, params: Any, dropout: BatchDropout | None, *argument
 
 def objective_of(config: Config) -> Objective:
     """Return the objective that config.objective names."""
-    module, _, name = objective_named(config.objective).loss_class.partition(".")
-    return getattr(import_module(f"xlnet_jax.objectives.{module}"), name)(config)
+    return objective_named(config.objective).import_loss()(config)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """One record per objective, which the rest of the code reads: starting settings, requirements, and the meaning of its
 loss.
 
-`--help` and the checks of settings read the records, so this module imports neither flax nor jax, and names the class
-that computes the loss instead of importing it.
+`--help` and the checks of settings read the records, so this module imports neither flax nor jax, and imports the class
+that computes a loss when a run begins.
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ from xlnet_jax.settings.fields import with_values
 from xlnet_jax.settings.rules import least_new
 
 MASKED_SHARE = 0.15  # share of a window's tokens that are targets (Devlin et al. 2019, section 3.1)
+
+
+def _language_model() -> type:
+    from xlnet_jax.objectives.language_model import LanguageModel
+
+    return LanguageModel
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,8 @@ class ObjectiveRecord:
     generation), or None (no predictions in an order)"""
     contradictions: Callable[[Config], Iterator[InputError]] = lambda config: iter(())
     """yield contradictions with other settings that the fields above do not cover, one line each"""
-    loss_class: str = "language_model.LanguageModel"
-    """module of this package and class in it that computes the loss; imported when a run begins"""
+    import_loss: Callable[[], type] = _language_model
+    """import and return the class that computes the loss (`Objective`)"""
     multiply_adds: Callable[[Config], dict[str, MultiplyAdds]] | None = None
     """return the multiply-adds of one step by part of the network; None = count one network with these settings"""
     judges_tokens: bool = False
@@ -184,6 +190,12 @@ def _start_rtd(config: Config) -> Config:
     )
 
 
+def _replaced_token_detection() -> type:
+    from xlnet_jax.objectives.replaced import ReplacedTokenDetection
+
+    return ReplacedTokenDetection
+
+
 def _rtd_contradictions(config: Config) -> Iterator[InputError]:
     if (pair_loss := config.data.pair_loss) != "none":
         why = f"with `data.pair_loss` {pair_loss}: it classifies tokens, not pairs; give none"
@@ -221,7 +233,7 @@ RTD = ObjectiveRecord(
     loss="pseudo",
     order=None,
     contradictions=_rtd_contradictions,
-    loss_class="replaced.ReplacedTokenDetection",
+    import_loss=_replaced_token_detection,
     multiply_adds=_rtd_multiply_adds,
     judges_tokens=True,
 )

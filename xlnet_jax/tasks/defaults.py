@@ -4,7 +4,6 @@ contradictions between settings. Imports neither jax nor TensorFlow.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from xlnet_jax.errors import InputError
@@ -100,29 +99,32 @@ DEFAULTS: dict[str, Callable[[], FinetuneConfig]] = {
 }  # fmt: skip
 """Starting settings of each task: a row is a call of `_tasks`"""
 
-_FAMILIES = {
-    "classification": "classification.task:Classification",
-    "regression": "classification.task:Regression",
-    "multilabel": "classification.task:Multilabel",
-    "question_answering": "question_answering.task:QuestionAnswering",
-    "multiple_choice": "multiple_choice:MultipleChoice",
-    "token_classification": "token_classification:TokenClassification",
-    "embedding": "embedding:PairEmbedding",
-}
-
 
 def make_task(config: FinetuneConfig) -> "Task[Any, Any]":
     """Return the task that the settings name. Raises InputError if other settings contradict it."""
-    module, _, family = family_of(config).partition(":")
-    task: Task[Any, Any] = getattr(import_module(f"xlnet_jax.tasks.{module}"), family)(config)
-    return task
+    return family_of(config)(config)
 
 
-def family_of(config: FinetuneConfig) -> str:
-    """Return the module and class of a task, as module:class."""
-    if config.task == "embedding" and config.ranking.documents:
-        return "embedding:DocumentEmbedding"
-    return "ranking.task:Ranking" if config.task == "ranking" else _FAMILIES[config.head.task]
+def family_of(config: FinetuneConfig) -> "type[Task[Any, Any]]":
+    """Return the class of the task that the settings name. The classes import jax, so they are imported here."""
+    from xlnet_jax.tasks.classification.task import Classification, Multilabel, Regression
+    from xlnet_jax.tasks.embedding import DocumentEmbedding, PairEmbedding
+    from xlnet_jax.tasks.multiple_choice import MultipleChoice
+    from xlnet_jax.tasks.question_answering.task import QuestionAnswering
+    from xlnet_jax.tasks.ranking.task import Ranking
+    from xlnet_jax.tasks.token_classification import TokenClassification
+
+    if config.task == "ranking":
+        return Ranking
+    return {
+        "classification": Classification,
+        "regression": Regression,
+        "multilabel": Multilabel,
+        "question_answering": QuestionAnswering,
+        "multiple_choice": MultipleChoice,
+        "token_classification": TokenClassification,
+        "embedding": DocumentEmbedding if config.ranking.documents else PairEmbedding,
+    }[config.head.task]
 
 
 EXAMPLE = "  python -m xlnet_jax.finetune --task classification --init runs/mine --train mine.csv --eval dev.csv"

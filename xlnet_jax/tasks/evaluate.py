@@ -96,9 +96,9 @@ class EvaluateSettings(TextSourceSettings):
             if not reader and name in _OF_TEXTS:
                 settings.refuse(name, InputError(name, "", "needs `orders` or `suite`"))
         if self.suite and not self.text:
-            raise InputError(f"`suite` {self.suite} needs `text`, the names of its files")
+            raise InputError("suite", self.suite, "needs `text`, the names of its files")
         if self.out and Path(self.out).suffix != ".json":
-            raise InputError(f"`out` {self.out}: give a name that ends in .json")
+            raise InputError("out", self.out, ": give a name that ends in .json")
 
 
 @dataclass(frozen=True)
@@ -207,13 +207,13 @@ def _pairs(settings: EvaluateSettings, suite: str) -> tuple[str, list[Pair]]:
     found, paradigms = settings.find(names), dict[str, list[Pair]]()
     for unit in (unit for source in found for unit in source.units):
         if not (isinstance(unit, TextFile) and unit.has_records):
-            raise InputError(f"`suite` {suite}: {unit.path} is neither JSON Lines nor Parquet")
+            raise InputError("suite", suite, f": {unit.path} is neither JSON Lines nor Parquet")
         for record in read_table(unit.path):
             good, bad, paradigm, phenomenon = (record.get(field, str) for field in FIELDS[suite])
             paradigms.setdefault(paradigm, []).append(Pair(good, bad, paradigm, phenomenon, record.where))
     chosen = [of_one[i] for of_one in paradigms.values() for i in _evenly(len(of_one), settings.max_texts)]
     if not chosen:
-        raise InputError(f"`suite` {suite}: there are no pairs in {sources.name_of(found)}")
+        raise InputError("suite", suite, f": there are no pairs in {sources.name_of(found)}")
     return sources.name_of(found), chosen
 
 
@@ -312,12 +312,12 @@ def _prepared(settings: EvaluateSettings, run: PretrainingRun | None) -> Corpus 
 
     prepared = [name for name in settings.text if is_corpus(name)]
     if prepared and len(settings.text) > 1:
-        raise InputError(f"`text` {prepared[0]} is a prepared corpus: it stands alone")
+        raise InputError("text", prepared[0], "is a prepared corpus: it stands alone")
     if settings.text:
         return Corpus(prepared[0]) if prepared else None
     if run and (own := run.corpus()):
         return own
-    raise InputError("`text` names no text, and there is no corpus beside the checkpoint: give `text`")
+    raise InputError("text", "", "names no text, and there is no corpus beside the checkpoint: give `text`")
 
 
 def _count_pieces(corpus: Corpus, run: PretrainingRun | None) -> tuple[np.ndarray, str]:

@@ -87,8 +87,9 @@ def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
     if config.tokenizer is None:
         if start.tokenizer is None:
             raise InputError(
-                f"`init` {config.init} has no tokenizer: give `tokenizer` the spiece.model with which its weights were "
-                "trained"
+                "init",
+                config.init,
+                "has no tokenizer: give `tokenizer` the spiece.model with which its weights were trained",
             )
         return start.tokenizer
     given = Tokenizer.load(config.tokenizer)

@@ -92,8 +92,9 @@ def bind_address(coordinator_address: str) -> str | None:
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             raise InputError(
-                f"`distributed.coordinator_address` {coordinator_address}: process 0 cannot listen there "
-                f"({error.strerror}): give a port that is free on its host"
+                "distributed.coordinator_address",
+                coordinator_address,
+                f": process 0 cannot listen there ({error.strerror}): give a port that is free on its host",
             ) from None
         return None  # an address of another host, which a router translates
     except UnicodeError:  # no name of a host
@@ -121,8 +122,10 @@ def _place_on_tpu(given: DistributedConfig) -> DistributedConfig:
     number = os.environ.get("TPU_WORKER_ID") or metadata("instance/attributes/agent-worker-number")
     if not number:
         raise InputError(
-            f"`tpu`: {worker_count()} workers are named here, and nothing says which of them this is: give "
-            "`distributed.coordinator_address`, `distributed.num_processes` and `distributed.process_id`"
+            "tpu",
+            "",
+            f": {worker_count()} workers are named here, and nothing says which of them this is: give "
+            "`distributed.coordinator_address`, `distributed.num_processes` and `distributed.process_id`",
         )
     names = _worker_names()
     host = (_of_slices("MEGASCALE_COORDINATOR_ADDRESS") or names[0]).split(":")[0]
@@ -158,8 +161,10 @@ def demand_tpu() -> None:
         devices = []
     if not devices:
         raise InputError(
-            f"`tpu`: no TPU here, jax sees {jax.default_backend()} only. On a TPU machine: pip install "
-            "-e '.[tpu]' in the clone; in Colab: Runtime > Change runtime type > TPU; elsewhere: leave `tpu` out"
+            "tpu",
+            "",
+            f": no TPU here, jax sees {jax.default_backend()} only. On a TPU machine: pip install -e '.[tpu]' in "
+            "the clone; in Colab: Runtime > Change runtime type > TPU; elsewhere: leave `tpu` out",
         )
 
 

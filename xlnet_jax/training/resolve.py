@@ -61,8 +61,10 @@ class Text:
         prepared = [corpus for corpus in names if is_corpus(corpus)]
         if prepared and (len(names) > 1 or validation):
             raise InputError(
-                f"`corpus` {prepared[0]} is a prepared corpus with its own held-out part: give no other text with it; "
-                "to mix texts, prepare them together, and give `data.weights`"
+                "corpus",
+                prepared[0],
+                "is a prepared corpus with its own held-out part: give no other text with it; to mix texts, "
+                "prepare them together, and give `data.weights`",
             )
         if prepared:
             return cls(name, Corpus(prepared[0]), [], None)
