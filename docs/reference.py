@@ -46,7 +46,7 @@ and `--help-all` all except those that presets and checkpoints determine.
 """
 NAMES = {
     "Checkpoints": ("load", "Pretrained", "save", "on_device", "convert", "ConvertSettings", "export", "examine"),
-    "Pretraining": ("pretrain", "preset", "Config", "ModelConfig", "DataConfig"),
+    "Pretraining": ("pretrain", "preset", "Config", "ModelConfig", "DataConfig", "Result", "Callback", "Trackio"),
     "A training loop of your own": ("XLNetLM", "initial_params", "batch_source", "inputs_of", "empty_memory"),
     "Finetuning": ("finetune", "FinetuneConfig", "predict", "Model", "Prediction"),
     "Scores and losses": (

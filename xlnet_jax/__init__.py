@@ -13,6 +13,7 @@ __version__ = "0.1.0.dev0"
 """Version of the package; setup.cfg reads it here."""
 PUBLIC = {
     "AttentionSettings": "xlnet_jax.inference.attention",
+    "Callback": "xlnet_jax.training.loop",
     "Config": "xlnet_jax.settings.config",
     "ConvertSettings": "xlnet_jax.tasks.convert",
     "DataConfig": "xlnet_jax.settings.config",
@@ -28,7 +29,9 @@ PUBLIC = {
     "PrepareSettings": "data_pipelines.prepare.commands",
     "Pretrained": "xlnet_jax.checkpoints.pretrained",
     "ReclSettings": "xlnet_jax.inference.recl",
+    "Result": "xlnet_jax.training.selection",
     "ScoreSettings": "xlnet_jax.inference.score",
+    "Trackio": "xlnet_jax.training.callbacks",
     "XLNetLM": "xlnet_jax.models.heads",
     "attention_weights": "xlnet_jax.inference.attention",
     "batch_source": "xlnet_jax.objectives.registry",

@@ -35,12 +35,13 @@ from xlnet_jax.storage.files import write_durably
 from xlnet_jax.storage.reading import read_versioned, write_versioned
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import make_task
-from xlnet_jax.tasks.finetune import run as finetune
-from xlnet_jax.tasks.finetune import seed_folder
+from xlnet_jax.tasks.finetune import finetune_as, seed_folder
 from xlnet_jax.training import machine, sharding
+from xlnet_jax.training.hosts import connect
 from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.pretrain import pretrain
 from xlnet_jax.training.resolve import Text
+from xlnet_jax.training.stop import exit_code_of
 from xlnet_jax.training.workdir import Workdir
 
 PRETRAINED = "pretrained"
@@ -147,16 +148,17 @@ def _run(name: str, seed: int, comparison: Comparison, console: Console) -> int:
         console.print(f"\n---- {name}, seed {seed}: pretraining, {config.steps:,} steps")
         corpus = (str(comparison.corpus.folder),)
         run = replace(config, seed=seed, corpus=corpus, validation=(), tokenizer=None, workdir=str(pretrained))
-        if exit_code := pretrain(run):
+        if exit_code := exit_code_of(pretrain(run).stopped):
             return exit_code
     for task, settings in comparison.tasks.items():
         folder = comparison.folder(name, seed, task)
         if (folder / RESULTS).exists():
             continue
         console.print(f"\n---- {name}, seed {seed}: {task}")
-        _, exit_code = finetune(replace(settings, init=str(pretrained), workdir=str(folder), seeds=(seed,)))
-        if exit_code:
-            return exit_code
+        finetuning = replace(settings, init=str(pretrained), workdir=str(folder), seeds=(seed,))
+        with connect(finetuning) as process:
+            if exit_code := exit_code_of(finetune_as(process, finetuning).stopped):
+                return exit_code
     return 0
 
 

@@ -113,6 +113,8 @@ def _contradictions(settings: CompareConfig) -> Iterable[str]:
                 near = difflib.get_close_matches(name, known, 1, 0.5)
                 hint = f"did you mean {near[0]}?" if near else f"give some of {', '.join(known)}"
                 yield f"--{flag} {name}: {hint}"
+    if settings.selection.patience:
+        yield "`selection.patience`: each contender trains for the whole budget; leave it at 0"
     for task, folder in folders.items():
         if not folder:
             yield f"--tasks {task} has no data: give the folder of its examples, as {task}=FOLDER"

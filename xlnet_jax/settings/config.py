@@ -379,6 +379,14 @@ class EvalConfig:
 
 
 @dataclass(frozen=True)
+class SelectionConfig:
+    """Early stopping. The best checkpoint is always kept."""
+
+    patience: int = operational(0, at_least(0))
+    """stop after this many evaluations in a row without improvement; 0 = run to the last step"""
+
+
+@dataclass(frozen=True)
 class LogConfig:
     """Output while training."""
 
@@ -447,3 +455,4 @@ class Config(RunConfig):
     data: DataConfig = DataConfig()
     rtd: ReplacedConfig = ReplacedConfig()
     eval: EvalConfig = EvalConfig()
+    selection: SelectionConfig = SelectionConfig()

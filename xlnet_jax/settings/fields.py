@@ -229,20 +229,15 @@ def differences(ours: Any, theirs: Any) -> Iterator[tuple[Setting, Any]]:
             yield our, their.value
 
 
-def identity_difference(ours: Any, theirs: Any, done: int | None = None) -> list[str]:
+def identity_difference(ours: Any, theirs: Any, resumes: bool = False) -> list[str]:
     """Return 'name: their value there, our value here' for each identity setting in which two trainings differ.
 
-    done: number of steps that a run resumes after. The number of all steps may differ if the learning rate until then
-    does not depend on it.
+    resumes: ours resumes theirs, which may change the number of steps (training/checkpoint.py: `_change_end`).
     """
-    optimizer = ours.optimizer
-    own_schedule = optimizer.decay_steps is not None  # otherwise the schedule ends with the run
-    if done is not None and optimizer.schedule == "wsd":
-        own_schedule |= done <= min(optimizer.first_decaying_step(run.steps) for run in (ours, theirs))
     return [
         f"`{setting.python_name}`: {old!r} there, {setting.value!r} here"
         for setting, old in differences(ours, theirs)
-        if not (setting.has("operational") or (own_schedule and setting.name == "steps"))
+        if not (setting.has("operational") or (resumes and setting.name == "steps"))
     ]
 
 

@@ -13,6 +13,7 @@ from xlnet_jax.settings.config import (
     ModelConfig,
     OptimizerConfig,
     RunConfig,
+    SelectionConfig,
 )
 from xlnet_jax.settings.fields import above, at_least, between, operational, setting
 
@@ -143,15 +144,13 @@ class RankingConfig:
 
 
 @dataclass(frozen=True)
-class SelectionConfig:
+class TaskSelectionConfig(SelectionConfig):
     """How the best checkpoint is chosen."""
 
     every_steps: int = operational(500, at_least(1), "common")
     """steps between evaluations; the last step is always evaluated"""
     metric: str | None = operational(None, "common")
     """metric that chooses the best checkpoint; None = the task's main metric"""
-    patience: int = operational(0, at_least(0))
-    """stop after this many evaluations in a row without improvement; 0 = run to the last step"""
 
 
 @dataclass(frozen=True)
@@ -204,7 +203,7 @@ class FinetuneConfig(RunConfig):
     embedding: EmbeddingConfig = EmbeddingConfig()
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-5, warmup_steps=1_000)
     checkpoint: CheckpointConfig = CheckpointConfig(every_steps=500, keep=1)
-    selection: SelectionConfig = SelectionConfig()
+    selection: TaskSelectionConfig = TaskSelectionConfig()
     log: LogConfig = LogConfig(every_steps=50)
 
 

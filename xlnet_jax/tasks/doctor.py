@@ -195,7 +195,7 @@ def _check_settings(folder: Path) -> None:
         return
     kind: Any = FinetuneConfig if "task" in content else Config
     own, saved = (from_dict(kind, settings) for settings in (content, native.read_settings(Path(good.folder))))
-    if difference := identity_difference(own, saved, good.step):
+    if difference := identity_difference(own, saved, resumes=True):
         raise InputError(f"it differs from {good.folder} ({'; '.join(difference)})")
 
 

@@ -8,9 +8,9 @@ import math
 import shlex
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from xlnet_jax.settings.parser import with_keywords
 from xlnet_jax.settings.resolution import Resolution, record_given
 from xlnet_jax.storage.files import complete_file, name_on_disk, sync_tree, write_durably
 from xlnet_jax.storage.reading import write_versioned
-from xlnet_jax.tasks.baseline import Baseline, measure_baseline
+from xlnet_jax.tasks.baseline import measure_baseline
 from xlnet_jax.tasks.config import FinetuneConfig, folder_of
 from xlnet_jax.tasks.defaults import (
     DEFAULTS,
@@ -41,46 +41,28 @@ from xlnet_jax.tasks.features import EncodedExamples, TrainingBatches
 from xlnet_jax.tasks.model import RANKING, finetuning_of
 from xlnet_jax.tasks.prepare import Prepared, describe_examples, memory_of_whole_texts, prepare, read_splits, weights_of
 from xlnet_jax.tasks.readers import Role, rows_of
-from xlnet_jax.tasks.selection import Predictor, Selection, Supervised, describe, or_lowest
+from xlnet_jax.tasks.selection import Predictor, Supervised, describe, evaluation_of
 from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import check_attention
+from xlnet_jax.training.callbacks import usual_callbacks
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.fit import build_fitting, keep_fit
 from xlnet_jax.training.hosts import Process, connect
 from xlnet_jax.training.initial import begin_from, describe_origin, tokenizer_of
-from xlnet_jax.training.loop import Numbers, Run, train
+from xlnet_jax.training.loop import Callback, Run, train
 from xlnet_jax.training.metrics import read_records
+from xlnet_jax.training.selection import Result, or_lowest
 from xlnet_jax.training.step import AbstractBatch, Program, batch_like
+from xlnet_jax.training.stop import exit_code_of, is_interrupt
 from xlnet_jax.training.workdir import Workdir
 
 
-@dataclass(frozen=True)
-class Result:
-    """Result of a run, or of one seed of it."""
-
-    workdir: str
-    """folder of the run: checkpoints, results.json, metrics.jsonl, predictions/"""
-    task: str
-    checkpoint: str
-    """folder of the resulting checkpoint, for `load`: the best one, or the last if nothing was evaluated; with several
-    seeds the best seed's; with prediction only the checkpoint that predicted"""
-    step: int
-    metric: str
-    """metric that chose the checkpoint; "" if nothing was evaluated"""
-    metrics: Mapping[str, float]
-    """metrics of the checkpoint on the examples of `eval`; with several seeds the mean"""
-    predictions: tuple[str, ...]
-    """files of predictions"""
-    baseline: Baseline | None = None
-    """score of the best answer that ignores the text, on the same examples; None if nothing was evaluated"""
-
-
-def finetune(config: FinetuneConfig | None = None, **settings: Any) -> Result:
+def finetune(config: FinetuneConfig | None = None, *, callbacks: Sequence[Callback] = (), **settings: Any) -> Result:
     """Finetune a checkpoint for a task, in this process and on all its devices; return the result.
 
-    The same call resumes an interrupted run, and returns the result of a finished one. Without `train`, it writes the
-    predictions of a finetuned checkpoint for the examples of `eval` and `predict`. With `check` it only reads the
+    The same call resumes a run that was stopped, and returns the result of a finished one. Without `train`, it writes
+    the predictions of a finetuned checkpoint for the examples of `eval` and `predict`. With `check` it only reads the
     examples, and the result has no metrics.
 
     config: all settings. Each counts as given, except those of the network, which come with the weights. None = the
@@ -92,8 +74,9 @@ def finetune(config: FinetuneConfig | None = None, **settings: Any) -> Result:
     of equal length; for question answering question, context, and answers {"text": […], "answer_start": […]}, as in
     SQuAD on the Hub.
 
-    Raises InputError if settings contradict each other, the weights or the workdir, or an example cannot be read;
-    KeyboardInterrupt if a signal stopped the run, whose state is saved.
+    It runs in this process, or in one process per host as `pretrain` does. callbacks: are called by process 0 while the
+    run trains, each seed as a run of its own. Raises InputError if settings contradict each other, the weights or the
+    workdir, or an example cannot be read.
     """
     if config is None:
         task = settings.get("task", FinetuneConfig().task)
@@ -111,10 +94,8 @@ def finetune(config: FinetuneConfig | None = None, **settings: Any) -> Result:
     config = replace(config, workdir=folder_of(config))
     if rows:
         config = with_keywords(config, _write_rows(config, rows))
-    result, _ = run(config)
-    if result is None:
-        raise KeyboardInterrupt("the run was stopped with its state saved; the same call goes on")
-    return result
+    with connect(config) as process:
+        return finetune_as(process, config, callbacks)
 
 
 def _write_rows(config: FinetuneConfig, rows: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
@@ -132,31 +113,23 @@ def _write_rows(config: FinetuneConfig, rows: dict[str, list[dict[str, Any]]]) -
     return paths
 
 
-def run(config: FinetuneConfig, *, is_command: bool = False) -> tuple[Result | None, int]:
-    """Finetune, evaluate and predict. Return the result and exit code 0, or (None, exit code) if a signal stopped the
-    run, whose state is saved.
-
-    It runs in this process, or in one process per host as in `pretrain`; is_command: as in `pretrain`. Raises
-    InputError if settings contradict each other, the weights or the workdir, or a file of examples cannot be read.
-    """
-    with connect(config, is_command) as process:
-        return _run(config, process)
-
-
 def run_finetuning(config: FinetuneConfig) -> int:
     """Finetune, evaluate and predict, as the command does. Return the exit code."""
-    return run(config, is_command=True)[1]
+    with connect(config, is_command=True) as process:
+        return exit_code_of(finetune_as(process, config).stopped)
 
 
-def _run(config: FinetuneConfig, process: Process) -> tuple[Result | None, int]:
-    """Finetune, evaluate and predict. Only process 0 writes files, except checkpoints."""
+def finetune_as(process: Process, config: FinetuneConfig, callbacks: Sequence[Callback] = ()) -> Result:
+    """Finetune, evaluate and predict, as this process of a run. Only process 0 writes files, except checkpoints."""
     with closing(Workdir(folder_of(config))) as workdir:
         if process.first:
             workdir.lock()
-        return _train_seeds(config, workdir, process) if config.train else (predict(config, workdir, process), 0)
+        return (
+            _finetune_seeds(config, workdir, process, callbacks) if config.train else predict(config, workdir, process)
+        )
 
 
-def _train_seeds(config: FinetuneConfig, top: Workdir, process: Process) -> tuple[Result | None, int]:
+def _finetune_seeds(config: FinetuneConfig, top: Workdir, process: Process, callbacks: Sequence[Callback]) -> Result:
     seeds = config.seeds
     if len(seeds) > 1:
         _demand_no_run(top, "give several seeds a `workdir` of their own")
@@ -168,20 +141,20 @@ def _train_seeds(config: FinetuneConfig, top: Workdir, process: Process) -> tupl
         if prepared is None or prepared.task.draws_anew:
             prepared = prepare(config, seed, list(workdirs.values()), process.console)
         if config.check:
-            return Result(str(top.folder), config.task, config.init, 0, "", {}, (), prepared.baseline), 0
+            return Result(str(top.folder), config.init, 0, "", {}, task=config.task, baseline=prepared.baseline)
         if len(seeds) > 1:
             process.console.print(f"\nseed        {seed}, {number} of {len(seeds)}, in {workdir.folder}")
         of_seed = prepared.settings.branch()
         of_seed.set({"seed": seed})
         with closing(workdir), workdir.keep_programs():
-            result, exit_code = _train(replace(prepared, settings=of_seed), workdir, process)
-        if result is None:
-            return None, exit_code
+            result = finetune_seed(replace(prepared, settings=of_seed), workdir, process, callbacks)
+        if is_interrupt(result.stopped):
+            return result
         results[seed] = result
         process.began = time.time()
     if len(seeds) > 1 and process.first:
         result = summarize(top.folder, results, process.console)
-    return result, 0
+    return result
 
 
 def seed_folder(seed: int | str) -> str:
@@ -228,64 +201,67 @@ def summarize(workdir: epath.Path, by_seed: Mapping[int, Result], console: Conso
 
 
 def _row(result: Result) -> dict[str, Any]:
-    """Return a result with paths relative to its workdir, so that the workdir can be moved."""
+    """Return what results.json holds, with paths relative to the workdir, so that it can be moved."""
     row, above = asdict(result), f"{result.workdir}/"
-    del row["workdir"]
+    row = {name: row[name] for name in ("task", "checkpoint", "step", "metric", "metrics", "predictions", "baseline")}
     paths = [path.removeprefix(above) for path in result.predictions]
     return row | {"checkpoint": result.checkpoint.removeprefix(above), "predictions": paths}
 
 
-def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Result | None, int]:
-    """Return the result and exit code 0, or (None, exit code) if the run was stopped."""
-    config, task = prepared.settings.config, prepared.task
+def finetune_seed(prepared: Prepared, workdir: Workdir, process: Process, callbacks: Sequence[Callback]) -> Result:
+    """Train, evaluate and predict with one seed."""
+    settings, task = prepared.settings, prepared.task
     # ---- workdir ----------------------------------------------------------------------------------------------------
-    keep_fit(prepared.settings, workdir.resumes(FinetuneConfig))
+    keep_fit(settings, workdir.resumes(FinetuneConfig))
     if process.first:
-        workdir.claim(prepared.settings.config)
+        workdir.claim(settings.config)
         if not workdir.has_checkpoints:  # an earlier attempt with other weights may have left a tokenizer
             workdir.tokenizer.rmtree(missing_ok=True)
             prepared.tokenizer.save(workdir.tokenizer)
     process.demand_same("other examples in `train`", {"SHA-256": prepared.sha256[:12]})
     workdir.demand_shared()
-    # ---- training ---------------------------------------------------------------------------------------------------
-    run, selection = _build(prepared, workdir, process)
-    checkpoints = Checkpoints(
-        workdir.checkpoints, run.config, workdir.tokenizer, 1, {"examples_sha256": prepared.sha256}, process,
-        lambda: selection.best_step,
-    )  # fmt: skip
-    with checkpoints:
-        done, exit_code = train(run, checkpoints, process)
-        if exit_code:
-            return None, exit_code
-        best = selection.best_step
-        if best is not None and not checkpoints.has(best):  # a skipped step leaves no checkpoint
-            best = None
-        step = done if best is None else best
-        params = checkpoints.restore_params(step, run.program.plan.params)
-    # ---- scores and predictions of the best checkpoint --------------------------------------------------------------
-    metrics, files, picture = predict_splits(task, prepared.splits, selection.predictor, params, workdir, process)
-    checkpoint, chosen_by = workdir.checkpoints / str(step), "" if best is None else selection.metric
-    result = Result(
-        str(workdir.folder), config.task, str(checkpoint), step, chosen_by, metrics, files, prepared.baseline
-    )
-    if process.first:
-        unit = "squared error" if config.head.task == "regression" and config.task != RANKING else "nats"
-        title, records = f"{workdir.folder.name}: finetuning for {config.task}", read_records(workdir.metrics)
-        has_curves = draw_learning_curves(records, selection.metric, best, unit, workdir.curves, title)
-        if task.tuned_thresholds:
-            write_thresholds(checkpoint, task.tuned_thresholds)
-        sync_tree(workdir.folder)  # results.json is the last file to be written: when it exists, the run is complete
-        write_versioned(workdir.folder / RESULTS, "results", _row(result))
-        _report(result, workdir, has_curves, picture, process.console)
-    return result, 0
-
-
-def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Run, Selection]:
-    config, task, console = prepared.settings.config, prepared.task, process.console
     # ---- program and weights ----------------------------------------------------------------------------------------
-    attention = check_attention(config, process)
-    batches = TrainingBatches(prepared.training_features, config.data, config.seed)
-    longest = batches.longest
+    batches = TrainingBatches(prepared.training_features, settings.config.data, settings.config.seed)
+    program, memory = build_fitting(settings, _builder(settings.config, task, batches, process), workdir, process)
+    config = settings.final()
+    params, origin = dict[str, Any](), "all weights drawn afresh"
+    if prepared.start and not config.reinitialize:
+        params, drawn = weights_of(prepared.start, config.head, program.plan.params)
+        origin = describe_origin(config.init, drawn)
+    # ---- evaluation -------------------------------------------------------------------------------------------------
+    predictor, held_out = Predictor(program), prepared.splits.get("eval")
+    evaluation = evaluation_of(predictor, task, held_out, prepared.baseline) if held_out else None
+    # ---- loop -------------------------------------------------------------------------------------------------------
+    run = Run(
+        config, workdir, program, batches, evaluation, params, origin, memory,
+        rates=lambda seconds: {"seconds_per_step": seconds, "examples_per_second": config.data.batch_size / seconds},
+        locate=lambda batch: f"(seed {config.seed}, batch {batch})",
+        callbacks=[*usual_callbacks(workdir, config.log.wandb, process.console), *callbacks],
+    )  # fmt: skip
+    process.console.print(run.describe(f"{config.data.batch_size:,} examples of up to {config.data.seq_len} tokens"))
+    epochs = config.steps / batches.steps_per_epoch
+    process.console.print(f"steps       {config.steps:,}, {epochs:,.1f} epochs of {batches.steps_per_epoch:,}")
+    data = {"examples_sha256": prepared.sha256}
+    with Checkpoints(workdir.checkpoints, config, workdir.tokenizer, 1, data, process, evaluation) as checkpoints:
+        loop = train(run, checkpoints, process)
+        result = replace(loop.result(), task=config.task, baseline=prepared.baseline)
+        if loop.is_interrupted:
+            return result
+        params = checkpoints.restore_params(result.step, program.plan.params)
+    # ---- scores and predictions of the best checkpoint --------------------------------------------------------------
+    metrics, files, picture = predict_splits(task, prepared.splits, predictor, params, workdir, process)
+    result = replace(result, metrics=metrics, predictions=files)
+    if process.first:
+        _write_results(result, config, task, workdir)
+        _report(result, workdir, picture, process.console)
+    return result
+
+
+def _builder(
+    config: FinetuneConfig, task: Task[Any, Any], batches: TrainingBatches, process: Process
+) -> Callable[[FinetuneConfig], tuple[Program[Supervised], AbstractBatch]]:
+    """Return a function that makes the program of settings, and the shapes of its largest batch."""
+    attention, longest = check_attention(config, process), batches.longest
 
     def build(config: FinetuneConfig) -> tuple[Program[Supervised], AbstractBatch]:
         for broken in split_contradictions(config):
@@ -294,38 +270,28 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Run,
         program = Program.of(computed, Supervised(computed, task))
         return program, batch_like(longest, config.data.batch_size, program.mesh)
 
-    program, memory = build_fitting(prepared.settings, build, workdir, process)
-    config = prepared.settings.final()
-    params: dict[str, Any] = {}
-    origin = "all weights drawn afresh"
-    if prepared.start and not config.reinitialize:
-        params, drawn = weights_of(prepared.start, config.head, program.plan.params)
-        origin = describe_origin(config.init, drawn)
-    # ---- evaluation -------------------------------------------------------------------------------------------------
-    held_out = prepared.splits.get("eval")
-    selection = Selection(Predictor(program), task, held_out, prepared.baseline)
-
-    def rates(seconds: float) -> Numbers:
-        return {"seconds_per_step": seconds, "examples_per_second": config.data.batch_size / seconds}
-
-    def locate(batch: int) -> str:
-        return f"(seed {config.seed}, batch {batch})"
-
-    evaluation = selection if held_out else None
-    run = Run(config, workdir, program, batches, evaluation, params, origin, memory, rates, locate)
-    console.print(run.describe(f"{config.data.batch_size:,} examples of up to {config.data.seq_len} tokens"))
-    epochs = config.steps / batches.steps_per_epoch
-    console.print(f"steps       {config.steps:,}, {epochs:,.1f} epochs of {batches.steps_per_epoch:,}")
-    return run, selection
+    return build
 
 
-def _report(result: Result, workdir: Workdir, has_curves: bool, picture: str | None, console: Console) -> None:
+def _write_results(result: Result, config: FinetuneConfig, task: Task[Any, Any], workdir: Workdir) -> None:
+    """Draw the curves and write results.json."""
+    unit = "squared error" if config.head.task == "regression" and config.task != RANKING else "nats"
+    title, records = f"{workdir.folder.name}: finetuning for {config.task}", read_records(workdir.metrics)
+    best = result.step if result.metric else None
+    draw_learning_curves(records, task.selected_by, best, unit, workdir.curves, title)
+    if task.tuned_thresholds:
+        write_thresholds(epath.Path(result.checkpoint), task.tuned_thresholds)
+    sync_tree(workdir.folder)  # results.json is the last file to be written: when it exists, the run is complete
+    write_versioned(workdir.folder / RESULTS, "results", _row(result))
+
+
+def _report(result: Result, workdir: Workdir, picture: str | None, console: Console) -> None:
     """Print the metrics, the paths of all files, and what to run next."""
     there, copy = name_on_disk(result.workdir)
     command = shlex.join(["python", "-m", "xlnet_jax.finetune", "--task", result.task, "--init", there])
     places = [
         ("checkpoint", result.checkpoint + (f", the best by {result.metric}" if result.metric else "")),
-        ("curves", workdir.curves if has_curves else None),
+        ("curves", workdir.curves if workdir.curves.exists() else None),
         ((picture or "").removesuffix(".png"), picture and workdir.folder / picture),
         *(("predictions", file) for file in result.predictions),
         ("results", workdir.folder / RESULTS),
@@ -380,7 +346,7 @@ def predict(config: FinetuneConfig, workdir: Workdir, process: Process) -> Resul
     splits = read_splits(config, task, tokenizer_of(start, config))
     say("\n".join(describe_examples(task, splits)))
     if config.check:
-        return Result(str(workdir.folder), config.task, config.init, 0, "", {}, ())
+        return Result(str(workdir.folder), config.init, 0, "", {}, task=config.task)
     program = Program.of(config, Supervised(config, task))
     params, _ = weights_of(start, config.head, program.plan.params)
     params = sharding.from_host(params, sharding.shardings_of(program.plan.params))
@@ -392,7 +358,9 @@ def predict(config: FinetuneConfig, workdir: Workdir, process: Process) -> Resul
         say(f"baseline    {baseline.describe()} of these examples")
         say("\n".join((f"eval        {describe(metrics)}", *baseline.compare(metrics))))
     say("\n".join(f"  {file}" for file in [*files, *([workdir.folder / picture] if picture else [])]))
-    return Result(str(workdir.folder), config.task, config.init, 0, "", metrics, files, baseline)
+    return Result(
+        str(workdir.folder), config.init, 0, "", metrics, task=config.task, predictions=files, baseline=baseline
+    )
 
 
 def predict_splits(

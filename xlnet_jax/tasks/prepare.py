@@ -89,7 +89,7 @@ def prepare(config: FinetuneConfig, seed: int, workdirs: Sequence[Workdir], cons
 
     # ---- steps ------------------------------------------------------------------------------------------------------
     settings.set(steps_of(config, len(training_features(0))))
-    settings.choose(warmup_of(settings.config))
+    settings.choose({"optimizer.warmup_steps": own.optimizer.warmup_steps} if own else warmup_of(settings.config))
     sharding.make_mesh(settings.config)  # raises InputError if the mesh does not fit, before the workdir is claimed
     for line in describe_examples(task, {"train": EncodedExamples(train, training_features(0)), **splits}, unknown):
         console.print(line)

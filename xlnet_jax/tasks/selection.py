@@ -1,10 +1,7 @@
-"""Training and evaluation in finetuning: the loss of a task as an objective, its metrics, the choice of the best
-checkpoint, and early stopping.
-"""
+"""Training and evaluation in finetuning: the loss of a task as an objective, and its metrics."""
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import flax.linen as nn
@@ -19,9 +16,8 @@ from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import EncodedExamples, Features, Outputs, batch_by_length, restore_order
 from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
-from xlnet_jax.training.loop import Numbers
-from xlnet_jax.training.step import Program, TrainState
-from xlnet_jax.training.stop import Interrupt, Wish
+from xlnet_jax.training.selection import Evaluation, Numbers
+from xlnet_jax.training.step import Program
 
 
 @dataclass(frozen=True)
@@ -75,11 +71,14 @@ class Predictor:
             out_shardings=sharding.replicated(mesh),
         )
 
-    def outputs(self, params: Any, features: Features, interrupt: Interrupt | None = None) -> Outputs | None:
-        """Return the task's outputs as [items, …] in the order of the features; None if a stop interrupted it."""
+    def outputs(
+        self, params: Any, features: Features, is_stopped: Callable[[], bool] = lambda: False
+    ) -> Outputs | None:
+        """Return the task's outputs as [items, …] in the order of the features; None if `is_stopped`, which is called
+        before each batch, returned True."""
         parts: list[tuple[np.ndarray, dict[str, jax.Array]]] = []
         for items, batch in batch_by_length(features, self._data, self._rows):
-            if interrupt and interrupt.poll() is Wish.STOP:
+            if is_stopped():
                 return None
             if parts:
                 jax.block_until_ready(parts[-1][1])  # stay at most one batch ahead of the devices
@@ -87,71 +86,29 @@ class Predictor:
         return restore_order(parts, len(features))
 
 
-@dataclass
-class Selection:
-    """Evaluation of a finetuning run: choose the best checkpoint by one metric (`Evaluation`, training/loop.py)."""
+def evaluation_of(
+    predictor: Predictor, task: Task[Any, Any], held_out: EncodedExamples, baseline: Baseline | None
+) -> Evaluation:
+    """Return the evaluation of a finetuning run: the metrics of its task, and the baseline."""
+    examples, features = held_out
 
-    predictor: Predictor
-    task: Task[Any, Any]
-    held_out: EncodedExamples | None
-    """None = nothing is evaluated"""
-    baseline: Baseline | None = None
-    history: list[tuple[int, float]] = field(default_factory=list)
-    """(step, metric) of every evaluation, ascending"""
-
-    @property
-    def metric(self) -> str:
-        """Metric that chooses the best checkpoint."""
-        return self.task.selected_by
-
-    @property
-    def every_steps(self) -> int:
-        """Number of steps between evaluations."""
-        return self.task.config.selection.every_steps
-
-    def recall(self, records: Iterable[dict[str, Any]], step: int) -> None:
-        """Load the evaluations up to `step` from the records of the run that is resumed."""
-        rows = {r["step"]: r for r in records if r["split"] == "validation" and r["step"] <= step}
-        self.history = [(n, float(r[self.metric])) for n, r in sorted(rows.items()) if self.metric in r]
-
-    def run(self, state: TrainState, step: int, interrupt: Interrupt) -> Numbers | None:
-        """Return all metrics of the task, and the baseline; None if a stop interrupted the evaluation."""
-        assert self.held_out
-        examples, features = self.held_out
-        outputs = self.predictor.outputs(state.params, features, interrupt)
+    def measure(params: Any, is_stopped: Callable[[], bool]) -> Numbers | None:
+        outputs = predictor.outputs(params, features, is_stopped)
         if outputs is None:
             return None
-        numbers = self.task.metrics(examples, self.task.answers(examples, features, outputs))
-        self.history = [row for row in self.history if row[0] < step] + [(step, numbers[self.metric])]
-        return numbers | {"baseline": self.baseline.value} if self.baseline else numbers
+        numbers = task.metrics(examples, task.answers(examples, features, outputs))
+        return numbers | {"baseline": baseline.value} if baseline else numbers
 
-    def describe(self, numbers: Numbers) -> str:
-        """Return e.g. 'accuracy 0.912, f1 0.905; the best accuracy so far'."""
-        best = f"; the best {self.metric} so far" if self.is_worth_saving else ""
-        return describe(numbers) + best
+    def describe_best(numbers: Numbers) -> str:
+        return describe(numbers) + (f"; the best {task.selected_by} so far" if evaluation.is_best else "")
 
-    @property
-    def best_step(self) -> int | None:
-        """Step with the highest metric, the first if several are equal; None before the first evaluation."""
-        return max(self.history, key=lambda row: or_lowest(row[1]), default=(None, 0.0))[0]
-
-    @property
-    def is_worth_saving(self) -> bool:
-        """True if the last evaluation was the best."""
-        return bool(self.history) and self.best_step == self.history[-1][0]
-
-    @property
-    def is_enough(self) -> bool:
-        """True if the last `patience` evaluations did not improve on an earlier one."""
-        best, patience = self.best_step or 0, self.task.config.selection.patience
-        return 0 < patience <= sum(step > best for step, _ in self.history)
+    settings = task.config.selection
+    evaluation = Evaluation(
+        settings.every_steps, measure, describe_best, task.selected_by, is_better_high=True, patience=settings.patience
+    )
+    return evaluation
 
 
 def describe(numbers: Numbers) -> str:
     """Return e.g. 'accuracy 0.912, f1 0.905'."""
     return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-
-
-def or_lowest(value: float) -> float:
-    """Return a metric as a sort key, with NaN below all numbers."""
-    return -math.inf if math.isnan(value) else value

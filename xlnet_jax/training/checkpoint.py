@@ -8,9 +8,10 @@ All processes of a run make the same calls. Each writes the arrays of its own de
 Arrays are restored to the shardings of the run that reads them, whichever mesh wrote them.
 """
 
+import contextlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,21 +38,23 @@ from xlnet_jax.storage.files import (
 from xlnet_jax.storage.reading import read_json, write_checksums, write_versioned
 from xlnet_jax.training import sharding
 from xlnet_jax.training.hosts import Process
+from xlnet_jax.training.optimizer import learning_rate
+from xlnet_jax.training.selection import Evaluation
 from xlnet_jax.training.step import Guard, TrainState, empty_mems_ZBMD
 
 
 @dataclass(frozen=True)
 class _Preserved:
-    """Policy for Orbax: keep the newest checkpoints, one every `period` steps (0 = none), and a chosen one."""
+    """Policy for Orbax: keep the newest checkpoints, one every `period` steps (0 = none), and chosen ones."""
 
     newest: int
     period: int
-    chosen: Callable[[], int | None]
+    chosen: Callable[[], Collection[Any]]
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         chosen, count = self.chosen(), len(checkpoints)
         return [
-            i >= count - self.newest or c.step == chosen or (self.period > 0 and c.step % self.period == 0)
+            i >= count - self.newest or c.step in chosen or (self.period > 0 and c.step % self.period == 0)
             for i, c in enumerate(checkpoints)
         ]
 
@@ -67,10 +70,10 @@ class Checkpoints:
         steps_per_block: int,
         data: dict[str, str],
         process: Process,
-        chosen: Callable[[], int | None] = lambda: None,
+        evaluation: Evaluation | None = None,
     ):
         """steps_per_block: number of steps after which memory is empty again; data: fingerprints of the training data;
-        chosen: returns a step whose checkpoint is kept however old it is, or None."""
+        evaluation: says which checkpoint is the best, which is kept however old it is."""
         self.folder = absolute(folder)
         self._config = config
         self._tokenizer_folder = epath.Path(tokenizer_folder)
@@ -80,6 +83,7 @@ class Checkpoints:
         self._every, self._kept = (
             self._whole_blocks(n) for n in (config.checkpoint.every_steps, config.checkpoint.keep_every)
         )
+        self._before_decay = self.last_before_decay(config.steps)
         self._saving: int | None = None  # step of the save in progress
         self._response: Any = None  # of the save in progress
         self._saved_at = time.monotonic()
@@ -91,7 +95,9 @@ class Checkpoints:
         self._orbax = ocp.training.Checkpointer(
             self.folder,
             context=context,
-            preservation_policy=_Preserved(config.checkpoint.keep, self._kept, chosen),
+            preservation_policy=_Preserved(
+                config.checkpoint.keep, self._kept, lambda: (evaluation and evaluation.best_step, self._before_decay)
+            ),
             cleanup_tmp_directories=True,
         )
 
@@ -119,7 +125,15 @@ class Checkpoints:
 
     def due(self, step: int) -> bool:
         """Return True if the settings ask for a checkpoint of this step."""
-        return step % self._every == 0 or (self._kept > 0 and step % self._kept == 0)
+        return step % self._every == 0 or (self._kept > 0 and step % self._kept == 0) or step == self._before_decay
+
+    def last_before_decay(self, steps: int) -> int | None:
+        """Return the last step without memory before the learning rate of schedule wsd falls in a run of this many
+        steps, from where a run with another number of steps branches; None with other schedules."""
+        optimizer = self._config.optimizer
+        if optimizer.schedule != "wsd" or optimizer.decay_steps is not None:
+            return None
+        return optimizer.first_decaying_step(steps) // self._steps_per_block * self._steps_per_block or None
 
     @property
     def overdue(self) -> bool:
@@ -171,7 +185,8 @@ class Checkpoints:
         moved. Several processes step back only from a checkpoint whose checksums are wrong: a file that one process
         alone cannot read ends the run.
         """
-        broken: dict[int, str] = {}
+        self._change_end(say)
+        broken, aside = dict[int, str](), self.folder.parent / "broken-checkpoints"
         for step in reversed(self._steps()):
             reason = self._damage(step)
             if reason is None:
@@ -181,7 +196,7 @@ class Checkpoints:
                     if not is_verified(self.path(step)):
                         say(f"checkpoint {step} {UNVERIFIED}")
                     for newer, why in broken.items():
-                        say(f"checkpoint {newer} cannot be read and was moved to {self._move_aside(newer)}: {why}")
+                        say(f"checkpoint {newer} cannot be read and was moved to {self._move(newer, aside)}: {why}")
                     return state
                 except InputError:
                     raise
@@ -196,6 +211,43 @@ class Checkpoints:
                 f"no checkpoint in {self.folder} can be read ({reasons}): put one back from a copy, or give another "
                 "`workdir` to start again"
             )
+        return None
+
+    def _change_end(self, say: Callable[[str], None]) -> None:
+        """If the run had another number of steps, say how its learning rate goes on.
+
+        With schedule wsd it branches before the decay: later checkpoints and a copy of the records are moved to
+        WORKDIR/steps-N. With other schedules it goes on from its newest checkpoint.
+        """
+        saved = self._steps()
+        before = next((end for step in reversed(saved) if (end := self._end_of(step))), self._config.steps)
+        config, optimizer = self._config, self._config.optimizer
+        if before == config.steps:
+            return
+        done, words = saved[-1], f"steps       {config.steps:,} in place of {before:,}"
+        rates = [float(learning_rate(optimizer, steps)(done)) for steps in (before, config.steps)]
+        branch = min(filter(None, map(self.last_before_decay, (before, config.steps))), default=None)
+        starts = [step for step in saved if branch and step <= branch and not self._has_memory(step)]
+        if rates[0] == rates[1] and (branch is None or done <= branch):
+            say(f"{words}: the learning rate so far is the same")
+        elif starts:
+            folder = self.folder.parent / f"steps-{before}"
+            for step in [step for step in saved if step > starts[-1]]:
+                self._move(step, folder / "checkpoints")
+            records = self.folder.parent / "metrics.jsonl"
+            if self._process.first and records.exists():
+                records.copy(folder / records.name, overwrite=True)
+            say(f"{words}: goes on from step {starts[-1]:,}, before the decay; what came after it is in {folder}")
+        else:
+            say(
+                f"{words}: from step {done:,} on the learning rate follows schedule {optimizer.schedule} of the new "
+                f"steps, where it is {rates[1]:.2e} and not {rates[0]:.2e}"
+            )
+
+    def _end_of(self, step: int) -> int | None:
+        """Return the number of steps of the run that saved a checkpoint; None if it cannot be read."""
+        with contextlib.suppress(InputError):
+            return from_dict(type(self._config), native.read_settings(self.path(step))).steps
         return None
 
     def restore_params(self, step: int, abstract_params: Any) -> Any:
@@ -230,7 +282,7 @@ class Checkpoints:
 
     def _demand_same_run(self, checkpoint: epath.Path) -> None:
         there = from_dict(type(self._config), native.read_settings(checkpoint))
-        if difference := identity_difference(self._config, there, int(checkpoint.name)):
+        if difference := identity_difference(self._config, there, resumes=True):
             raise InputError(
                 f"checkpoint {checkpoint} is of another model or run ({'; '.join(difference)}): give its settings, or "
                 "another `workdir`"
@@ -277,11 +329,12 @@ class Checkpoints:
             for step in filter(self._has_memory, self._steps()[:-1]):
                 (self.path(step) / "mems").rmtree(missing_ok=True)
 
-    def _move_aside(self, step: int) -> epath.Path:
-        target = self.folder.parent / "broken-checkpoints" / str(step)
+    def _move(self, step: int, folder: epath.Path) -> epath.Path:
+        """Move a checkpoint into another folder. Return its path there."""
+        target = folder / str(step)
         if self._process.first:
             target.rmtree(missing_ok=True)
             move_folder(self.path(step), target)
-        self._process.gather(f"checkpoint {step} is set aside", None)
+        self._process.gather(f"checkpoint {step} is moved", None)
         self._orbax.reload()
         return target

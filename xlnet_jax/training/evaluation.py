@@ -23,9 +23,8 @@ from xlnet_jax.objectives.registry import batch_source, objective_named, validat
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
 from xlnet_jax.training.initial import params_of
-from xlnet_jax.training.loop import Numbers
-from xlnet_jax.training.step import EvalStep, Program, TrainState, empty_mems_ZBMD, make_eval_step
-from xlnet_jax.training.stop import Interrupt, Wish
+from xlnet_jax.training.selection import Numbers
+from xlnet_jax.training.step import EvalStep, Program, empty_mems_ZBMD, make_eval_step
 
 
 @dataclass(frozen=True)
@@ -143,22 +142,12 @@ def _mean_over_targets(values_V: np.ndarray, batches: Sequence[Batch]) -> float:
 
 @dataclass(frozen=True)
 class HeldOutLoss:
-    """`Evaluation` of pretraining, on the same batches every time. Each process computes its own rows."""
+    """Loss on held-out text, on the same batches every time. Each process computes its own rows."""
 
     program: Program[Any]
     step: EvalStep
     batches: Sequence[Batch]
     unigram_nats: float
-    every_steps: int = 0
-    is_worth_saving: bool = False
-    is_enough: bool = False
-
-    def recall(self, records: Iterable[dict[str, Any]], step: int) -> None:
-        """Do nothing: every evaluation is independent of earlier ones."""
-
-    def run(self, state: TrainState, step: int, interrupt: Interrupt) -> Numbers | None:
-        """Return what `measure` returns."""
-        return self.measure(state.params, lambda: interrupt.poll() is Wish.STOP)
 
     def measure(self, params: Any, is_stopped: Callable[[], bool]) -> Numbers | None:
         """Return the loss, in nats per target over all batches, and other means over rows: pair_loss (nats) and

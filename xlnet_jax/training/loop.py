@@ -8,14 +8,15 @@
    skipped step is not saved, because its checkpoint would replace a good one: the run saves after the next step that is
    not skipped. The last step of a run, or the one at which it stops, is always saved.
 5. Stop, if asked. A stop cancels an evaluation; the run repeats it when it resumes, before its next step.
+
+Everything that is shown or recorded is done by callbacks.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import jax
@@ -30,12 +31,11 @@ from xlnet_jax.training import sharding
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.fit import Memory
 from xlnet_jax.training.hosts import Process
-from xlnet_jax.training.metrics import MetricsWriter, ProgressView, Record, Tracer, WallTime, read_records, start_wandb
+from xlnet_jax.training.metrics import Tracer, WallTime, read_records
+from xlnet_jax.training.selection import Evaluation, Numbers, Result
 from xlnet_jax.training.step import Metrics, Program, TrainState
-from xlnet_jax.training.stop import Interrupt, Wish, stop_after_step
+from xlnet_jax.training.stop import CALLBACK, PATIENCE, Interrupt, Wish, is_interrupt, stop_after_step
 from xlnet_jax.training.workdir import Workdir
-
-Numbers = Mapping[str, float]
 
 
 class Batches(Protocol):
@@ -43,37 +43,6 @@ class Batches(Protocol):
 
     def iterate(self, start: int, stop: int, rows: np.ndarray) -> Iterator[Batch]:
         """Yield `rows` of the batches start, …, stop - 1."""
-        ...
-
-
-class Evaluation(Protocol):
-    """Evaluation on held-out examples, and what follows for the run."""
-
-    @property
-    def every_steps(self) -> int:
-        """Number of steps between evaluations."""
-        ...
-
-    def recall(self, records: Iterable[dict[str, Any]], step: int) -> None:
-        """Read the recorded evaluations of a run that resumes at `step`."""
-        ...
-
-    def run(self, state: TrainState, step: int, interrupt: Interrupt) -> Numbers | None:
-        """Return the metrics of the state after `step` steps; None if a stop canceled the evaluation."""
-        ...
-
-    def describe(self, numbers: Numbers) -> str:
-        """Return the metrics as one line."""
-        ...
-
-    @property
-    def is_worth_saving(self) -> bool:
-        """True if the last evaluated state must get a checkpoint."""
-        ...
-
-    @property
-    def is_enough(self) -> bool:
-        """True if the run should end now, before its last step."""
         ...
 
 
@@ -96,6 +65,8 @@ class Run:
     """returns the speed of a step that took these seconds, including seconds_per_step"""
     locate: Callable[[int], str]
     """returns text on how to inspect the batch of this number"""
+    callbacks: Sequence["Callback"] = ()
+    """process 0 calls them"""
     reference: Numbers = field(default_factory=dict)
     """numbers to show and record with every loss"""
 
@@ -115,51 +86,71 @@ class Run:
         )
 
 
-def train(run: Run, checkpoints: Checkpoints, process: Process) -> tuple[int, int]:
-    """Train until the end or a stop. Return the number of steps done, and the exit code: 0, or that of a stop.
+class Callback:
+    """What happens besides training while a run trains. Subclasses override what they need.
+
+    Only process 0 of a run calls them, so a callback must not compute with arrays that several hosts hold. An exception
+    ends the run.
+    """
+
+    def on_start(self, loop: "Loop") -> None:
+        """Called before the first step of each start of the run."""
+
+    def on_step(self, loop: "Loop", step: int, numbers: Numbers) -> None:
+        """Called with the numbers of each recorded step (log.every_steps). The next step may run already: then
+        loop.state is the state after it."""
+
+    def on_evaluation(self, loop: "Loop", step: int, numbers: Numbers) -> None:
+        """Called with the numbers of each evaluation; loop.state is the state that was evaluated."""
+
+    def on_save(self, loop: "Loop") -> None:
+        """Called before a checkpoint is written: what was recorded must be on disk when this returns."""
+
+    def on_end(self, loop: "Loop", error: BaseException | None) -> None:
+        """Called once at the end of each start, also after an error, which is passed."""
+
+
+def train(run: Run, checkpoints: Checkpoints, process: Process) -> "Loop":
+    """Train until the end or a stop. Return the loop, with the steps done and what stopped it.
 
     Raises InputError if a device or this machine runs out of memory.
     """
     try:
-        return _train(run, checkpoints, process)
+        with stop_after_step(process.is_command) as interrupt:
+            loop = _resume(run, checkpoints, process, interrupt)
+            loop.finish()
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         raise run.memory.refusal(run.workdir, error) from None
+    if loop.is_interrupted:
+        process.console.print(
+            f"stopped by {loop.stopped} with step {loop.step} saved; the same command goes on from there"
+        )
+    return loop
 
 
-def _train(run: Run, checkpoints: Checkpoints, process: Process) -> tuple[int, int]:
+def _resume(run: Run, checkpoints: Checkpoints, process: Process, interrupt: Interrupt) -> "Loop":
+    """Return the loop at the newest checkpoint, or before the first step."""
     say = process.console.print
-    with stop_after_step(process.is_command) as interrupt:
-        state = checkpoints.restore(run.program.plan, say)
-        if state is None:
-            if run.origin:
-                say(f"init        {run.origin}")
-            state = run.program.init_state(run.params)
-        start = int(state.step)
-        if start:
-            say(f"resumed     at step {start} of {run.config.steps}")
-        # Only process 0 reads metrics.jsonl: it rewrites the file meanwhile, and all must come to the same decision.
-        records = list(read_records(run.workdir.metrics)) if process.first else []
-        evaluations = process.gather("evaluations", [r for r in records if r["split"] == "validation"])[0]
-        if run.evaluation:
-            run.evaluation.recall(evaluations, start)
-        config, workdir = run.config, run.workdir
-        view = ProgressView(start, config.steps, run.reference, process.console)
-        writer = None
-        if process.first:
-            wandb_run = start_wandb(config.log.wandb, config, workdir.wandb_id) if config.log.wandb else None
-            writer = MetricsWriter(workdir.metrics, workdir.tensorboard, start, wandb_run)
-        with view.bar, writer or nullcontext():
-            times = WallTime(records, start, process.began, run.memory.seconds)
-            traced = traced_steps(config.trace_steps if writer else None)
-            tracer = Tracer(traced, start, writer.events_folder if writer else Path(), workdir.tensorboard, view.say)
-            loop = Loop(run, checkpoints, interrupt, writer, view, times, tracer)
-            done, stopped = loop.train(state, start, any(r["step"] == start for r in evaluations))
-            checkpoints.wait()
-    if stopped:
-        say(f"stopped by {interrupt} with step {done} saved; the same command goes on from there")
-    return done, interrupt.exit_code if stopped else 0
+    state = checkpoints.restore(run.program.plan, say)
+    if state is None:
+        if run.origin:
+            say(f"init        {run.origin}")
+        state = run.program.init_state(run.params)
+    start = int(state.step)
+    if start:
+        say(f"resumed     at step {start} of {run.config.steps}")
+    # Only process 0 reads metrics.jsonl: it rewrites the file meanwhile, and all must come to the same decision.
+    records = list(read_records(run.workdir.metrics)) if process.first else []
+    evaluations = process.gather("evaluations", [r for r in records if r["split"] == "validation"])[0]
+    if run.evaluation:
+        run.evaluation.recall(evaluations, start)
+    times = WallTime(records, start, process.began, run.memory.seconds)
+    traced = traced_steps(run.config.trace_steps if process.first else None)
+    tracer = Tracer(traced, start, run.workdir.tensorboard, say)
+    is_evaluated = any(r["step"] == start for r in evaluations)
+    return Loop(run, checkpoints, process, interrupt, times, tracer, state, start, is_evaluated)
 
 
 Reading = tuple[dict[str, float], float]
@@ -171,86 +162,161 @@ def _read(metrics: Metrics) -> Reading:
     return {name: float(value) for name, value in metrics.items()}, time.perf_counter()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Loop:
     """One start of a run: from the state that it resumes to its end or a stop."""
 
     run: Run
     checkpoints: Checkpoints
+    process: Process
     interrupt: Interrupt
-    writer: MetricsWriter | None
-    """None in all processes except the first"""
-    view: ProgressView
     times: WallTime
     tracer: Tracer
+    state: TrainState
+    step: int
+    """number of steps done"""
+    is_evaluated: bool
+    """True if the evaluation due at the step that it resumes is already recorded"""
+    stopped: str = ""
+    """what ended it before its last step: `Result.stopped`"""
+    _asked: Wish = Wish.GO_ON
+    """what callbacks ask for"""
+    _granted: Wish = Wish.GO_ON
+    """what all processes will do"""
 
-    def train(self, state: TrainState, start: int, evaluated: bool) -> tuple[int, bool]:
-        """Train from step `start` on. evaluated: True if the evaluation due at `start` is already recorded.
+    def stop(self) -> None:
+        """Ask to end the run, as if this step were the last one. For callbacks."""
+        self._asked = max(self._asked, Wish.END)
 
-        Return the number of steps done, and True if a stop left work to do.
-        """
-        run = self.run
-        if start and self._evaluation_due(start) and not evaluated and not self._evaluate(state, start):
-            return start, True
-        if start == run.config.steps or (run.evaluation and run.evaluation.is_enough):
-            return start, False
+    def save(self) -> None:
+        """Ask for a checkpoint. For callbacks."""
+        self._asked = max(self._asked, Wish.SAVE)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """True if a signal or the platform stopped the run, so that work is left."""
+        return is_interrupt(self.stopped)
+
+    def result(self) -> Result:
+        """Return the result so far. A step that was skipped leaves no checkpoint, so it is not the best."""
+        evaluation, path = self.run.evaluation, self.checkpoints.path
+        best = evaluation.best_step if evaluation else None
+        best = best if best is not None and self.checkpoints.has(best) else None
+        step, metric, metrics = self.step if best is None else best, "", dict[str, float]()
+        if evaluation and best is not None:
+            metric, metrics = evaluation.metric, dict(dict(evaluation.history)[best])
+        return Result(
+            str(self.run.workdir.folder), str(path(step)), step, metric, metrics,
+            last_checkpoint=str(path(self.step)), steps=self.step, stopped=self.stopped,
+        )  # fmt: skip
+
+    @property
+    def callbacks(self) -> Sequence[Callback]:
+        """The callbacks of this process."""
+        return self.run.callbacks if self.process.first else ()
+
+    def finish(self) -> None:
+        """Do the steps that are left."""
+        evaluation, is_due = self.run.evaluation, bool(self.step) and self._evaluation_due() and not self.is_evaluated
+        if evaluation and evaluation.is_enough:
+            self.stopped = "" if self.step == self.run.config.steps else PATIENCE
+        if not is_due and (self.stopped or self.step == self.run.config.steps):
+            return
+        with ExitStack() as ends:
+            for callback in self.callbacks:
+                callback.on_start(self)
+                ends.push(lambda _, error, __, callback=callback: callback.on_end(self, error))
+            if is_due:
+                self._evaluate()
+            self._end(self._take_wish(), is_at_start=True)
+            if self.stopped:
+                self._save()
+            elif self.step < self.run.config.steps:
+                with self.tracer, ThreadPoolExecutor(1) as reader:
+                    self._take_steps(reader)
+            self.process.console.print(self.times.summary())
+            self.checkpoints.wait()
+
+    def _take_steps(self, reader: ThreadPoolExecutor) -> None:
+        run, start = self.run, self.step
         batches = run.batches.iterate(start, run.config.steps, run.program.rows)
-        self._write(self.times.record(start))
-        with self.tracer, ThreadPoolExecutor(1) as reader:
-            done, stopped = self._train(state, start, batches, reader)
-        self._write(self.times.record(done))
-        self.view.say(self.times.summary())
-        return done, stopped
-
-    def _train(
-        self, state: TrainState, done: int, batches: Iterator[Batch], reader: ThreadPoolExecutor
-    ) -> tuple[int, bool]:
-        run, start = self.run, done
         pending: Future[Reading] | None = None
         owed = False  # is a save that was due waiting for a step that is not skipped?
-        while done < run.config.steps:
+        while not self.stopped and self.step < run.config.steps:
             self.checkpoints.check()
             batch = self._next(batches, pending)
             with self.times.lost_to("trace"):
-                self.tracer.at(done, state)
+                self.tracer.at(self.step, self.state)
             dispatched = time.perf_counter()
-            with jax.profiler.StepTraceAnnotation("train", step_num=done):
-                state, metrics = run.program.train_step(state, batch)
-            done += 1
+            with jax.profiler.StepTraceAnnotation("train", step_num=self.step):
+                self.state, metrics = run.program.train_step(self.state, batch)
+            self.step += 1
             before, pending = pending, reader.submit(_read, metrics)
             if before:
-                self._account(done - 1, before.result()[0])
-            if done == start + 1:
+                self._account(self.step - 1, before.result()[0])
+            if self.step == start + 1:
                 pending.result()
                 self.times.lose("compilation", time.perf_counter() - dispatched)
-                self.times.mark(done)
-            self.view.advance(done)
-            last = done == run.config.steps
-            wish = self.interrupt.poll(save=self.checkpoints.overdue)
-            stop = wish is Wish.STOP
-            evaluate = self._evaluation_due(done)
-            due = owed or self.checkpoints.due(done) or wish is Wish.SAVE
-            if evaluate or due or stop or last:
+                self.times.mark(self.step)
+            wish = self._take_wish()
+            evaluate = self._evaluation_due()
+            due = owed or self.checkpoints.due(self.step) or wish is Wish.SAVE
+            if evaluate or due or wish >= Wish.END or self.step == run.config.steps:
                 numbers, pending = pending.result()[0], None
-                self._account(done, numbers)
-                if run.evaluation and evaluate and not stop:
-                    stop = not self._evaluate(state, done)
-                    due = due or run.evaluation.is_worth_saving
-                    last = last or run.evaluation.is_enough
+                self._account(self.step, numbers)
+                if evaluate and wish is not Wish.STOP:
+                    self._evaluate()
+                    due = due or (run.evaluation is not None and run.evaluation.is_best)
+                wish = max(wish, self._take_wish())
+                due = due or wish is Wish.SAVE
                 owed = due and numbers["skipped_in_a_row"] > 0
-                if (due and not owed) or stop or last:
-                    self._write(self.times.record(done))
-                    if self.writer:
-                        self.writer.flush()
-                    with self.times.lost_to("checkpoints"):
-                        self.checkpoints.save(state, done)
-            if stop or last:
-                return done, stop
-        return done, False
+                self._end(wish)
+                if (due and not owed) or self.stopped or self.step == run.config.steps:
+                    self._save()
 
-    def _evaluation_due(self, step: int) -> bool:
+    def _end(self, wish: Wish, is_at_start: bool = False) -> None:
+        """Note what ends the run at this step, if anything does."""
         evaluation = self.run.evaluation
-        return evaluation is not None and (step % evaluation.every_steps == 0 or step == self.run.config.steps)
+        if wish is Wish.STOP:
+            self.stopped = str(self.interrupt)
+        elif self.step < self.run.config.steps:
+            is_enough = evaluation is not None and evaluation.is_enough and (self._evaluation_due() or is_at_start)
+            self.stopped = PATIENCE if is_enough else CALLBACK if wish is Wish.END else ""
+
+    def _poll(self) -> Wish:
+        """Return the strongest wish that all processes agreed on since it was last taken."""
+        own, self._asked = self._asked, Wish.GO_ON
+        own = max(own, Wish.SAVE) if self.checkpoints.overdue else own
+        self._granted = max(self._granted, self.interrupt.poll(own))
+        return self._granted
+
+    def _take_wish(self) -> Wish:
+        wish, self._granted = self._poll(), Wish.GO_ON
+        return wish
+
+    def _save(self) -> None:
+        for callback in self.callbacks:
+            callback.on_save(self)
+        with self.times.lost_to("checkpoints"):
+            self.checkpoints.save(self.state, self.step)
+
+    def _evaluation_due(self) -> bool:
+        evaluation = self.run.evaluation
+        return evaluation is not None and (
+            self.step % evaluation.every_steps == 0 or self.step == self.run.config.steps
+        )
+
+    def _evaluate(self) -> None:
+        """Evaluate the state. A stop cancels it: then nothing is recorded."""
+        evaluation = self.run.evaluation
+        assert evaluation
+        with self.times.lost_to("evaluation"):
+            numbers = evaluation.measure(self.state.params, lambda: self._poll() is Wish.STOP)
+        if numbers is not None:
+            numbers = {**numbers, **self.run.reference}
+            evaluation.add(self.step, numbers)
+            for callback in self.callbacks:
+                callback.on_evaluation(self, self.step, numbers)
 
     def _next(self, batches: Iterator[Batch], pending: Future[Reading] | None) -> DeviceBatch:
         """Put the next batch on the devices. This time is lost only once the devices have finished their step."""
@@ -265,27 +331,18 @@ class Loop:
     def _account(self, step: int, numbers: dict[str, float]) -> None:
         """Record a step, if due, and print a line if it was skipped."""
         if numbers["skipped_in_a_row"]:
-            self.view.say(
+            self.process.console.print(
                 f"step {step} was skipped: loss {numbers['loss']:.4g}, gradient norm {numbers['gradient_norm']:.4g} "
                 f"(batch {step - 1}); {numbers['skipped_in_a_row']:.0f} in a row, {numbers['skipped']:.0f} in all"
             )
             self._demand_progress(step, numbers)
         if step % self.run.config.log.every_steps == 0 or step in (1, self.run.config.steps):  # curves start at step 1
-            self._log(step, numbers)
+            if seconds := self.times.seconds_per_step(step):
+                numbers = {**numbers, **self.run.rates(seconds)}
+            for callback in self.callbacks:
+                callback.on_step(self, step, {**numbers, **self.run.reference})
 
-    def _log(self, step: int, numbers: dict[str, float]) -> None:
-        seconds = self.times.seconds_per_step(step)
-        if seconds:
-            numbers = {**numbers, **self.run.rates(seconds)}
-        self._write({"step": step, "split": "train", **numbers, **self.run.reference})
-        self._write(self.times.record(step))
-        self.view.show(step, numbers)
-
-    def _write(self, record: Record) -> None:
-        if self.writer:
-            self.writer.write(record)
-
-    def _demand_progress(self, step: int, numbers: dict[str, float]) -> None:
+    def _demand_progress(self, step: int, numbers: Numbers) -> None:
         """Raise InputError after optimizer.max_skipped skipped steps in a row: the training has diverged."""
         skipped = int(numbers["skipped_in_a_row"])
         if skipped < self.run.config.optimizer.max_skipped:
@@ -298,15 +355,3 @@ class Loop:
             f"`optimizer.learning_rate` or `optimizer.clip_norm` in another `workdir`, which can start from a "
             f"checkpoint with `init`; or look at its batch {self.run.locate(step - 1)}. {known}"
         )
-
-    def _evaluate(self, state: TrainState, step: int) -> bool:
-        """Record the metrics of held-out examples after `step` steps. Return False if a stop canceled it."""
-        evaluation = self.run.evaluation
-        assert evaluation
-        with self.times.lost_to("evaluation"):
-            numbers = evaluation.run(state, step, self.interrupt)
-        if numbers is None:
-            return False
-        self._write({"step": step, "split": "validation", **numbers, **self.run.reference})
-        self.view.say(f"held out at step {step}: {evaluation.describe(numbers)}")
-        return True

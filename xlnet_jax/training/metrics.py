@@ -1,42 +1,25 @@
-"""The output of a run while it trains: metrics (metrics.jsonl with one JSON object per line, TensorBoard, Weights &
-Biases), the breakdown of its wall time, progress on the terminal, speed, and profiles of chosen steps. Goodput is the
-share of wall time spent in steps, since the first start, restarts included.
+"""Measurements of a run while it trains: its records (metrics.jsonl, one JSON object per line), the breakdown of its
+wall time, speed, and profiles of chosen steps. Goodput is the share of wall time spent in steps, since the first start,
+restarts included.
 """
 
 import importlib.util
-import json
 import math
-import os
-import sys
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import jax
 from etils import epath
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from xlnet_jax.costs import peak_flops
-from xlnet_jax.errors import InputError, first_line
+from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.registry import step_flops
 from xlnet_jax.printing import tell
-from xlnet_jax.settings.config import Config, RunConfig
-from xlnet_jax.settings.fields import to_dict
-from xlnet_jax.storage.files import Spool, in_bucket, write_durably
-from xlnet_jax.storage.reading import demand_regular, parse_json, with_version, without_version
-
-_TORCH = sys.modules.get("torch")
-sys.modules["torch"] = None  # type: ignore[assignment]
-try:  # tensorboardX imports PyTorch wherever it is installed, which takes three seconds and is not needed here
-    from tensorboardX import SummaryWriter
-finally:
-    del sys.modules["torch"]
-    if _TORCH is not None:
-        sys.modules["torch"] = _TORCH
+from xlnet_jax.settings.config import Config
+from xlnet_jax.storage.files import Spool
+from xlnet_jax.storage.reading import demand_regular, parse_json, without_version
 
 
 def demand_wandb(project: str) -> None:
@@ -48,89 +31,8 @@ def demand_wandb(project: str) -> None:
         )
 
 
-def start_wandb(project: str, config: RunConfig, id_file: epath.Path) -> Any:
-    """Start or resume the run at Weights & Biases. There is one for each workdir; its id is in `id_file`. Raises
-    InputError if it does not start."""
-    import wandb
-
-    if not id_file.exists():
-        id_file.write_text(uuid.uuid4().hex)
-    folder = {} if in_bucket(id_file) else {"dir": str(id_file.parent)}
-    try:
-        run = wandb.init(
-            project=project, id=id_file.read_text(), name=id_file.parent.name, resume="allow", config=to_dict(config),
-            **folder,
-        )  # fmt: skip
-    except Exception as error:  # no key, no network, no such project: the types depend on the version
-        raise InputError(
-            f"`log.wandb` {project}: Weights & Biases did not start the run ({first_line(error)}): run wandb login, "
-            "set WANDB_MODE=offline, or leave `log.wandb` out"
-        ) from None
-    # A resumed run writes some steps again, and W&B drops records of steps that it already has. So our step is a
-    # separate metric, and the x axis of all others.
-    run.define_metric("step")
-    run.define_metric("*", step_metric="step")
-    return run
-
-
 Record = dict[str, float | int | str]
-_FIRST: Record = {"step": 0, "split": "format"}
-"""First record of the file, which also has the version"""
-
-
-class MetricsWriter:
-    """Append records. A line is on disk when `write` returns, and in a bucket when `flush` returns.
-
-    A resumed run first deletes the records after its checkpoint. Use as a context manager.
-    """
-
-    def __init__(self, path: epath.Path, events_folder: epath.Path, resume_step: int, wandb_run: Any = None):
-        kept = [r for r in read_records(path) if r["step"] <= resume_step]
-        self._spool = Spool(path.parent)
-        lines = self._spool.folder / path.name
-        write_durably(lines, "".join(map(_line, (with_version("metrics", _FIRST), *kept))).encode())
-        self._lines = lines.open("a", buffering=1)
-        self.events_folder = self._spool.folder / events_folder.name  # on this machine
-        # TensorBoard hides the events that an interrupted run wrote after its last checkpoint, as they come again.
-        self._events = SummaryWriter(str(self.events_folder), purge_step=resume_step + 1)
-        self._wandb_run = wandb_run
-
-    def write(self, record: Record) -> None:
-        """Write a record: "step", "split" (train, validation or time) and numbers."""
-        self._lines.write(_line(record))
-        numbers = {
-            f"{record['split']}/{name}": float(value)
-            for name, value in record.items()
-            if name not in ("step", "split", "at") and math.isfinite(float(value))
-        }
-        for name, value in numbers.items():
-            self._events.add_scalar(name, value, record["step"])
-        if self._wandb_run:
-            self._wandb_run.log(numbers | {"step": int(record["step"])})
-
-    def flush(self) -> None:
-        """Make what was written so far survive a crash of this machine; upload it if the workdir is in a bucket."""
-        os.fsync(self._lines.fileno())
-        self._events.flush()
-        self._spool.publish()
-
-    def __enter__(self) -> "MetricsWriter":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.flush()
-        self._lines.close()
-        self._events.close()
-        self._spool.publish()
-        if self._wandb_run:
-            self._wandb_run.finish()
-
-
-def _line(record: Record) -> str:
-    """Return a line of JSON. Numbers that are not finite become null."""
-    plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-    return json.dumps(plain) + "\n"
+"""A record of a run: "step", "split" (train, validation or time) and numbers"""
 
 
 def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
@@ -239,52 +141,6 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{s:02}" if hours else f"{minutes}:{s:02}"
 
 
-class ProgressView:
-    """Show progress. `bar` is a context manager; call `show` at every logged step and `advance` at every step."""
-
-    def __init__(self, start: int, steps: int, reference: Mapping[str, float], console: Console):
-        """reference: numbers to show next to the loss."""
-        self._console = console
-        self._steps = steps
-        self._seconds_per_step: float | None = None
-        self._reference = "  ".join(f"{name} {value:.3f}" for name, value in reference.items())
-        self.bar = Progress(
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
-            TextColumn("{task.fields[loss]}"),
-            TextColumn(f"[dim]{self._reference}[/dim]"),
-            TextColumn("{task.fields[speed]}"),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self.bar.add_task("", total=steps, completed=start, loss="", speed="", left="")
-
-    def advance(self, step: int) -> None:
-        self.bar.update(self._task, completed=step, left=self._left(step))
-
-    def _left(self, step: int) -> str:
-        return "" if self._seconds_per_step is None else f"{clock(self._seconds_per_step * (self._steps - step))} left"
-
-    def show(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show metrics: loss in nats and learning_rate; if known also pair_loss, seconds_per_step, tokens_per_second or
-        examples_per_second, and mfu."""
-        rates = [f"{n:,.0f} {kind}/s" for kind in ("tokens", "examples") if (n := metrics.get(f"{kind}_per_second"))]
-        speed = "".join(rates)
-        mfu = f"MFU {metrics['mfu']:.1%}" if "mfu" in metrics else ""
-        self._seconds_per_step = metrics.get("seconds_per_step", self._seconds_per_step)
-        pairs = f"  pairs {metrics['pair_loss']:.3f}" if "pair_loss" in metrics else ""
-        loss, rate = f"loss {metrics['loss']:.3f}{pairs}", metrics["learning_rate"]
-        self.bar.update(self._task, loss=loss, speed="  ".join(filter(None, (speed, mfu))), left=self._left(step))
-        if not self._console.is_terminal:
-            parts = (loss, self._reference, f"lr {rate:.2e}", speed, mfu, self._left(step))
-            self.say(f"step {step}/{self._steps}  " + "  ".join(filter(None, parts)))
-
-    def say(self, line: str) -> None:
-        """Print one line above the bar."""
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
 def speed(config: Config, seconds: float) -> dict[str, float]:
     """Return seconds_per_step, tokens_per_second and, if the peak FLOPs of the devices are known, mfu, for a step that
     took `seconds`."""
@@ -300,12 +156,11 @@ def speed(config: Config, seconds: float) -> dict[str, float]:
 class Tracer:
     """Profile the steps in `steps`, counted from 0: range(10, 15) are the 11th to the 15th. Use as a context manager.
 
-    If a run starts at `start` after these steps, print a line. `folder` is on this machine; `published` is where the
-    user finds the trace.
+    If a run starts at `start` after these steps, print a line.
     """
 
-    def __init__(self, steps: range, start: int, folder: Path, published: epath.Path, say: Callable[[str], None]):
-        self._steps, self._folder, self._published, self._say = steps, folder, published, say
+    def __init__(self, steps: range, start: int, folder: epath.Path, say: Callable[[str], None]):
+        self._steps, self._published, self._say = steps, folder, say
         self._active = False
         if steps and steps.stop <= start:
             say(f"trace: none, as the run is at step {start}, after the last step to trace ({steps.stop})")
@@ -318,12 +173,14 @@ class Tracer:
             if self._active:
                 self._stop()
             else:
-                jax.profiler.start_trace(self._folder)
+                self._spool = Spool(self._published.parent)
+                jax.profiler.start_trace(self._spool.folder / self._published.name)
                 self._active = True
 
     def _stop(self) -> None:
         self._active = False
         jax.profiler.stop_trace()
+        self._spool.publish()
         self._say(
             f"trace: written to {self._published}; to look at it: pip install xprof tensorboard; "
             f"tensorboard --logdir {self._published}"

@@ -3,13 +3,16 @@ and finds them again, so the same command resumes after any interruption.
 """
 
 import functools
+import math
 import shlex
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
+from xlnet_jax.dims import Batch
 from xlnet_jax.errors import InputError, OtherRun
 from xlnet_jax.objectives.presets import PRESETS, defaults_of
 from xlnet_jax.objectives.registry import objective_named
@@ -19,6 +22,7 @@ from xlnet_jax.settings.config import Config, DistributedConfig
 from xlnet_jax.settings.fields import differences, flags_that_give, with_plain_paths, with_values
 from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage.files import name_on_disk
+from xlnet_jax.training.callbacks import usual_callbacks
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.evaluation import (
     HeldOutLoss,
@@ -30,10 +34,12 @@ from xlnet_jax.training.evaluation import (
 )
 from xlnet_jax.training.hosts import Process, connect
 from xlnet_jax.training.initial import describe_origin, network_of, params_of
-from xlnet_jax.training.loop import Run, train
+from xlnet_jax.training.loop import Callback, Run, train
 from xlnet_jax.training.metrics import read_records, speed
 from xlnet_jax.training.resolve import Resolved, folder_of, resolve
+from xlnet_jax.training.selection import Evaluation, Result
 from xlnet_jax.training.step import make_eval_step
+from xlnet_jax.training.stop import exit_code_of
 from xlnet_jax.training.workdir import Workdir
 
 TRAIN = ("python", "-m", "xlnet_jax.train")
@@ -89,63 +95,81 @@ def propose_instead(config: Config, workdir: Workdir) -> str:
     return f"{does}: {shlex.join([*TRAIN, *words])}"
 
 
-def pretrain(config: Config, *, is_command: bool = False) -> int:
-    """Train to config.steps. Return 0, or the exit code of a run that was stopped after saving its state.
+def pretrain(config: Config, *, callbacks: Sequence[Callback] = ()) -> Result:
+    """Train to config.steps, in this process and on all its devices; return the result.
 
-    A run has one process, or one on each host if config.distributed, the environment or the platform defines several
-    (hosts.connect). is_command: this process does nothing else, and a second signal ends it at once. Raises InputError
-    if settings contradict each other, the text or the workdir.
+    The same call resumes a run that was stopped, and returns the result of a finished one. A run has one process, or
+    one on each host if config.distributed, the environment or the platform defines several (hosts.connect). callbacks:
+    are called by process 0 while the run trains. Raises InputError if settings contradict each other, the text or the
+    workdir.
     """
     config = with_plain_paths(config)
-    with connect(config, is_command) as process:
-        return _run(config, process)
+    with connect(config) as process:
+        return pretrain_as(process, config, callbacks)
 
 
 def run_pretraining(config: Config) -> int:
     """Pretrain as the command does; return the exit code."""
-    return pretrain(config, is_command=True)
+    config = with_plain_paths(config)
+    with connect(config, is_command=True) as process:
+        return exit_code_of(pretrain_as(process, config).stopped)
 
 
-def _run(config: Config, process: Process) -> int:
-    """Train. Process 0 prepares what the others read, and writes everything except the checkpoints."""
+def pretrain_as(process: Process, config: Config, callbacks: Sequence[Callback] = ()) -> Result:
+    """Train as this process of a run. Process 0 prepares what the others read, and writes everything except the
+    checkpoints."""
     with closing(Workdir(folder_of(config))) as workdir, workdir.keep_programs():
+        # ---- text and program ---------------------------------------------------------------------------------------
         try:
             resolved = resolve(config, workdir, process)
         except OtherRun as refusal:
             raise InputError(f"{refusal}; {propose_instead(config, workdir)}") from None
-        run = _build(resolved, workdir, process)
-        data = {"manifest_sha256": resolved.corpus.manifest.sha256}
-        steps = resolved.batches.steps_per_block
-        with Checkpoints(workdir.checkpoints, run.config, workdir.tokenizer, steps, data, process) as checkpoints:
-            done, exit_code = train(run, checkpoints, process)
-        if process.first and exit_code == 0:
-            _report(run, resolved, done, process.console)
-    return exit_code
-
-
-def _build(resolved: Resolved, workdir: Workdir, process: Process) -> Run:
-    config, corpus, batches, console = resolved.config, resolved.corpus, resolved.batches, process.console
-    # ---- program and weights ----------------------------------------------------------------------------------------
-    program, params, origin = resolved.program, dict[str, Any](), ""
-    if resolved.start:
-        params, drawn = params_of(resolved.start, config)
-        origin = describe_origin(config.init, drawn)
-    # ---- evaluation -------------------------------------------------------------------------------------------------
-    held_out = held_out_batches(corpus, resolved.tokenizer, config)
-    unigram_nats = unigram_line(corpus.unigram_counts, held_out)
-    eval_step = make_eval_step(program.objective, program.plan, program.mesh, config.optimizer.accumulate)
-    evaluation = HeldOutLoss(program, eval_step, held_out, unigram_nats, config.eval.every_steps)
-
-    def locate(batch: int) -> str:
-        visit, window = divmod(batch, batches.steps_per_block)
-        return (
-            f"(seed {config.seed}, step {batch}, window {window} of visit {visit}): "
-            f"python -m data_pipelines.inspect {workdir.folder} --step {batch}"
+        config, program, batches = resolved.config, resolved.program, resolved.batches
+        # ---- weights ------------------------------------------------------------------------------------------------
+        params, origin = dict[str, Any](), ""
+        if resolved.start:
+            params, drawn = params_of(resolved.start, config)
+            origin = describe_origin(config.init, drawn)
+        # ---- evaluation ---------------------------------------------------------------------------------------------
+        held_out = held_out_batches(resolved.corpus, resolved.tokenizer, config)
+        unigram_nats = unigram_line(resolved.corpus.unigram_counts, held_out)
+        eval_step = make_eval_step(program.objective, program.plan, program.mesh, config.optimizer.accumulate)
+        loss = HeldOutLoss(program, eval_step, held_out, unigram_nats)
+        evaluation = Evaluation(
+            config.eval.every_steps, loss.measure, loss.describe, "loss", False, config.selection.patience
         )
+        # ---- loop ---------------------------------------------------------------------------------------------------
+        run = Run(
+            config, workdir, program, batches, evaluation, params, origin, resolved.memory,
+            rates=functools.partial(speed, config),
+            locate=functools.partial(_locate, config, workdir, batches.steps_per_block),
+            callbacks=[*usual_callbacks(workdir, config.log.wandb, process.console), *callbacks],
+            reference={"unigram": unigram_nats},
+        )  # fmt: skip
+        _describe(run, resolved, held_out, process.console)
+        data, block = {"manifest_sha256": resolved.corpus.manifest.sha256}, batches.steps_per_block
+        with Checkpoints(
+            workdir.checkpoints, config, workdir.tokenizer, block, data, process, evaluation
+        ) as checkpoints:
+            loop = train(run, checkpoints, process)
+            result = loop.result()
+        if process.first and not loop.is_interrupted:
+            _report(result, run, resolved, process.console)
+        return result
 
-    rates = functools.partial(speed, config)
-    reference = {"unigram": unigram_nats}
-    run = Run(config, workdir, program, batches, evaluation, params, origin, resolved.memory, rates, locate, reference)
+
+def _locate(config: Config, workdir: Workdir, steps_per_block: int, batch: int) -> str:
+    """Return the place of a batch, and the command that shows it."""
+    visit, window = divmod(batch, steps_per_block)
+    return (
+        f"(seed {config.seed}, step {batch}, window {window} of visit {visit}): "
+        f"python -m data_pipelines.inspect {workdir.folder} --step {batch}"
+    )
+
+
+def _describe(run: Run, resolved: Resolved, held_out: Sequence[Batch], console: Console) -> None:
+    """Print the sizes of the run and of its text."""
+    config, corpus, batches = resolved.config, resolved.corpus, resolved.batches
     console.print(run.describe(f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"))
     an_epoch = max(corpus.num_blocks("train") * batches.steps_per_block // config.data.batch_size, 1)
     console.print(f"steps       {config.steps:,}, {config.steps / an_epoch:,.1f} epochs of {an_epoch:,}")
@@ -157,24 +181,29 @@ def _build(resolved: Resolved, workdir: Workdir, process: Process) -> Run:
         )
     unknown = f"{unknown_share(config.model.vocab_size, held_out):.2%} of the held-out targets are <unk>"
     console.print(f"unknown     {corpus.unknown_share:.2%} of the training text and {unknown}")
+    unigram_nats = run.reference["unigram"]
     console.print(f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies")
-    return run
 
 
-def _report(run: Run, resolved: Resolved, step: int, console: Console) -> None:
+def _report(result: Result, run: Run, resolved: Resolved, console: Console) -> None:
     """Draw the curves, print the result and where it is, and propose two commands."""
     config, tokenizer = resolved.config, resolved.tokenizer
     workdir, unigram_nats = run.workdir, run.reference["unigram"]
     records = list(read_records(workdir.metrics))
     objective = objective_named(config.objective)
     draw_curves(records, unigram_nats, workdir.curves, objective.name, objective.title)
-    loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
+    loss = next((r["loss"] for r in reversed(records) if r["split"] == "validation"), math.inf)
     begin = tokenizer.decode(resolved.corpus.read("validation", np.zeros(1, int))[0][0, :8]) if config.corpus else BEGIN
     needs_tiny = loss >= unigram_nats and tokenizer.settings.normalization == "english"  # tiny knows English alone
     following = propose_next(config, str(workdir.folder).rstrip("/"), begin, needs_tiny)
+    places = {"checkpoint": result.last_checkpoint}
+    if result.step != result.steps:
+        best = result.metrics[result.metric]
+        places["best"] = f"{result.checkpoint}, with a held-out {result.metric} of {best:.3f}"
+    places["curves"] = str(workdir.curves)
+    ended = f"ended at step {result.steps:,} of {config.steps:,} by {result.stopped}\n" if result.stopped else ""
+    measured = f"held-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n" if loss < math.inf else ""
     console.print(
-        f"\nheld-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n"
-        f"  checkpoint   {workdir.checkpoints / str(step)}\n"
-        f"  curves       {workdir.curves}\n"
-        "next\n" + "\n".join(f"  {name:12} {command}" for name, command in following.items())
-    )
+        f"\n{ended}{measured}" + "".join(f"  {name:12} {place}\n" for name, place in places.items()) + "next\n"
+        + "\n".join(f"  {name:12} {command}" for name, command in following.items())
+    )  # fmt: skip

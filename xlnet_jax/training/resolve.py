@@ -260,6 +260,8 @@ def _prepare(settings: Resolution[Config], workdir: Workdir, console: Console) -
     # ---- sizes for a small text -------------------------------------------------------------------------------------
     most = settings.config.model.vocab_size
     text.choose_sizes(settings, before)
+    if before:  # whose steps may change, and its curve not
+        settings.choose({"optimizer.warmup_steps": before.optimizer.warmup_steps})
     for line in settings.log:
         console.print(line)
     validate(settings.config)

@@ -37,7 +37,25 @@ class Wish(IntEnum):
 
     GO_ON = 0
     SAVE = 1
-    STOP = 2
+    END = 2
+    """end as after the last step: a callback asks"""
+    STOP = 3
+    """save and end, to go on later"""
+
+
+PATIENCE, CALLBACK = "patience", "a callback"
+"""What ends a run early besides an interrupt (`Result.stopped`)"""
+
+
+def is_interrupt(stopped: str) -> bool:
+    """Return True if a signal or the platform stopped a run (`Result.stopped`), so that work is left."""
+    return stopped not in ("", PATIENCE, CALLBACK)
+
+
+def exit_code_of(stopped: str) -> int:
+    """Return the exit code of a command whose run was stopped by this (`Result.stopped`): 0 if no work is left,
+    INTERRUPTED for Ctrl-C, UNREAD without a reader of the output, else RESTART."""
+    return {"SIGINT": INTERRUPTED, _UNREAD: UNREAD}.get(stopped, RESTART) if is_interrupt(stopped) else 0
 
 
 class Interrupt:
@@ -48,13 +66,13 @@ class Interrupt:
     def __init__(self) -> None:
         self._asked: jax.Array | None = None
 
-    def poll(self, save: bool = False) -> Wish:
-        """Return the strongest wish of all processes. save: this process asks to save.
+    def poll(self, own: Wish = Wish.GO_ON) -> Wish:
+        """Return the strongest wish of all processes. own: that of this process, besides a stop.
 
         All processes call this at the same points of the program. If there are several, they get the answer to their
         previous call, which the devices have computed meanwhile, so that none of them waits.
         """
-        own = Wish.STOP if self.reason else Wish.SAVE if save else Wish.GO_ON
+        own = Wish.STOP if self.reason else own
         if jax.process_count() == 1:
             return own
         granted = Wish(int(self._asked)) if self._asked is not None else Wish.GO_ON
@@ -62,11 +80,6 @@ class Interrupt:
             own = Wish.GO_ON
         self._asked = _strongest(own)
         return granted
-
-    @property
-    def exit_code(self) -> int:
-        """Exit code after the stop: INTERRUPTED for Ctrl-C, UNREAD without a reader of the output, else RESTART."""
-        return {"SIGINT": INTERRUPTED, _UNREAD: UNREAD}.get(str(self.reason), RESTART)
 
     def __str__(self) -> str:
         return self.reason or "another process"

@@ -81,7 +81,7 @@ class Workdir:
         """
         self.lock()
         if self.config.exists() and self.has_checkpoints:
-            self._refuse(identity_difference(config, self.settings(type(config)), self.newest_step))
+            self._refuse(identity_difference(config, self.settings(type(config)), resumes=True))
             if (done := self.newest_step or 0) > config.steps:
                 raise OtherRun(
                     f"`steps` {config.steps}: workdir {self.folder} holds a checkpoint after {done} steps: give "

@@ -95,7 +95,9 @@ class Table(list):
 def handed(monkeypatch):
     """Return the settings that `finetune` hands to a run, which is not made."""
     configs = []
-    monkeypatch.setattr("xlnet_jax.tasks.finetune.run", lambda config: configs.append(config) or ("a result", 0))
+    monkeypatch.setattr(
+        "xlnet_jax.tasks.finetune.finetune_as", lambda _, config, __: configs.append(config) or "a result"
+    )
     return configs
 
 
@@ -158,9 +160,3 @@ def test_keywords_that_are_no_settings_are_refused(pretrained, table, tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             finetuned(pretrained, table, tmp_path / "run", **changes)
-
-
-def test_a_stopped_run_is_no_result(pretrained, table, tmp_path, monkeypatch):
-    monkeypatch.setattr("xlnet_jax.tasks.finetune.run", lambda config: (None, 143))
-    with pytest.raises(KeyboardInterrupt, match="the same call goes on"):
-        finetuned(pretrained, table, tmp_path / "run")

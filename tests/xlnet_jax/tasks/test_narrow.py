@@ -66,7 +66,7 @@ def test_a_narrow_network_starts_from_what_suits_it_where_nothing_is_given(words
 
 def test_settings_that_are_handed_over_whole_are_all_given(words, prepared, without_dropout, table, monkeypatch):
     handed = []
-    monkeypatch.setattr("xlnet_jax.tasks.finetune.run", lambda config: handed.append(config) or ("a result", 0))
+    monkeypatch.setattr("xlnet_jax.tasks.finetune.finetune_as", lambda _, config, __: handed.append(config))
     xlnet_jax.finetune(DEFAULTS["classification"](), init=str(without_dropout), train=str(table), steps=130)
     for config, expected in ((handed[0], (2e-5, 120, 0.02)), (parsed(words), (1e-3, 13, 0.05))):  # 120 of 1,200 steps
         found = prepared(config)

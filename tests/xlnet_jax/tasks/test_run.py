@@ -21,10 +21,10 @@ from xlnet_jax.settings.fields import identity_difference
 from xlnet_jax.tasks.classification.task import TextTask
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig, TaskDataConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.finetune import Result
 from xlnet_jax.tasks.prepare import prepare
-from xlnet_jax.tasks.selection import Selection
-from xlnet_jax.training.metrics import ProgressView, read_records
+from xlnet_jax.training.callbacks import ProgressBar
+from xlnet_jax.training.metrics import read_records
+from xlnet_jax.training.selection import Evaluation, Result
 from xlnet_jax.training.workdir import Workdir
 
 finetune = COMMANDS["finetune"]
@@ -79,19 +79,19 @@ def test_a_run_learns_and_leaves_checkpoint_scores_and_predictions(straight):
 def test_a_run_that_is_stopped_goes_on_bit_for_bit_without_its_source(
     straight, pretrained, table, tmp_path, monkeypatch
 ):
-    advance = ProgressView.advance
+    on_step = ProgressBar.on_step
     argv = words(shutil.copytree(pretrained, tmp_path / "source"), table, tmp_path / "run")
 
-    def stopped_after_five(view, step):
-        advance(view, step)
-        if step == 5:
+    def stopped_after_five(bar, loop, step, numbers):
+        on_step(bar, loop, step, numbers)
+        if step == 5:  # while the next one runs
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ProgressView, "advance", stopped_after_five)
+        patch.setattr(ProgressBar, "on_step", stopped_after_five)
         assert finetune.main(argv) == RESTART
     shutil.rmtree(tmp_path / "source")
-    assert records(tmp_path / "run", "train")[-1]["step"] == 5
+    assert records(tmp_path / "run", "train")[-1]["step"] == 6
     assert finetune.main(argv) == 0
     ours, theirs = (flatten(xlnet_jax.load(f / "checkpoints" / "12").params) for f in (tmp_path / "run", straight))
     assert all(np.array_equal(ours[path], theirs[path]) for path in theirs)
@@ -164,15 +164,16 @@ def test_several_seeds_read_the_examples_once_and_give_the_best_checkpoint_with_
         encoded.append(training)
         return features(*args, training=training, **more)
 
-    def trained(prepared, workdir, process):
+    def trained(prepared, workdir, process, callbacks):
         workdir.make()
         prepared.training_features(0)
         folder, metrics = str(workdir.folder), {"accuracy": {2: 0.25}.get(prepared.settings.config.seed, 0.75)}
         predictions = (f"{folder}/predictions/x",)
-        return Result(folder, "classification", f"{folder}/checkpoints/4", 4, "accuracy", metrics, predictions), 0
+        checkpoint = f"{folder}/checkpoints/4"
+        return Result(folder, checkpoint, 4, "accuracy", metrics, task="classification", predictions=predictions)
 
     monkeypatch.setattr(TextTask, "features", counted)
-    monkeypatch.setattr("xlnet_jax.tasks.finetune._train", trained)
+    monkeypatch.setattr("xlnet_jax.tasks.finetune.finetune_seed", trained)
     assert finetune.main(words(pretrained, table, tmp_path / "run", "--seeds", "2", "4", "6", "--steps", "4")) == 0
     assert encoded.count(True) == 1  # for all epochs of all seeds
     result = json.loads((tmp_path / "run" / "results.json").read_text())
@@ -185,16 +186,14 @@ def test_several_seeds_read_the_examples_once_and_give_the_best_checkpoint_with_
 
 def test_a_run_ends_early_when_nothing_gets_better(pretrained, table, tmp_path, monkeypatch, capsys):
     # The second evaluation is the best, and later ones are as good at most: the first of equals stays.
-    run, calls = Selection.run, []
+    add, calls = Evaluation.add, []
 
-    def no_better(selection, state, step, interrupt):
+    def add_no_better(evaluation, step, numbers):
         calls.append(step)
-        numbers = dict(run(selection, state, step, interrupt))
-        value = {4: 0.1, 12: 0.2}.get(step, 0.5)
-        selection.history[-1] = (step, value)
-        return numbers | {selection.metric: value}
+        numbers[evaluation.metric] = {4: 0.1, 12: 0.2}.get(step, 0.5)  # which is recorded too
+        add(evaluation, step, numbers)
 
-    monkeypatch.setattr(Selection, "run", no_better)
+    monkeypatch.setattr(Evaluation, "add", add_no_better)
     more = ("--steps", "40", "--selection.patience", "2", "--checkpoint.every-steps", "1000")
     assert finetune.main(words(pretrained, table, tmp_path / "run", *more)) == 0
     assert calls == [4, 8, 12, 16]

@@ -160,7 +160,7 @@ def test_a_run_that_fails_after_all_ends_in_one_line_and_keeps_the_backends_word
         return jnp.ones(2**44).block_until_ready()  # 64 TiB: the allocation fails
 
     shutil.copytree(straight, tmp_path / "run")
-    monkeypatch.setattr(Loop, "train", too_much)
+    monkeypatch.setattr(Loop, "finish", too_much)
     with pytest.raises(InputError, match=r"out of memory while it ran \(RESOURCE_EXHAUSTED: Out of memory"):
         train.main(arguments(text, tmp_path / "run"))
     assert "in too_much" in (tmp_path / "run" / "out-of-memory.txt").read_text()

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +10,10 @@ import pytest
 from tests.xlnet_jax.training.tiny import CONFIG, changed
 from xlnet_jax.errors import InputError
 from xlnet_jax.training import loop, metrics
+from xlnet_jax.training.callbacks import Recorder
 from xlnet_jax.training.loop import Loop, Run
 from xlnet_jax.training.metrics import Tracer, WallTime, speed
+from xlnet_jax.training.selection import Evaluation
 from xlnet_jax.training.stop import Interrupt
 
 STEP_SECONDS = 10.0  # that the devices take
@@ -102,12 +103,11 @@ def run(clock, monkeypatch):
             overdue=False,
             check=lambda: None,
             latest_up_to=lambda step: None,
+            wait=lambda: None,
         )
-        times, written = WallTime([], 0, 0.0), []
-        evaluation = SimpleNamespace(
-            run=lambda *_: {"loss": lasts(7.0, "evaluate")}, describe=str, every_steps=evaluate,
-            is_worth_saving=False, is_enough=False,
-        )  # fmt: skip
+        times, recorder = WallTime([], 0, 0.0), Recorder()
+        recorder.write = (written := []).append
+        evaluation = Evaluation(evaluate, lambda *_: {"loss": lasts(7.0, "evaluate")}, str, "loss", False)
         training = Run(
             config,
             SimpleNamespace(),
@@ -119,15 +119,15 @@ def run(clock, monkeypatch):
             memory=SimpleNamespace(),
             rates=functools.partial(speed, config),
             locate=str,
+            callbacks=[recorder],
             reference={"unigram": 5.0},
         )
-        outputs = (
-            SimpleNamespace(write=written.append, flush=lambda: None),
-            SimpleNamespace(say=print, show=lambda *_: None, advance=lambda _: None),
-            times,
-            Tracer(range(0), 0, Path(), Path(), print),
+        state = SimpleNamespace(params=None)
+        process, tracer = (
+            SimpleNamespace(first=True, console=SimpleNamespace(print=print)),
+            Tracer(range(0), 0, None, print),
         )
-        Loop(training, checkpoints, Interrupt(), *outputs).train(None, 0, evaluated=False)
+        Loop(training, checkpoints, process, Interrupt(), times, tracer, state, 0, is_evaluated=False).finish()
         return SimpleNamespace(events=devices.events, written=written, lost=times.lost)
 
     return run

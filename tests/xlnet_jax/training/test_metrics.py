@@ -11,6 +11,7 @@ from etils import epath
 
 from xlnet_jax.printing import Console, Printable
 from xlnet_jax.training import metrics
+from xlnet_jax.training.callbacks import ProgressBar
 from xlnet_jax.training.metrics import WallTime, read_records
 
 SOUND = {"step": 3, "split": "train", "loss": 1.5, "gradient_norm": None}
@@ -69,13 +70,16 @@ def test_the_bar_of_a_narrow_terminal_has_the_time_left_and_messages_stay_above_
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, Printable(shown))
     console = Console(width=80, force_terminal=True, soft_wrap=True, highlight=False, markup=False)
-    view = metrics.ProgressView(0, 1000, {"unigram": 6.124}, console)
-    with view.bar:
-        view.advance(220)
-        view.show(220, {"loss": 5.1, "learning_rate": 1e-3, "seconds_per_step": 0.5, "tokens_per_second": 12_548.0})
-        view.bar.refresh()
-        view.say("held out at step 220: loss 5.2")
-        print("a note", file=sys.stderr)
+    run = SimpleNamespace(reference={"unigram": 6.124}, config=SimpleNamespace(steps=1000))
+    loop, bar = SimpleNamespace(run=run, step=0), ProgressBar(console)
+    bar.on_start(loop)
+    loop.step = 220
+    numbers = {"loss": 5.1, "learning_rate": 1e-3, "seconds_per_step": 0.5, "tokens_per_second": 12_548.0}
+    bar.on_step(loop, 220, numbers)
+    bar.bar.refresh()
+    console.print("held out at step 220: loss 5.2")
+    print("a note", file=sys.stderr)
+    bar.on_end(loop, None)
     assert "\\u001b" not in shown.getvalue()
     lines = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.getvalue().replace("\r", "\n")).splitlines()
     assert {"held out at step 220: loss 5.2", "a note"} <= set(map(str.strip, lines))

@@ -15,7 +15,7 @@ import xlnet_jax
 from data_pipelines import sources
 from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import Tokenizer
-from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
+from tests.xlnet_jax.training.tiny_run import arguments, assert_same, records_of, state_of
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.generate import GenerateSettings
@@ -26,6 +26,7 @@ from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, validate_finetuning
+from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.pretrain import propose_next
 from xlnet_jax.training.resolve import folder_of
 from xlnet_jax.training.workdir import Workdir
@@ -70,10 +71,9 @@ def test_a_finished_run_is_not_trained_again_and_says_where_everything_is(straig
     ("more", "line"),
     [
         (("--seed", "1", "--model.d-ff", "32"), r"\(--seed: 0 there, 1 here; --model\.d-ff: 16 there, 32 here\)"),
-        (("--steps", "24"), r"\(--steps: 12 there, 24 here\)"),
         (("--corpus", sources.embedded()[1]), r"corpus .*: its training text differs; give another --out or --workdir"),
     ],
-    ids=["settings", "schedule", "text"],
+    ids=["settings", "text"],
 )
 def test_another_experiment_is_refused_and_the_difference_named(straight, text, more, line):
     with pytest.raises(InputError, match=line):
@@ -83,7 +83,7 @@ def test_another_experiment_is_refused_and_the_difference_named(straight, text, 
 @pytest.mark.parametrize(
     ("more", "does"),
     [
-        (("--steps", "24"), "goes on from its weights"),
+        (("--seed", "1"), "goes on from its weights"),
         (("--data.token-level", "character"), "begins a new run"),
         (("--model.d-ff", "32"), "begins a new run"),
     ],
@@ -145,25 +145,47 @@ def test_a_run_with_a_schedule_of_its_own_can_be_prolonged_and_not_shortened(str
 
 
 @pytest.mark.contract
-def test_until_its_rate_decays_a_run_with_schedule_wsd_may_get_another_end(text, tmp_path):
+def test_a_finished_run_with_schedule_wsd_branches_before_its_decay(text, tmp_path, capsys):
     argv = [*arguments(text, tmp_path / "run"), "--optimizer.schedule", "wsd", "--optimizer.decay-share", "0.5"]
     assert train.main([*argv, "--workdir", str(tmp_path / "whole")]) == 0
-    assert train.main([*argv, "--steps", "10"]) == 0
-    with pytest.raises(InputError, match=r"run holds another run \(--steps: 10 there, 12 here\)"):
-        train.main(argv)
-    for after_the_decay_began in ("8", "10"):
-        shutil.rmtree(tmp_path / "run" / "checkpoints" / after_the_decay_began)
+    assert train.main([*argv, "--steps", "10", "--checkpoint.keep", "1"]) == 0
+    capsys.readouterr()
     assert train.main(argv) == 0
+    said = f"steps       12 in place of 10: goes on from step 4, before the decay; what came after it is in {tmp_path}"
+    assert said in capsys.readouterr().out
     assert_same(state_of(tmp_path / "run"), state_of(tmp_path / "whole"))
+    assert records_of(tmp_path / "run") == records_of(tmp_path / "whole")
+    assert (tmp_path / "run" / "steps-10" / "checkpoints" / "10").is_dir()
+    assert records_of(tmp_path / "run" / "steps-10")[-1]["step"] == 10
+
+
+@pytest.mark.contract
+def test_a_finished_run_with_another_schedule_goes_on_and_says_what_its_learning_rate_becomes(
+    straight, text, tmp_path, capsys
+):
+    shutil.copytree(straight, tmp_path / "run")
+    assert train.main(arguments(text, tmp_path / "run", "--steps", "18")) == 0
+    said = "18 in place of 12: from step 12 on the learning rate follows schedule linear of the new steps, where it is "
+    assert f"{said}2.10e-03 and not 0.00e+00" in capsys.readouterr().out
+    records = [r for r in records_of(tmp_path / "run") if r["split"] == "train"]
+    assert [r["step"] for r in records] == [1, 3, 6, 9, 12, 15, 18]
+    assert records[-2]["learning_rate"] == pytest.approx(5.6e-3 * (18 - 14) / 16)
 
 
 def test_a_run_that_python_code_starts_in_another_thread_is_the_same_run(straight, text, tmp_path):
-    config, codes = presets.parse_config(arguments(text, tmp_path / "run"), "train", ""), []
+    config, results = presets.parse_config(arguments(text, tmp_path / "run"), "train", ""), []
     before = signal.getsignal(signal.SIGINT)
-    thread = threading.Thread(target=lambda: codes.append(xlnet_jax.pretrain(config)))
+    thread = threading.Thread(target=lambda: results.append(xlnet_jax.pretrain(config)))
     thread.start()
     thread.join()
-    assert (codes, signal.getsignal(signal.SIGINT)) == ([0], before)
+    assert signal.getsignal(signal.SIGINT) == before
+    (result,) = results
+    assert (result.steps, result.stopped, result.metric) == (12, "", "loss")
+    assert result.last_checkpoint == str(tmp_path / "run" / "checkpoints" / "12")
+    held_out = {r["step"]: r["loss"] for r in read_records(tmp_path / "run" / "metrics.jsonl") if r["split"][0] == "v"}
+    assert result.step == min(held_out, key=held_out.get)
+    assert result.metrics["loss"] == held_out[result.step]
+    assert xlnet_jax.pretrain(config) == result
     assert_same(state_of(tmp_path / "run"), state_of(straight))
 
 

@@ -20,7 +20,8 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import presets
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import metrics, workdir
-from xlnet_jax.training.metrics import Tracer, read_records, start_wandb
+from xlnet_jax.training.callbacks import Wandb
+from xlnet_jax.training.metrics import Tracer, read_records
 from xlnet_jax.training.workdir import Workdir
 
 train = COMMANDS["train"]
@@ -29,7 +30,7 @@ inspect = COMMANDS["inspect"]
 POISONED = (5, 6, 9, 10, 11)  # batches whose weights are no numbers
 
 
-class Wandb:
+class WandbPackage:
     """Stand-in for the package."""
 
     __spec__ = ModuleSpec("wandb", None)
@@ -56,7 +57,7 @@ def poisoned(batch_of):
 @pytest.fixture(scope="module")
 def watched(text, tmp_path_factory):
     """Run over bad batches in two starts: its workdir, error, programs, and records at W&B."""
-    run = SimpleNamespace(workdir=tmp_path_factory.mktemp("watched") / "run", wandb=Wandb(), programs=[])
+    run = SimpleNamespace(workdir=tmp_path_factory.mktemp("watched") / "run", wandb=WandbPackage(), programs=[])
     # An epsilon of its own: runs of equal settings share their programs in tests, and nothing would be compiled.
     words = arguments(
         text, run.workdir, "--optimizer.decay-steps", "12", "--log.every-steps", "1", "--optimizer.eps=2e-6"
@@ -96,7 +97,7 @@ def test_a_trace_of_the_steps_lies_where_tensorboard_looks_for_it(watched):
 
 def test_a_run_past_the_steps_to_trace_says_that_it_traces_nothing(tmp_path):
     said = []
-    with Tracer(range(2, 4), 4, tmp_path, tmp_path, said.append) as tracer:
+    with Tracer(range(2, 4), 4, tmp_path, said.append) as tracer:
         for done in range(4, 8):
             tracer.at(done, None)
     assert said == ["trace: none, as the run is at step 4, after the last step to trace (4)"]
@@ -132,7 +133,7 @@ def test_a_resumed_run_is_the_same_run_at_wandb(watched):
 
 def test_a_missing_wandb_and_one_that_refuses_are_one_line(text, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(InputError, match=r"`log\.wandb` p: the package wandb is not installed: pip install -e '\.\["):
+    with pytest.raises(InputError, match=r"--log\.wandb p: the package wandb is not installed: pip install -e '\.\["):
         train.main(arguments(text, tmp_path / "run", "--log.wandb", "p"))
     assert not (tmp_path / "run").exists()
 
@@ -141,7 +142,7 @@ def test_a_missing_wandb_and_one_that_refuses_are_one_line(text, tmp_path, monke
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=refuse))
     with pytest.raises(InputError, match=r"did not start the run \(api_key not configured\): run wandb login, set "):
-        start_wandb("p", Config(), tmp_path / "wandb-id")
+        Wandb("p").begin(SimpleNamespace(run=SimpleNamespace(workdir=Workdir(tmp_path), config=Config())))
 
 
 def test_a_bad_batch_is_skipped_and_the_run_goes_on(watched):

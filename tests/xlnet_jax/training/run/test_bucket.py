@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from etils import epath
@@ -22,8 +23,9 @@ from xlnet_jax.storage import lock
 from xlnet_jax.storage.files import move_folder
 from xlnet_jax.storage.lock import BucketLock
 from xlnet_jax.training import workdir as workdir_module
+from xlnet_jax.training.callbacks import MetricsFile, TensorBoard
 from xlnet_jax.training.initial import begin_from
-from xlnet_jax.training.metrics import MetricsWriter, read_records
+from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.workdir import Workdir
 
 FOLDER = "gs://bucket/run"
@@ -54,16 +56,28 @@ def test_a_workdir_holds_its_settings_and_knows_its_checkpoints(bucket, quick):
 
 def test_records_are_in_the_bucket_when_they_are_flushed(bucket):
     workdir, record = Workdir(FOLDER), {"split": "train", "loss": 2.0}
-    with MetricsWriter(workdir.metrics, workdir.tensorboard, resume_step=0) as writer:
-        writer.write({"step": 1, **record})
-        assert not workdir.metrics.exists()
-        writer.flush()
-        writer.write({"step": 2, **record})
-        assert [r["step"] for r in read_records(workdir.metrics)] == [1]
+    times = SimpleNamespace(record=lambda step: {"step": step, "split": "time", "wall": 1.0})
+    loop = SimpleNamespace(step=0, times=times)
+    file, events = MetricsFile(workdir.metrics), TensorBoard(workdir.tensorboard)
+
+    def steps_of():
+        return [r["step"] for r in read_records(workdir.metrics) if r["split"] == "train"]
+
+    for callback in (file, events):
+        callback.on_start(loop)
+        callback.write({"step": 1, **record})
+    assert not workdir.metrics.exists()
+    file.on_save(loop)
+    file.write({"step": 2, **record})
+    assert steps_of() == [1]
+    for callback in (file, events):
+        callback.on_end(loop, None)
     assert list((bucket / "run" / "tensorboard").glob("events.out.tfevents.*"))
-    with MetricsWriter(workdir.metrics, workdir.tensorboard, resume_step=1) as writer:
-        writer.write({"step": 3, **record})
-    assert [r["step"] for r in read_records(workdir.metrics)] == [1, 3]
+    loop.step = 1
+    file.on_start(loop)
+    file.write({"step": 3, **record})
+    file.on_end(loop, None)
+    assert steps_of() == [1, 3]
 
 
 def test_weights_are_neither_read_from_a_bucket_nor_written_to_one():

@@ -110,7 +110,8 @@ COMMAND = ["-m", "xlnet_jax.train"]
 IN_PYTHON = """
 import sys, xlnet_jax
 from xlnet_jax.objectives.presets import parse_config
-sys.exit(xlnet_jax.pretrain(parse_config(sys.argv[1:], "train", "")))
+from xlnet_jax.training.stop import exit_code_of
+sys.exit(exit_code_of(xlnet_jax.pretrain(parse_config(sys.argv[1:], "train", "")).stopped))
 """
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from xlnet_jax.training import stop as module
-from xlnet_jax.training.stop import Interrupt, Wish, stop_after_step
+from xlnet_jax.training.stop import Interrupt, Wish, exit_code_of, stop_after_step
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_a_signal_is_noted_and_decides_the_exit_code(signum, code, capfd):
         assert interrupt.poll() is Wish.GO_ON
         signal.raise_signal(signum)
         assert interrupt.poll() is Wish.STOP
-    assert (str(interrupt), interrupt.exit_code) == (signal.Signals(signum).name, code)
+    assert (str(interrupt), exit_code_of(str(interrupt))) == (signal.Signals(signum).name, code)
     assert "finishing this step and saving" in capfd.readouterr().err
     assert signal.getsignal(signum) is before
 
@@ -61,7 +61,7 @@ def test_a_run_under_nohup_goes_on_when_the_session_is_lost():
 PRINTING = """
 import sys, time
 from xlnet_jax.__main__ import run
-from xlnet_jax.training.stop import Wish, stop_after_step
+from xlnet_jax.training.stop import Wish, exit_code_of, stop_after_step
 def main(_):
     with stop_after_step(is_command=True) as interrupt:
         for number in range(3000):
@@ -69,7 +69,7 @@ def main(_):
             if interrupt.poll() is Wish.STOP:
                 print("saved", flush=True)
                 open(sys.argv[1], "w").write(str(interrupt))
-                return interrupt.exit_code
+                return exit_code_of(str(interrupt))
             time.sleep(0.01)
 run(main)"""
 
@@ -107,7 +107,7 @@ def test_a_second_signal_elsewhere_goes_to_the_handler_that_was_there_before():
     try:
         with stop_after_step() as interrupt:
             signal.raise_signal(signal.SIGTERM)
-            assert (interrupt.poll(save=True), seen) == (Wish.STOP, [])
+            assert (interrupt.poll(Wish.SAVE), seen) == (Wish.STOP, [])
             signal.raise_signal(signal.SIGTERM)
             assert seen == [signal.SIGTERM]
     finally:
@@ -127,7 +127,7 @@ def test_the_notice_of_the_platform_stops_a_run_to_be_started_again(monkeypatch)
         while interrupt.poll() is not Wish.STOP:
             assert time.monotonic() < deadline
     assert str(interrupt) == "a notice of the platform (instance/maintenance-event)"
-    assert interrupt.exit_code == 143
+    assert exit_code_of(str(interrupt)) == 143
 
 
 def test_away_from_google_cloud_nothing_is_asked(monkeypatch, tmp_path):
@@ -144,6 +144,6 @@ def test_processes_stop_and_save_at_the_same_poll(monkeypatch):
     monkeypatch.setattr(module.jax, "process_count", lambda: 2)
     monkeypatch.setattr(module, "_strongest", lambda own: max(own, next(others)))
     interrupt = Interrupt()
-    granted = [interrupt.poll(save=save) for save in (True, True, False, False, False)]
+    granted = [interrupt.poll(Wish(save)) for save in (1, 1, 0, 0, 0)]
     assert granted == [Wish.GO_ON, Wish.SAVE, Wish.SAVE, Wish.GO_ON, Wish.STOP]
     assert str(interrupt) == "another process"

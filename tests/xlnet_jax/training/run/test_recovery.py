@@ -10,7 +10,7 @@ import pytest
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, records_of, state_of
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.training import checkpoint, pretrain
-from xlnet_jax.training.metrics import ProgressView
+from xlnet_jax.training.checkpoint import Checkpoints
 
 train = COMMANDS["train"]
 
@@ -40,23 +40,23 @@ def test_a_stop_does_not_wait_for_an_evaluation_which_is_made_up_for(straight, t
 
 
 def test_a_save_that_fails_in_the_background_stops_the_run_at_the_next_step(text, tmp_path, monkeypatch):
-    advance, steps = ProgressView.advance, []
+    check, checked = Checkpoints.check, []
 
     def fail(_):
         raise PermissionError(13, "Permission denied", "checksums.json")
 
-    def until_the_save_has_ended(view, step):
-        steps.append(step)
+    def check_after_the_save_has_ended(checkpoints):
+        checked.append(True)
         for thread in threading.enumerate():
             if thread.name == "save_finalize":
                 thread.join(60)
-        advance(view, step)
+        check(checkpoints)
 
     monkeypatch.setattr(checkpoint, "write_checksums", fail)
-    monkeypatch.setattr(ProgressView, "advance", until_the_save_has_ended)
+    monkeypatch.setattr(Checkpoints, "check", check_after_the_save_has_ended)
     with pytest.raises(PermissionError, match="Permission denied"):
         train.main(arguments(text, tmp_path / "run", "--checkpoint.every-steps", "4"))
-    assert steps == [1, 2, 3, 4, 5]  # saved after 4, known to have failed after 5
+    assert len(checked) == 5  # before each step: saved after the fourth, known to have failed before the fifth
 
 
 def test_a_run_that_saves_by_the_clock_ends_the_same(straight, text, tmp_path):
