@@ -6,13 +6,6 @@ import pytest
 from data_pipelines.stateless import Purpose, choice, smallest_first, uniforms
 
 
-def test_any_range_of_rows_is_a_slice_of_the_whole_batch():
-    for width in (1, 4, 7):
-        whole = uniforms(3, Purpose.CUTS, 17, range(24), width)
-        parts = [uniforms(3, Purpose.CUTS, 17, range(i, i + 8), width) for i in (0, 8, 16)]
-        np.testing.assert_array_equal(whole, np.concatenate(parts))
-
-
 @pytest.mark.parametrize("width", [1, 3, 256, 2048])
 def test_smallest_first_is_a_stable_argsort(width):
     uniform = uniforms(1, Purpose.ORDER_NEW, 2, range(40), width)

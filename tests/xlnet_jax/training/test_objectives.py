@@ -155,14 +155,6 @@ def test_a_causal_checkpoint_is_evaluated_with_another_memory_than_in_training(c
 # ---- prefix ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_prefix_loss_is_told_in_the_units_of_the_text_that_it_predicts(prefixed, tmp_path):
-    found = measured(tmp_path, prefixed)
-    assert_as_in_training(found, prefixed, "loss")
-    assert found["pieces"] + found["documents"] == found["targets"]
-    bits = found["loss"] * found["targets"] / math.log(2)
-    assert found["bits_per_byte"] == pytest.approx(bits / (found["bytes"] + found["documents"]))
-
-
 def test_a_prefix_checkpoint_predicts_from_left_to_right(prefixed):
     """A piece by what is before it alone: the scores of a text's beginning are those of the whole."""
     model = xlnet_jax.load(prefixed)
