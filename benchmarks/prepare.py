@@ -21,6 +21,7 @@ import tempfile
 import time
 import unicodedata
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def ours(given: argparse.Namespace, processes: int) -> Callable[[], int]:
     """Return a function that prepares a corpus and returns its number of tokens."""
     from data_pipelines import sources
     from data_pipelines.prepare.commands import prepare
-    from data_pipelines.prepare.runners import LocalRunner
+    from data_pipelines.prepare.runners import run_here
     from data_pipelines.tokenizer import Tokenizer
 
     def run() -> int:
@@ -52,7 +53,7 @@ def ours(given: argparse.Namespace, processes: int) -> Callable[[], int]:
             given.out,
             block_len=BLOCK_LEN,
             validation_fraction=0.05,
-            runner=LocalRunner(processes),
+            runner=partial(run_here, processes=processes),
         )
         return sum(split.tokens for split in corpus.manifest.splits.values())
 

@@ -12,6 +12,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from data_pipelines import sources, windows
 from data_pipelines.corpus import Corpus, Manifest, SplitName, is_corpus
 from data_pipelines.prepare.encoding import EncodedSource, encode_text, fingerprint
 from data_pipelines.prepare.holdout import choose
-from data_pipelines.prepare.runners import BeamRunner, LocalRunner, Runner
+from data_pipelines.prepare.runners import Runner, run_here, run_with_beam
 from data_pipelines.prepare.shards import Content, cut, stretches_of, write_corpus
 from data_pipelines.sources import Source, TextSourceSettings
 from data_pipelines.tokenizer import Tokenizer, TokenizerSettings
@@ -105,9 +106,10 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
     def choose_settings() -> TokenizerSettings:
         return TokenizerSettings.suited_to(sources.choose_normalization(train))
 
-    runner: Runner = LocalRunner(on_progress=on_written)
+    runner: Runner = partial(run_here, on_progress=on_written)
     if settings.runner != "local":
-        runner = BeamRunner(settings.runner, tuple(f"--{option}" for option in settings.beam_options))
+        options = [f"--{option}" for option in settings.beam_options]
+        runner = partial(run_with_beam, runner=settings.runner, options=options)
     return prepare(
         train,
         settings.find(settings.validation, "validation") if settings.validation else None,
@@ -174,7 +176,7 @@ def prepare(
     block_len: int,
     validation_fraction: float,
     weights: Sequence[float] = (),
-    runner: Runner | None = None,
+    runner: Runner = run_here,
 ) -> Corpus:
     """Write the corpus folder `out`, or open it if it was already made from the same text and settings. The folder
     appears only when it is complete.
@@ -182,7 +184,7 @@ def prepare(
     train: text of the training split; empty = both splits hold the validation text, to measure a model on all of it.
     validation: text of the validation split; None = hold out about `validation_fraction` of the documents of `train`,
     by their content (`holdout`). block_len: tokens in a block. weights: share of the rows that read each source of
-    `train`; empty = in proportion to size. runner: None = the cores of this machine.
+    `train`; empty = in proportion to size. runner: where the work runs (`runners`).
 
     Raises InputError if text is missing, too short, not text or given twice, or if `out` was made from something else,
     and OSError if `out` cannot be written. After an error, the next call reuses the parts that are already encoded.
@@ -207,14 +209,13 @@ def prepare(
             raise OtherRun(f"corpus {out}: {', and '.join(differences)}; give another `out` or `workdir`")
         return corpus
 
-    runner = runner or LocalRunner()
     with resumable_folder(out) as (folder, work):
         for to_encode in (*given["validation"], *given["train"]):
             tokenizer.demand_known(_readable_lines(to_encode), f"text {to_encode.argument}")
         # Validation first, to find errors in the shorter text sooner.
         encoded = encode_text([*given["validation"], *given["train"]], tokenizer, work, runner)
         for source in encoded:
-            if len(source.documents.hashes) == 1:
+            if len(source.documents) == 1:
                 size = f"one document of {source.tokens:,} tokens"
                 tell(f"text {source.text.argument} is {size}; a blank line ends a document")
         held_out, learned = encoded[: len(given["validation"])], encoded[len(given["validation"]) :]
@@ -290,7 +291,7 @@ def _refuse_copies(train: Sequence[EncodedSource], validation: Sequence[EncodedS
                 f"text {source.text.argument} is the same text as {other.text.argument}; remove one of them"
             )
     for source in validation:
-        documents = source.documents.hashes
+        documents = source.documents["hash"]
         if copies := int(np.isin(documents, np.concatenate([other.hashes for other in train])).sum()):
             name = f"validation text {source.text.argument}"
             if copies == len(documents):

@@ -22,7 +22,7 @@ import numpy as np
 from etils import epath
 
 from data_pipelines.corpus import Start
-from data_pipelines.prepare.holdout import Documents, line_hashes
+from data_pipelines.prepare.holdout import DOCUMENT, line_hashes
 from data_pipelines.prepare.runners import Runner
 from data_pipelines.sources import Source, Unit, chunks_of
 from data_pipelines.tfds_text import DatasetSlice
@@ -166,11 +166,12 @@ class EncodedSource:
         return int(self.piece_tokens.sum())
 
     @property
-    def documents(self) -> Documents:
-        """The whole documents, in order, without empty ones."""
-        tokens = np.zeros(len(self.hashes), np.int64)
-        np.add.at(tokens, self.document, self.piece_tokens)
-        return Documents(self.hashes[tokens > 0], tokens[tokens > 0])
+    def documents(self) -> np.ndarray:
+        """The whole documents, in order, without empty ones: `DOCUMENT` [documents]."""
+        documents = np.zeros(len(self.hashes), DOCUMENT)
+        documents["hash"] = self.hashes
+        np.add.at(documents["tokens"], self.document, self.piece_tokens)
+        return documents[documents["tokens"] > 0]
 
 
 def encode_text(
@@ -181,7 +182,7 @@ def encode_text(
     for made in (parts, lists):
         made.mkdir(parents=True, exist_ok=True)
     groups = groups_of(text)
-    runner.run(groups, partial(_encode_part, parts, tokenizer), partial(_unfinished_parts, parts, lists))
+    runner(groups, partial(_encode_part, parts, tokenizer), partial(_unfinished_parts, parts, lists))
     files: list[list[str]] = [[] for _ in text]
     for group in groups:
         if (listed := lists / f"{group.index}.json").exists():

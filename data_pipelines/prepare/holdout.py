@@ -47,20 +47,13 @@ class ByDocument:
         return chosen
 
 
-@dataclass(frozen=True)
-class Documents:
-    """The non-empty documents of a source, whole and in order."""
-
-    hashes: np.ndarray  # uint64 [documents]
-    tokens: np.ndarray  # int64 [documents]
-
-    @property
-    def total(self) -> int:
-        return int(self.tokens.sum())
+DOCUMENT = np.dtype([("hash", np.uint64), ("tokens", np.int64)])
+"""Whole document of a source, with at least one token"""
 
 
-def choose(texts: Sequence[Documents], fraction: float, block_len: int) -> list[ByDocument | int]:
-    """Choose the hold-out rule for each source of a text. Each source must have at least two blocks.
+def choose(texts: Sequence[np.ndarray], fraction: float, block_len: int) -> list[ByDocument | int]:
+    """Choose the hold-out rule for each source of a text, `DOCUMENT` [documents] in order. Each source must have at
+    least two blocks.
 
     About `fraction` of the documents are held out. If that is less than a block of a source, the documents with the
     next hashes are held out too. If it is far more than the source's share, documents that are too long stay in
@@ -73,15 +66,15 @@ def choose(texts: Sequence[Documents], fraction: float, block_len: int) -> list[
             rule = _adapt(rule, text, block_len)
     rules: list[ByDocument | int] = []
     for text in texts:
-        blocks = text.total // block_len
+        blocks = int(text["tokens"].sum()) // block_len
         kept = blocks - min(max(1, round(fraction * blocks)), blocks - 1)
         rules.append(rule if _is_fair(text, rule, block_len) else kept * block_len)
     return rules
 
 
-def _is_fair(text: Documents, rule: ByDocument, block_len: int) -> bool:
-    held_out = int(text.tokens[rule.holds_out(text.hashes)].sum())
-    return block_len <= held_out <= _most(text.total, rule.share, block_len)
+def _is_fair(text: np.ndarray, rule: ByDocument, block_len: int) -> bool:
+    held_out = int(text["tokens"][rule.holds_out(text["hash"])].sum())
+    return block_len <= held_out <= _most(int(text["tokens"].sum()), rule.share, block_len)
 
 
 def _most(total: int, fraction: float, block_len: int) -> int:
@@ -90,13 +83,13 @@ def _most(total: int, fraction: float, block_len: int) -> int:
     return min(total - block_len, round(total * (1 + fraction) / 2))
 
 
-def _adapt(rule: ByDocument, text: Documents, block_len: int) -> ByDocument:
+def _adapt(rule: ByDocument, text: np.ndarray, block_len: int) -> ByDocument:
     """Return the rule with exceptions for this text: as few documents as possible, by ascending hash."""
     exceptions = dict(rule.exceptions)
-    room, held_out = _most(text.total, rule.share, block_len), 0
-    hashes, index = np.unique(text.hashes, return_inverse=True)
+    room, held_out = _most(int(text["tokens"].sum()), rule.share, block_len), 0
+    hashes, index = np.unique(text["hash"], return_inverse=True)
     sizes = np.zeros(len(hashes), np.int64)  # summed over equal documents
-    np.add.at(sizes, index, text.tokens)
+    np.add.at(sizes, index, text["tokens"])
     for hash_, tokens, is_chosen in zip(hashes.tolist(), sizes.tolist(), rule.holds_out(hashes).tolist(), strict=True):
         if held_out >= block_len and not is_chosen:
             continue

@@ -14,7 +14,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
-from dataclasses import dataclass
 from itertools import chain, islice
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -27,69 +26,68 @@ def itself(seed: Any) -> Iterator[Any]:
     yield seed
 
 
-@dataclass(frozen=True)
-class LocalRunner:
-    """The cores of this machine. This process expands the seeds, and one process per core works on the items. A single
-    item is done by this process. Results are left in files."""
-
-    processes: int | None = None  # None = one for each core that this process may use
-    on_progress: Callable[[int], None] = lambda done: None  # called with the number of finished items
-
-    def run(
-        self, seeds: Sequence[Any], work: Callable[[Any], None], expand: Callable[[Any], Iterable[Any]] = itself
-    ) -> None:
-        """Call work(item) for every item of expand(seed), for every seed, in any order. Raises the first exception of a
-        call."""
-        rest = (item for seed in seeds for item in expand(seed))
-        first = list(islice(rest, 2))
-        items = chain(first, rest)
-        processes = self.processes or _cores()
-        alone = len(first) < 2 or processes == 1
-        finished = map(work, items) if alone else _work_in_pool(items, work, processes)
-        for done, _ in enumerate(finished, 1):
-            self.on_progress(done)
+Work = Callable[[Any], None]
+Expand = Callable[[Any], Iterable[Any]]
+Runner = Callable[[Sequence[Any], Work, Expand], None]
+"""(seeds, work, expand): call work(item) for every item of expand(seed), for every seed, in any order. Results are left
+in files. Raises the first exception of a call"""
 
 
-@dataclass(frozen=True)
-class BeamRunner:
-    """An Apache Beam runner, with one pipeline per call of `run`. Workers share the corpus folder, so with several
-    machines it must be in the cloud or on a shared disk."""
+def run_here(
+    seeds: Sequence[Any],
+    work: Work,
+    expand: Expand = itself,
+    *,
+    processes: int | None = None,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> None:
+    """Run on the cores of this machine (`Runner`). This process expands the seeds, and others work on the items; a
+    single item is done by this process.
 
-    runner: str  # 'Direct', 'Dataflow', 'Spark', 'Flink', or any other runner of Beam
-    options: tuple[str, ...] = ()  # as on Beam's own command line
-
-    def run(
-        self, seeds: Sequence[Any], work: Callable[[Any], None], expand: Callable[[Any], Iterable[Any]] = itself
-    ) -> None:
-        """Do the same as `LocalRunner.run`, but possibly call work(item) more than once per item."""
-        try:
-            import apache_beam as beam
-            from apache_beam.options.pipeline_options import PipelineOptions
-        except ImportError:
-            raise InputError(
-                "runner", "", "needs Apache Beam: pip install -e '.[beam]' in the clone, or omit it"
-            ) from None
-        name = self.runner if self.runner.endswith("Runner") else f"{self.runner}Runner"
-        options = PipelineOptions([f"--runner={name}", *self.options])
-        if name == "DirectRunner":  # its workers log exceptions that this call raises anyway
-            logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-        try:
-            with beam.Pipeline(options=options) as pipeline:
-                (
-                    pipeline
-                    | "seeds" >> beam.Create(list(seeds))
-                    | "spread seeds" >> beam.Reshuffle()
-                    | "expand" >> beam.FlatMap(expand)
-                    | "spread items" >> beam.Reshuffle()
-                    | "work" >> beam.Map(work)
-                )
-        except (ValueError, RuntimeError) as error:
-            if isinstance(error, InputError) or "[while running" in str(error):  # raised by our functions
-                raise
-            raise InputError("runner", self.runner, f": {str(error).splitlines()[0]}") from error
+    processes: None = one for each core that this process may use. on_progress: called with the number of finished
+    items.
+    """
+    rest = (item for seed in seeds for item in expand(seed))
+    first = list(islice(rest, 2))
+    items = chain(first, rest)
+    processes = processes or _cores()
+    alone = len(first) < 2 or processes == 1
+    finished = map(work, items) if alone else _work_in_pool(items, work, processes)
+    for done, _ in enumerate(finished, 1):
+        on_progress(done)
 
 
-Runner = LocalRunner | BeamRunner
+def run_with_beam(
+    seeds: Sequence[Any], work: Work, expand: Expand = itself, *, runner: str, options: Sequence[str] = ()
+) -> None:
+    """Run as a pipeline of Apache Beam (`Runner`), which may call work(item) more than once per item. Workers share the
+    corpus folder, so with several machines it must be in the cloud or on a shared disk.
+
+    runner: Direct, Dataflow, Spark, Flink, or any other runner of Beam. options: as on Beam's own command line.
+    """
+    try:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+    except ImportError:
+        raise InputError("runner", "", "needs Apache Beam: pip install -e '.[beam]' in the clone, or omit it") from None
+    name = runner if runner.endswith("Runner") else f"{runner}Runner"
+    options_of_beam = PipelineOptions([f"--runner={name}", *options])
+    if name == "DirectRunner":  # its workers log exceptions that this call raises anyway
+        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+    try:
+        with beam.Pipeline(options=options_of_beam) as pipeline:
+            (
+                pipeline
+                | "seeds" >> beam.Create(list(seeds))
+                | "spread seeds" >> beam.Reshuffle()
+                | "expand" >> beam.FlatMap(expand)
+                | "spread items" >> beam.Reshuffle()
+                | "work" >> beam.Map(work)
+            )
+    except (ValueError, RuntimeError) as error:
+        if isinstance(error, InputError) or "[while running" in str(error):  # raised by our functions
+            raise
+        raise InputError("runner", runner, f": {str(error).splitlines()[0]}") from error
 
 
 def _cores() -> int:

@@ -19,7 +19,7 @@ from etils import epath
 
 from data_pipelines.corpus import COUNTS_FILE, TOKENIZER_FOLDER, Manifest, RecordLayout, Shard, Split, SplitName, Start
 from data_pipelines.prepare.encoding import EncodedSource, load
-from data_pipelines.prepare.runners import Runner
+from data_pipelines.prepare.runners import Runner, itself
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.storage.files import complete_file, disk_errors_as_os_error
 from xlnet_jax.storage.reading import read_json
@@ -169,7 +169,7 @@ def write_corpus(
         split: plan_shards(folder, split, given, record, template, tokenizer.vocab_size)
         for split, given in contents.items()
     }
-    runner.run([job for of_split in jobs.values() for job in of_split], write_shard)
+    runner([job for of_split in jobs.values() for job in of_split], write_shard, itself)
 
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     splits: dict[SplitName, Split] = {}

@@ -8,8 +8,8 @@ import pytest
 from data_pipelines import sources
 from data_pipelines.corpus import Corpus
 from data_pipelines.prepare.commands import prepare
-from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import Tokenizer
+from tests.data_pipelines import ALONE
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.inspect import InspectSettings, inspect_window
@@ -40,7 +40,13 @@ def text(bucket, chapters):
 
 def made(tokenizer, *names, out):
     return prepare(
-        sources.find(names), None, tokenizer, out, block_len=64, validation_fraction=0.2, runner=LocalRunner(1)
+        sources.find(names),
+        None,
+        tokenizer,
+        out,
+        block_len=64,
+        validation_fraction=0.2,
+        runner=ALONE,
     )
 
 

@@ -8,9 +8,9 @@ from etils import epath
 
 from data_pipelines.corpus import Corpus, Start
 from data_pipelines.prepare.encoding import join_parts, save
-from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.prepare.shards import cut, stretches_of, write_corpus
 from data_pipelines.sources import Source
+from tests.data_pipelines import ALONE
 from xlnet_jax.errors import InputError
 
 BLOCK_LEN, VOCAB_SIZE = 50, 300
@@ -60,7 +60,16 @@ def write(folder, text, vocab_size=VOCAB_SIZE, part=333, blocks_per_shard=8):
     contents = {split: [(source, side)] for split, side in zip(("train", "validation"), sides, strict=True)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("data_pipelines.prepare.shards.blocks_per_shard", lambda *_: blocks_per_shard)
-        write_corpus(folder, contents, Vocabulary(vocab_size), BLOCK_LEN, (), {"text": "random"}, {}, LocalRunner(1))
+        write_corpus(
+            folder,
+            contents,
+            Vocabulary(vocab_size),
+            BLOCK_LEN,
+            (),
+            {"text": "random"},
+            {},
+            ALONE,
+        )
     return Corpus(folder)
 
 

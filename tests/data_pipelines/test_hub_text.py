@@ -7,9 +7,9 @@ import pytest
 
 from data_pipelines import sources
 from data_pipelines.prepare.commands import prepare
-from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.remote import divide
 from data_pipelines.tokenizer import Tokenizer
+from tests.data_pipelines import ALONE
 from tests.data_pipelines.test_remote import parquet
 from tests.hub import serving_datasets
 from tests.web import Dataset, Hub
@@ -116,7 +116,13 @@ def test_what_the_hub_does_not_have_is_told_in_one_line(hub, name, message):
 
 def corpus_of(name, out, tokenizer):
     return prepare(
-        sources.find([name]), None, tokenizer, out, block_len=64, validation_fraction=0.2, runner=LocalRunner(1)
+        sources.find([name]),
+        None,
+        tokenizer,
+        out,
+        block_len=64,
+        validation_fraction=0.2,
+        runner=ALONE,
     )
 
 

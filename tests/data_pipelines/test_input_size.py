@@ -11,9 +11,9 @@ import pytest
 
 import data_pipelines
 from data_pipelines import sources
-from data_pipelines.prepare import prepare
-from data_pipelines.prepare.runners import LocalRunner
+from data_pipelines.prepare.commands import prepare
 from data_pipelines.tokenizer import Tokenizer
+from tests.data_pipelines import ALONE
 from tests.xlnet_jax.tasks.test_input_size import LINEAR, lines, peak
 
 WORDS = "the sea was calm at last and nobody knew why she smiled at him on a fine day".split()
@@ -74,7 +74,13 @@ FORMS = {
 
 def corpus_of(trained, file, out):
     return lambda: prepare(
-        sources.find([str(file)]), None, trained, out, block_len=48, validation_fraction=0.2, runner=LocalRunner(1)
+        sources.find([str(file)]),
+        None,
+        trained,
+        out,
+        block_len=48,
+        validation_fraction=0.2,
+        runner=ALONE,
     )
 
 

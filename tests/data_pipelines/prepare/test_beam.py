@@ -1,13 +1,14 @@
 """Preparation on Apache Beam makes the same corpus as on this machine."""
 
 import sys
+from functools import partial
 
 import pytest
 
 from data_pipelines import sources
 from data_pipelines.prepare import encoding
 from data_pipelines.prepare.commands import prepare
-from data_pipelines.prepare.runners import BeamRunner
+from data_pipelines.prepare.runners import run_with_beam
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 
@@ -38,7 +39,7 @@ def test_beam_makes_the_same_bytes_as_the_cores_of_this_machine(run, tmp_path, m
         (tmp_path / f"chapter-{number:02}.txt").write_text(chapter)
     (tmp_path / "rest.txt").write_text("\n\n".join(chapters[12:]))
     names = [tmp_path / "chapter-*.txt", tmp_path / "rest.txt"]
-    beam, here = run(names, "beam", BeamRunner("Direct")), run(names, "here", None)
+    beam, here = run(names, "beam", partial(run_with_beam, runner="Direct")), run(names, "here", None)
     assert beam.manifest == here.manifest
     assert beam.manifest.splits["train"].source_blocks[0] > 0
     for file in (f for f in here.folder.iterdir() if not f.is_dir()):
@@ -49,10 +50,10 @@ def test_beam_makes_the_same_bytes_as_the_cores_of_this_machine(run, tmp_path, m
 def test_a_runner_that_beam_does_not_know_is_named(run):
     pytest.importorskip("apache_beam", reason="the extra [beam] is not installed")
     with pytest.raises(InputError, match=r"`runner` Foo: Unexpected pipeline runner: FooRunner\. Valid values are"):
-        run(sources.embedded(), "beam", BeamRunner("Foo"))
+        run(sources.embedded(), "beam", partial(run_with_beam, runner="Foo"))
 
 
 def test_without_beam_the_extra_is_named(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(InputError, match=r"`runner` needs Apache Beam: pip install -e '\.\[beam\]' in the clone"):
-        run(sources.embedded(), "beam", BeamRunner("Dataflow"))
+        run(sources.embedded(), "beam", partial(run_with_beam, runner="Dataflow"))

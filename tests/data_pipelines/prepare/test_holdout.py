@@ -4,6 +4,7 @@ grows."""
 import itertools
 import random
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,13 +12,20 @@ import pytest
 from data_pipelines import sources
 from data_pipelines.corpus import Start
 from data_pipelines.prepare.commands import prepare
-from data_pipelines.prepare.holdout import ByDocument, Documents, choose, line_hashes
-from data_pipelines.prepare.runners import LocalRunner
+from data_pipelines.prepare.holdout import DOCUMENT, ByDocument, choose, line_hashes
+from data_pipelines.prepare.runners import run_here
 from data_pipelines.tokenizer import Tokenizer
+from tests.data_pipelines import ALONE
 from xlnet_jax.errors import InputError
 
 BLOCK_LEN = 32
 WORDS = "the sea was calm and they went out to see a hill by the road where nobody had been for many years".split()
+
+
+def documents_of(hashes, tokens):
+    documents = np.zeros(len(hashes), DOCUMENT)
+    documents["hash"], documents["tokens"] = hashes, tokens
+    return documents
 
 
 def made_up(number, lines):
@@ -44,7 +52,7 @@ def sides(tmp_path, tokenizer, capsys):
         found = sources.find([str(folder / f"{number}.txt") for number in range(len(files))])
         corpus = prepare(
             found, None, tokenizer, folder / "corpus", block_len=BLOCK_LEN, validation_fraction=fraction,
-            runner=LocalRunner(processes),
+            runner=partial(run_here, processes=processes),
         )  # fmt: skip
         assert capsys.readouterr().err == ""
         every = {document: as_tokens(document, tokenizer) for documents in files for document in documents}
@@ -132,17 +140,17 @@ def test_every_source_gives_a_block_and_keeps_one_by_one_rule_if_whole_documents
             hashes = rng.choice(np.arange(1, 12, dtype=np.uint64) * np.uint64(2**60), int(rng.integers(1, 12)))
             tokens = rng.choice([1, 5, 30, 200], 12)[(hashes >> np.uint64(60)).astype(int)]  # equal ones are as long
             if tokens.sum() >= 20:
-                texts.append(Documents(hashes, tokens))
+                texts.append(documents_of(hashes, tokens))
         rules = choose(texts, (0.05, 0.3)[trial % 2], 10)
         whole = [rule for rule in rules if isinstance(rule, ByDocument)]
         assert all(rule is whole[0] for rule in whole)
         for text, rule in zip(texts, rules, strict=True):
-            by_document = isinstance(rule, ByDocument)
-            held_out = int(text.tokens[rule.holds_out(text.hashes)].sum()) if by_document else text.total - rule
-            assert 10 <= held_out <= text.total - 10
+            by_document, total = isinstance(rule, ByDocument), int(text["tokens"].sum())
+            held_out = int(text["tokens"][rule.holds_out(text["hash"])].sum()) if by_document else total - rule
+            assert 10 <= held_out <= total - 10
             if not by_document and len(texts) == 1:  # no document fits, or too few of them for a block
-                sizes = np.bincount(np.unique(text.hashes, return_inverse=True)[1], text.tokens)
-                assert sizes[sizes <= text.total // 2 - 10].sum() < 10
+                sizes = np.bincount(np.unique(text["hash"], return_inverse=True)[1], text["tokens"])
+                assert sizes[sizes <= total // 2 - 10].sum() < 10
             kinds.add((by_document, by_document and bool(rule.exceptions)))
     assert {(True, True), (False, False)} <= kinds
 
@@ -151,10 +159,10 @@ def test_another_document_never_moves_one_from_training_to_the_held_out_ones_of_
     rng = np.random.default_rng(1)
     for _ in range(100):
         hashes = rng.integers(2**60, 2**64, 40, np.uint64)
-        text = Documents(hashes, rng.integers(3, 9, 40))
+        text = documents_of(hashes, rng.integers(3, 9, 40))
         held = None
         for size in range(12, 40):
-            (rule,) = choose([Documents(text.hashes[:size], text.tokens[:size])], 0.01, 10)
+            (rule,) = choose([text[:size]], 0.01, 10)
             assert isinstance(rule, ByDocument)
             now = rule.holds_out(hashes[:size])
             assert held is None or not (now[: len(held)] & ~held).any()
@@ -177,7 +185,7 @@ def texts(tmp_path, monkeypatch, capsys):
 
 def given(tokenizer, train, validation=()):
     found = sources.find(train), sources.find(validation) or None
-    return prepare(*found, tokenizer, "corpus", block_len=BLOCK_LEN, validation_fraction=0.1, runner=LocalRunner(1))
+    return prepare(*found, tokenizer, "corpus", block_len=BLOCK_LEN, validation_fraction=0.1, runner=ALONE)
 
 
 @pytest.mark.parametrize(

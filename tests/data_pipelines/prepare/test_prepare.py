@@ -9,7 +9,6 @@ from data_pipelines.corpus import Start
 from data_pipelines.prepare import encoding
 from data_pipelines.prepare.commands import prepare
 from data_pipelines.prepare.encoding import TextPart, cut_parts, encode, groups_of, load, save
-from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import EOD, Tokenizer
 from xlnet_jax.errors import InputError
 
@@ -77,7 +76,7 @@ def test_how_much_text_is_encoded_at_once_does_not_matter(run, documents, monkey
     whole = run(documents, out="whole", fraction=0.2)
     monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 100)
     monkeypatch.setattr("data_pipelines.prepare.encoding.PART_CHARS", 2_000)
-    monkeypatch.setattr("data_pipelines.prepare.commands.LocalRunner", lambda: LocalRunner(1))
+    monkeypatch.setattr("data_pipelines.prepare.runners._cores", lambda: 1)
     in_parts = run(documents, out="parts", fraction=0.2)
     assert whole.manifest.splits == in_parts.manifest.splits
 
