@@ -305,16 +305,6 @@ def _add_in_memory(there: Any, x: Any, copy: Any) -> None:
 # ---- a tile ----------------------------------------------------------------------------------------------------------
 
 
-class Factors(NamedTuple):
-    """Matrices of a tile that products need."""
-
-    scaled_TH: jnp.ndarray  # float32: d output s / (1 - rate)
-    mean_TH: jnp.ndarray  # float32: output x d output s, to be summed over features
-    scaled_HT: jnp.ndarray  # the first, transposed
-    with_r_w_HT: jnp.ndarray  # queries with biases
-    with_r_r_HT: jnp.ndarray
-
-
 @dataclass(frozen=True)
 class GradientStages(ScoreStages):
     """Stages that compute the gradients of a tile."""
@@ -336,36 +326,35 @@ class GradientStages(ScoreStages):
         """Return the gradient of the queries; add the other gradients to sums."""
         rows = self.read_rows(self.sizes.scale_2)
         with_r_w_TH, with_r_r_TH, with_r_s_TH = self.read_rows(self.sizes.scale)
-        factors = self.read_factors(with_r_w_TH, with_r_r_TH)
+        scaled_TH, mean_TH = self.read_outputs()
+        scaled_HT, with_r_w_HT, with_r_r_HT = (x.astype(self.operand).T for x in (scaled_TH, with_r_w_TH, with_r_r_TH))
         run_stages(
             self.sizes,
             [
                 functools.partial(self.product_steps, rows),
-                lambda head: self.wanted_steps(factors, head) + self.shift_steps(head),
+                lambda head: self.wanted_steps(scaled_TH, mean_TH, head) + self.shift_steps(head),
                 self.differentiate_steps,
-                lambda head: self.unshift_steps(head) + self.key_steps(factors, head),
-                functools.partial(self.distance_steps, factors),
+                lambda head: self.unshift_steps(head) + self.key_steps(scaled_HT, with_r_w_HT, head),
+                functools.partial(self.distance_steps, with_r_r_HT),
             ],
         )
         return self.join_TH(with_r_s_TH)
 
-    def read_factors(self, with_r_w_TH: jnp.ndarray, with_r_r_TH: jnp.ndarray) -> Factors:
-        """Read the matrices that products need."""
+    def read_outputs(self) -> tuple[jnp.ndarray, jnp.ndarray]:
+        """Read d output s / (1 - rate), and output x d output s, to be summed over features: float32 [T, H] each."""
         sizes, softmax_TS = self.sizes, self.work.softmax_TS
         inverses_T1 = [softmax_TS[self.here, 2 * head + 1 : 2 * head + 2] for head in range(sizes.heads_in_group)]
         scaled_TH = self.read_real_TH(self.saved.grad_BTH) * by_lane_TH(sizes, inverses_T1)
         mean_TH = scaled_TH * self.read_real_TH(self.saved.read_BTH)
-        scaled_TH *= 1.0 / (1.0 - sizes.dropout_rate)
-        transposed = (x_TH.astype(self.operand).T for x_TH in (scaled_TH, with_r_w_TH, with_r_r_TH))
-        return Factors(scaled_TH, mean_TH, *transposed)
+        return scaled_TH * (1.0 / (1.0 - sizes.dropout_rate)), mean_TH
 
-    def wanted_steps(self, factors: Factors, head: int) -> list[Step]:
+    def wanted_steps(self, scaled_TH: jnp.ndarray, mean_TH: jnp.ndarray, head: int) -> list[Step]:
         """Return the steps that store the gradients of the dropped weights of a head."""
         work, i = self.work, self.buffer(head)
-        scaled_TH = self.select_TH(head, factors.scaled_TH)
+        scaled_TH = self.select_TH(head, scaled_TH)
 
         def widen() -> None:
-            mean_T1 = jnp.where(in_head_1H(self.sizes, head), factors.mean_TH, 0.0).sum(1, keepdims=True)
+            mean_T1 = jnp.where(in_head_1H(self.sizes, head), mean_TH, 0.0).sum(1, keepdims=True)
             maximum_T1 = work.softmax_TS[self.here, 2 * head : 2 * head + 1]
             for x_T, x_T1 in ((work.mean[i], mean_T1), (work.maximum[i], maximum_T1)):
                 x_T[self.here] = jnp.broadcast_to(x_T1, (self.tile.rows, LANES))
@@ -404,10 +393,10 @@ class GradientStages(ScoreStages):
 
         return self.strip_steps(unshift, rows=self.shift_rows)
 
-    def key_steps(self, factors: Factors, head: int) -> list[Step]:
+    def key_steps(self, scaled_HT: jnp.ndarray, with_r_w_HT: jnp.ndarray, head: int) -> list[Step]:
         """Return the steps that add the gradients of keys, values and queries by key."""
         i, lanes, sums = self.buffer(head), self.sizes.lanes(head), self.sums
-        scaled_HT, with_r_w_HT = factors.scaled_HT[lanes], factors.with_r_w_HT[lanes]
+        scaled_HT, with_r_w_HT = scaled_HT[lanes], with_r_w_HT[lanes]
 
         def multiply_chunk(chunk: Any) -> None:
             grad_TK, dropped_TK = (load(x[i], 0, self.tile.rows, chunk) for x in (self.work.grad, self.work.dropped))
@@ -421,10 +410,10 @@ class GradientStages(ScoreStages):
         steps = [functools.partial(multiply_chunk, chunk) for chunk in chunks(self.sizes.padded_keys)]
         return steps + [read_other] * self.sizes.has_segments
 
-    def distance_steps(self, factors: Factors, head: int) -> list[Step]:
+    def distance_steps(self, with_r_r_HT: jnp.ndarray, head: int) -> list[Step]:
         """Return the steps that add the gradients of position keys and queries by distance."""
         i, lanes = self.buffer(head), self.sizes.lanes(head)
-        with_r_r_HT = factors.with_r_r_HT[lanes]
+        with_r_r_HT = with_r_r_HT[lanes]
 
         def multiply_chunk(chunk: Any) -> None:
             grad_TR = load(self.work.by_distance[i], 0, self.tile.rows, chunk)
