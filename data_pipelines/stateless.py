@@ -50,7 +50,7 @@ def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.nd
 
 
 def choice(uniform: np.ndarray, size: np.ndarray | int) -> np.ndarray:
-    """Turn uniforms in [0, 1) into int64 in [0, size). A size of 0 gives 0."""
+    """Map uniform floats in [0, 1) to int64 in [0, size). A size of 0 gives 0."""
     return (uniform * size).astype(np.int64)
 
 

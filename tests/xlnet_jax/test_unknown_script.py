@@ -73,4 +73,4 @@ def test_an_evaluation_carries_the_share_and_says_what_compares(tmp_path, capsys
     numbers = json.loads(out.read_text())
     assert numbers["unknown_share"] == numbers["unknown"] / numbers["pieces"] > 0.01
     assert f"unknown     {numbers['unknown_share']:.2%} of the pieces" in (printed := capsys.readouterr().out)
-    assert "\ncompare     perplexity a piece between models with one tokenizer only" in printed
+    assert "\ncompare     perplexity per piece between models with one tokenizer only" in printed

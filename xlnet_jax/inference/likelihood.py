@@ -64,7 +64,7 @@ def measure_likelihoods(
     pretrained: "Pretrained", texts: Sequence[np.ndarray], words: Sequence[str], seed: int, **settings: Any
 ) -> Estimates:
     """Return the negative log-likelihoods of texts, int32 [P] each, in these orders, which may include `bound:N` and
-    `pseudo`: the table `orders`, with nats a piece and bits a character.
+    `pseudo`: the table `orders`, with nats per piece and bits per character.
 
     Besides each of them: the best order of each text, a maximum over all orders here; an order picked at random, the
     log of the mean probability over those of `random:N` and `all`; and the bound minus the mean over these orders, and
@@ -91,7 +91,7 @@ def measure_likelihoods(
     sums_RX = resampled_sums(np.column_stack([sizes_T3, *losses.values()]), seed)
     nats_RX, bits_RX = (sums_RX / (sums_RX[:, [0]]), sums_RX / (sums_RX[:, [1]] * math.log(2)))
     table = {
-        name: {"nats a piece": estimate(nats_RX[:, i]), "bits a character": estimate(bits_RX[:, i])}
+        name: {"nats per piece": estimate(nats_RX[:, i]), "bits per character": estimate(bits_RX[:, i])}
         for i, name in enumerate(losses, start=3)
     }
     pieces, characters, unknown = map(int, sums_RX[0, :3])

@@ -108,7 +108,7 @@ class XLNetJax(TemplateLM):
         queries, s = [], self.settings
         for (context, continuation), context_ids, ids in requests:
             if not ids:
-                raise InputError(f"the continuation {continuation!r} has no pieces: the tokenizer removes all of it")
+                raise InputError(f"the continuation {continuation!r} tokenizes to nothing")
             given = context_ids[: None if context else 0]
             row_L = np.array([*given[max(len(given) + len(ids) - s.max_len, 0) :], *ids], np.int32)
             places_P = np.arange(len(row_L))[0 if s.context == LEFT_TO_RIGHT else -len(ids) :]

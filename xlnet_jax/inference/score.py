@@ -205,7 +205,7 @@ def print_scores(settings: ScoreSettings) -> None:
         perplexity = math.exp(-total.log_likelihood / total.pieces)
         print(
             f"{settings.out}: {total.texts:,} texts, {total.pieces:,} pieces, {total.log_likelihood:,.3f} nats in all, "
-            f"perplexity {perplexity:,.2f} a piece, {total.unknown / total.pieces:.2%} of the pieces unknown"
+            f"perplexity {perplexity:,.2f} per piece, {total.unknown / total.pieces:.2%} of the pieces unknown"
         )
 
 

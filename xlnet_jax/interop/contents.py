@@ -124,9 +124,7 @@ class ForeignCheckpoint(NamedTuple):
 def demand_layers(model: ModelConfig, variables: Mapping[str, np.ndarray], where: object) -> None:
     """Raise InputError if the settings have more layers than there are arrays, before a table is built."""
     if not model.share_layers and model.num_layers > len(variables):
-        raise InputError(
-            f"{where} announces {model.num_layers:,} layers, but its weights are only {len(variables):,} arrays"
-        )
+        raise InputError(f"{where} declares {model.num_layers:,} layers, but holds only {len(variables):,} arrays")
 
 
 def read_thresholds(content: Any) -> Thresholds:

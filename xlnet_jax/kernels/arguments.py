@@ -14,7 +14,7 @@ from xlnet_jax.kernels.dropout import AttentionDropout
 
 
 class Relations(NamedTuple):
-    """Relations of rows to keys: which keys a row sees, which are in its segment, and how far away they are.
+    """Which keys each row may attend to, which are in its segment, and how far away they are.
 
     A row sees a key if all given conditions hold: the key's rank is at most that of the row (models/masks.py), its
     position is within the bounds of the row, and the mask allows it. At least one condition is given. All layers of a

@@ -153,7 +153,7 @@ def _contradictions(config: FinetuneConfig) -> Iterator[InputError]:
         why = "is missing: name the checkpoint to start from, as runs/mine or tiny, which comes with the package"
         yield InputError("init", "", why)
     if not (config.train or config.eval or config.predict):
-        yield InputError("nothing to do: give `train` to learn from, or `eval` or `predict` for a finetuned `init`")
+        yield InputError("nothing to do: give `train`, or `eval` or `predict` for a finetuned `init`")
     yield from run_contradictions(config)
     yield from head_contradictions(config.head)
     yield from split_contradictions(config)

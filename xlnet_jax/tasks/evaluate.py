@@ -344,8 +344,8 @@ def _report(found: Measured, config: Config, text: str, manifest: Manifest, know
         f"windows     {found.windows:,} of {c.seq_len} tokens, {c.batch_size} a batch, memory {m.mem_len}{left_out}",
         f"targets     {found.targets:,} pieces",
         f"unknown     {found.content.unknown_share:.2%} of the pieces: {unknown:,} of {pieces:,} are <unk>",
-        f"loss        {found.loss:.4f} nats a piece, {side} the unigram line",
-        f"unigram     {found.unigram:.4f} nats a piece, by the frequencies of {known}",
+        f"loss        {found.loss:.4f} nats per piece, {side} the unigram line",
+        f"unigram     {found.unigram:.4f} nats per piece, by the frequencies of {known}",
         *_units(found),
     ]
     others = found.besides
@@ -353,10 +353,10 @@ def _report(found: Measured, config: Config, text: str, manifest: Manifest, know
         lines += [f"pairs       {others['pair_loss']:.4f} nats, {others['pair_accuracy']:.2%} right"]
     if "detection_loss" in others:
         lines += [
-            f"detection   {others['detection_loss']:.4f} nats a token, {others['detection_accuracy']:.2%} right, where "
-            f"{others['replaced_share']:.2%} are replaced: the loss above is the generator's"
+            f"detection   {others['detection_loss']:.4f} nats per token, {others['detection_accuracy']:.2%} right, "
+            f"where {others['replaced_share']:.2%} are replaced: the loss above is the generator's"
         ]
-    compare = "perplexity a piece between models with one tokenizer only; else bits a character, at equal <unk>"
+    compare = "perplexity per piece between models with one tokenizer only; else bits per character, at equal <unk>"
     return [*lines, f"compare     {compare}"]
 
 
@@ -367,18 +367,18 @@ def _units(found: Measured) -> Iterator[str]:
     numbers, content = found.numbers(), found.content
     if "pseudo_perplexity" in numbers:
         perplexity = numbers["pseudo_perplexity"]
-        yield f"pseudo      perplexity {perplexity:,.2f} a masked piece: no likelihood of the text follows"
+        yield f"pseudo      perplexity {perplexity:,.2f} per masked piece: no likelihood of the text follows"
         return
     is_likelihood = "word_perplexity" in numbers
-    of_words = f", {numbers['word_perplexity']:,.2f} a word" if numbers.get("word_perplexity") is not None else ""
-    of_bytes = f", {numbers['bits_per_byte']:.4f} a byte" if is_likelihood else ""
+    of_words = f", {numbers['word_perplexity']:,.2f} per word" if numbers.get("word_perplexity") is not None else ""
+    of_bytes = f", {numbers['bits_per_byte']:.4f} per byte" if is_likelihood else ""
     per_piece, per_word = content.characters / content.pieces, content.pieces / max(content.words, 1)
     most = "at most " if objective_named(found.objective).loss == "bound" else ""
-    yield f"perplexity  {most}{numbers['perplexity']:,.2f} a piece{of_words}"
+    yield f"perplexity  {most}{numbers['perplexity']:,.2f} per piece{of_words}"
     yield (
-        f"bits        {most}{numbers['bits_per_piece']:.4f} a piece, {numbers['bits_per_character']:.4f} a character"
-        f"{of_bytes}, {numbers['bits_per_word']:.4f} a word, at {per_piece:.2f} characters a piece and "
-        f"{per_word:.2f} pieces a word"
+        f"bits        {most}{numbers['bits_per_piece']:.4f} per piece, {numbers['bits_per_character']:.4f} per "
+        f"character{of_bytes}, {numbers['bits_per_word']:.4f} per word, at {per_piece:.2f} characters per piece and "
+        f"{per_word:.2f} pieces per word"
     )
     if is_likelihood:
         yield (

@@ -224,7 +224,7 @@ def finetune_seed(prepared: Prepared, workdir: Workdir, process: Process, callba
     batches = TrainingBatches(prepared.training_features, settings.config.data, settings.config.seed)
     program, memory = build_fitting(settings, _builder(settings.config, task, batches, process), workdir, process)
     config = settings.final()
-    params, origin = dict[str, Any](), "all weights drawn afresh"
+    params, origin = dict[str, Any](), "all weights randomly initialized"
     if prepared.start and not config.reinitialize:
         params, drawn = weights_of(prepared.start, config.head, program.plan.params)
         origin = describe_origin(config.init, drawn)

@@ -119,7 +119,7 @@ def warmup_of(config: FinetuneConfig) -> Values:
 
 
 def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokenizer) -> dict[Role, EncodedExamples]:
-    """Read the examples to evaluate and to predict, if the settings name files for them."""
+    """Read the examples evaluate and to predict, if the settings name files for them."""
     splits = {}
     roles: tuple[Role, ...] = ("eval", "predict")
     for role in roles:
@@ -135,7 +135,7 @@ def demand_known(task: Task[Any, Any], examples: Sequence[Any], tokenizer: Token
     return tokenizer.demand_known((max(task.texts_of(each), key=len) for each in examples), f"`{role}`")
 
 
-USES: dict[Role, str] = {"train": "to learn from", "eval": "to eval", "predict": "to predict"}
+USES: dict[Role, str] = {"train": "training", "eval": "eval", "predict": "to predict"}
 
 
 def describe_examples(task: Task[Any, Any], splits: Mapping[Role, EncodedExamples], unknown: float = 0.0) -> list[str]:
@@ -158,7 +158,7 @@ def describe_examples(task: Task[Any, Any], splits: Mapping[Role, EncodedExample
     lines = [f"examples    {', '.join(read)}"]
     if labels:
         lines.append(f"labels      {describe_labels(labels)}")
-    letters = unknown and f"; {unknown:.2%} of the letters to learn from are <unk>"
+    letters = unknown and f"; {unknown:.2%} of the training letters are <unk>"
     return [*lines, f"cut texts   {', '.join(cut)}{letters or ''}"]
 
 

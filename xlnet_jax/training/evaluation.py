@@ -227,7 +227,7 @@ def measure_loss(
     if missing:
         raise InputError(
             f"the checkpoint has no {', '.join(missing)}: it was trained with another objective, or without "
-            "`data.pair_loss`; measure the objective that it was trained with"
+            "`data.pair_loss`; evaluate with the objective it was trained on"
         )
     eval_step = make_eval_step(program.objective, program.plan, program.mesh)
     held_out = HeldOutLoss(program, eval_step, batches, unigram)

@@ -105,7 +105,7 @@ class Process:
                 raise InputError(f"process {process} on {host} has {what} than process 0 ({found})")
 
     def announce_end(self, error: BaseException) -> None:
-        """Tell the other processes why this one ends."""
+        """Broadcast the reason why this process ends."""
         why = str(error).partition("\n")[0] if isinstance(error, InputError) else first_line(error)
         why = f"process {self.process_id} on {socket.gethostname()} ended: {why}"
         with suppress(RuntimeError):  # the coordinator is gone

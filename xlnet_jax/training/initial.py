@@ -26,7 +26,7 @@ def describe_origin(init: str | None, drawn: Sequence[str]) -> str:
     the checkpoint `init`."""
     path = Path(str(init))  # a model of the Hub stays as it is
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"weights of {shown}" + (f"; drawn afresh: {', '.join(drawn)}" if drawn else "")
+    return f"weights of {shown}" + (f"; randomly initialized: {', '.join(drawn)}" if drawn else "")
 
 
 def begin_from(settings: Resolution[R], there: R | None) -> Pretrained | None:

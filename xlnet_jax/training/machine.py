@@ -58,7 +58,7 @@ def initialize_jax(place: DistributedConfig) -> None:
     address, seconds = str(place.coordinator_address), place.initialization_timeout
     print(
         f"hosts       process {place.process_id} on {socket.gethostname()} waits {seconds} s for {place.num_processes} "
-        f"processes at {address}; if one does not come, jax ends this one (SIGABRT)",
+        f"processes at {address}; if one never connects, jax terminates this process (SIGABRT)",
         file=sys.stderr,
         flush=True,
     )

@@ -61,7 +61,7 @@ def test_each_number_is_that_of_all_texts_together(checkpoint, scores, text, tmp
         assert f"{nats.value:.4f} [{nats.low:.4f}, {nats.high:.4f}]" in found.report
     written = json.loads((tmp_path / "found.json").read_text())
     assert written == measured.numbers()
-    assert written["orders"]["random:3"]["nats a piece"]["value"] * pieces == pytest.approx(
+    assert written["orders"]["random:3"]["nats per piece"]["value"] * pieces == pytest.approx(
         totals["random:3"], abs=1e-3
     )
 

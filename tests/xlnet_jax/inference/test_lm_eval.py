@@ -21,7 +21,7 @@ from lm_eval.tasks import TaskManager  # noqa: E402
 
 from xlnet_jax.inference import lm_eval as harness  # noqa: E402
 
-SAME = 1e-5  # nats a piece
+SAME = 1e-5  # nats per piece
 CHOICES = [
     {"context": "She opened the letter and", "choices": ["read it aloud.", "the of it."], "gold": 0},
     {"context": "", "choices": ["happy It very.", "It was very happy."], "gold": 1},
@@ -236,5 +236,5 @@ def test_what_the_harness_cannot_use_is_refused_in_one_line(kind, settings, mess
 
 def test_a_continuation_without_pieces_is_refused(model, tmp_path):
     lm = harness.XLNetJax(saved(model, tmp_path))
-    with pytest.raises(InputError, match="the continuation ' ' has no pieces: the tokenizer removes all of it"):
+    with pytest.raises(InputError, match="the continuation ' ' tokenizes to nothing"):
         lm._loglikelihood_tokens([(("a", " "), [20], [])])

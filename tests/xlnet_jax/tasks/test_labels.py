@@ -132,9 +132,9 @@ def test_a_run_prints_what_it_read_in_four_lines_at_most_and_check_stops_there(p
     )  # fmt: skip
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
-        "examples    4 to learn from (2 blank), 2 to eval (1 also in train), 2 to predict",
+        "examples    4 training (2 blank), 2 eval (1 also in train), 2 to predict",
         "labels      b (2), A (1), a (1); 'A' (1) and 'a' (1) differ only in case: are they one label?",
-        "cut texts   1 to learn from, 0 to eval, 0 to predict",
+        "cut texts   1 training, 0 eval, 0 to predict",
     ]
     assert lines[3].startswith("baseline ")
     assert (result.step, result.metrics, result.checkpoint) == (0, {}, str(pretrained))

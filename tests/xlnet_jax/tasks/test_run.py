@@ -202,7 +202,7 @@ def test_a_run_ends_early_when_nothing_gets_better(pretrained, table, tmp_path, 
     out = capsys.readouterr().out
     assert finetune.main(words(pretrained, table, tmp_path / "run", *more)) == 0
     assert calls == [4, 8, 12, 16]  # it is known to have ended
-    assert "drawn afresh: logits, summary" in out
+    assert "randomly initialized: logits, summary" in out
     assert f"xlnet_jax.finetune --task classification --init {tmp_path / 'run'} --predict FILES" in out
     assert f"xlnet_jax.load('{tmp_path / 'run'}').predict([...])" in out
 

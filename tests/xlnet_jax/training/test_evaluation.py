@@ -32,7 +32,7 @@ def test_a_run_gets_its_own_number_again_and_the_numbers_beside_it_are_counted_a
     assert found["loss"] == pytest.approx(last["loss"], abs=1e-6)
     assert found["unigram"] == pytest.approx(last["unigram"], abs=1e-6)
     out = capsys.readouterr().out
-    assert f"loss        {last['loss']:.4f} nats a piece" in out
+    assert f"loss        {last['loss']:.4f} nats per piece" in out
     assert "by the frequencies of the run's training text" in out
     # ---- counts -----------------------------------------------------------------------------------------------------
     run = PretrainingRun.of(straight)

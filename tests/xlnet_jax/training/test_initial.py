@@ -51,7 +51,7 @@ def test_a_finetuned_checkpoint_keeps_its_body_and_says_what_is_drawn_afresh(str
     del finetuned.params["backbone"]["mask_embedding"]
     xlnet_jax.save(finetuned, tmp_path / "tf", "tf1")
     assert run_from(tmp_path / "tf", text, tmp_path / "next") == 0
-    assert "drawn afresh: backbone/mask_embedding, output_bias" in capsys.readouterr().out
+    assert "randomly initialized: backbone/mask_embedding, output_bias" in capsys.readouterr().out
     started = state_of(tmp_path / "next", 3)[0]
     np.testing.assert_allclose(
         started["backbone"]["word_embedding"], finetuned.params["backbone"]["word_embedding"], atol=1e-6

@@ -182,8 +182,8 @@ def test_a_bound_is_told_as_one_in_the_units_of_the_text_of_the_windows(diffused
     frequency = -np.log(frequencies_V(corpus.unigram_counts))
     assert found["unigram"] == pytest.approx(frequency[ids].mean(), rel=0.05)  # of the masked ones
     out = capsys.readouterr().out
-    assert f"perplexity  at most {found['perplexity']:,.2f} a piece" in out
-    assert f"bits        at most {found['bits_per_piece']:.4f} a piece" in out
+    assert f"perplexity  at most {found['perplexity']:,.2f} per piece" in out
+    assert f"bits        at most {found['bits_per_piece']:.4f} per piece" in out
 
 
 def test_a_diffusion_checkpoint_scores_in_any_order_and_has_no_query_stream(diffused):
@@ -231,7 +231,7 @@ def test_detection_is_told_beside_the_loss_of_the_generator(detecting, tmp_path,
     assert found["weighted_detection_loss"] == pytest.approx(50 * found["detection_loss"])
     assert 0 < found["replaced_share"] <= 6 / 32  # no more than are targets
     right, replaced = (f"{found[name]:.2%}" for name in ("detection_accuracy", "replaced_share"))
-    told = f"detection   {found['detection_loss']:.4f} nats a token, {right} right, where {replaced} are replaced"
+    told = f"detection   {found['detection_loss']:.4f} nats per token, {right} right, where {replaced} are replaced"
     assert told in capsys.readouterr().out
 
 

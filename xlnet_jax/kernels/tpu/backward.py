@@ -68,7 +68,7 @@ class BackwardOperands(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Scratch memory of the strips of a tile, one item for each head in work.
+    """Scratch memory of the strips of a tile, one item for each head in flight.
 
     With float32 operands, `dropped`, `grad` and `by_distance` are empty, and other scratch memory is reused.
     """
@@ -209,7 +209,7 @@ class GridStep:
 
     @property
     def operand(self) -> jnp.dtype:
-        """Type in which operands are multiplied."""
+        """dtype of the matmul operands."""
         return self.refs.query_BTH.dtype
 
     def start(self) -> None:
@@ -263,7 +263,7 @@ class GridStep:
             summed.is_busy_1[0] = 1
 
     def finish(self) -> None:
-        """Write the sums that end here."""
+        """Flush the accumulators that finish on this tile."""
         place, grads, sums, summed, sizes = self.place, self.grads, self.sums, self.summed, self.whole.of_block
 
         @pl.when(place.tile == sizes.tiles - 1)

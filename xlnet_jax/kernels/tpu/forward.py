@@ -57,10 +57,10 @@ LEAST = 4 * MASKED
 class Weights(NamedTuple):
     """Scratch memory of the softmax."""
 
-    dropped: tuple[Any, ...]  # for each head in work, [T, K]: dropout(w); in float32 the scores of Scratch are reused
+    dropped: tuple[Any, ...]  # for each head in flight, [T, K]: dropout(w); in float32 the scores of Scratch are reused
     softmax_TS: Any  # float32; columns: maximum and sum of each head of the group
     softmax_ST: Any  # the same, transposed
-    maximum: tuple[Any, ...]  # for each head in work, float32 [T, 128], the same in all lanes
+    maximum: tuple[Any, ...]  # for each head in flight, float32 [T, 128], the same in all lanes
     value_HK: Any
 
 

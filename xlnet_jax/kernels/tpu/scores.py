@@ -49,7 +49,7 @@ STRIP = 16
 
 
 class Scratch(NamedTuple):
-    """References to what the stages of a tile share. Tuples have an item for each head that is in work
+    """References to what the stages of a tile share. Tuples have an item for each head in flight
     (`TpuSizes.buffers`)."""
 
     integers_T8: Any  # int32, columns RowField.RANK to RowField.NUMBER
@@ -183,7 +183,7 @@ def add_to(total: dict[int, jnp.ndarray], head: int, x: jnp.ndarray) -> None:
 
 
 def run_stages(sizes: TpuSizes, stages: list[Callable[[int], list[Step]]]) -> None:
-    """Run the stages of all heads. With two buffers, two heads are in work, one of them a stage ahead.
+    """Run the stages of all heads. With two buffers, two heads are in flight, one of them a stage ahead.
 
     stages: functions of a head that return its steps
     """
@@ -217,7 +217,7 @@ class ScoreStages:
 
     @property
     def operand(self) -> jnp.dtype:
-        """Type in which operands are multiplied."""
+        """dtype of the matmul operands."""
         return self.refs.query_BTH.dtype
 
     @property

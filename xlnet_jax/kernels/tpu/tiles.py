@@ -61,7 +61,7 @@ class TpuGeneration(NamedTuple):
     unrolls: bool = True
     """True = strips can be unrolled, so that products and arithmetic overlap, without spilling too many values"""
     pairs_heads: bool = True
-    """True = memory suffices for two heads in work at a time"""
+    """True = memory suffices for two heads in flight"""
 
 
 _EARLY = TpuGeneration(

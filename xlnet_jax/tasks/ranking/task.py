@@ -196,7 +196,9 @@ class Retrieval(Task[RankedQuery, TrecRun]):
         with_text = set(self._with_text)
         items = [(q, place) for q, places in enumerate(relevant) for place in places if place in with_text]
         if not items:
-            raise InputError(f"training: no document with a text has a grade from {least} on, so none is learned")
+            raise InputError(
+                f"no training document with a text has a grade from {least} on, so there is nothing to train on"
+            )
         far = 2 * count + min(max(map(len, never)), MOST_BANNED)  # banned documents are skipped
         rows = np.arange(len(items))
         uniform = uniforms(self.config.seed, Purpose.NEGATIVES, epoch, rows, count + far + 1 + count)
@@ -394,7 +396,7 @@ def _demand_known(ids: Iterable[str], texts: Mapping[str, str], what: str, where
     if unknown := [name for name in asked if name not in texts]:
         raise InputError(
             f"{where}: {len(unknown)} of {len(asked)} {what} are unknown, {unknown[0]!r} the first; `ranking.{what}` "
-            f"has {len(texts)}, {next(iter(texts), '')!r} the first: mend them, leave them out, or, of Cranfield, give "
+            f"has {len(texts)}, {next(iter(texts), '')!r} the first: fix or remove them, or, of Cranfield, give "
             "`ranking.judgements` cranfield"
         )
 

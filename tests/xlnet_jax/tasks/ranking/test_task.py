@@ -212,7 +212,7 @@ def test_losses_are_their_formulas():
         ("001 0 wing9 1\n001 0 x 1\n", {}, "2 of 2 documents are unknown, 'wing9' the first; `ranking.documents` has"),
         ("1 0 wing0 1\n", {}, "1 of 1 queries are unknown, '1' the first; `ranking.queries` has 3, '001' the first"),
         ("001 0 wing0 5\n", {}, "a grade of 5, and `ranking.max_grade` is 4"),
-        ("001 0 none 1\n", {}, "no document with a text has a grade from 1 on"),
+        ("001 0 none 1\n", {}, "no training document with a text has a grade from 1 on"),
         ("001 0 wing0 1\n", {"negatives": 12}, "001 has 11 documents that are not relevant, and a group takes 12"),
         ("001 0 wing0 1\n", {"seq_len": 9}, "`data.seq_len` 9 leaves no room for a text beside 9"),
     ],
