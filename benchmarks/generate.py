@@ -26,10 +26,10 @@ import numpy as np
 import xlnet_jax
 from data_pipelines.tokenizer import EOD, PAD, SPECIAL_PIECES
 from xlnet_jax.checkpoints.pretrained import Pretrained
-from xlnet_jax.inference.generate import Blanks, GenerateSettings, Kind
+from xlnet_jax.inference.requests import GenerateSettings, Kind, Request, continue_ids
 from xlnet_jax.inference.sampler import CHUNK, Sampler
 from xlnet_jax.interop.weights import initial_params
-from xlnet_jax.models.decoding import Decoder, prefill, prepare
+from xlnet_jax.models.decoding import prefill, prepare
 from xlnet_jax.objectives.presets import PRESETS
 from xlnet_jax.settings.config import ModelConfig
 
@@ -63,10 +63,9 @@ def our_draws(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int
     sampler = sampler_of(model, context=context)
 
     def draws(new: int) -> Iterator[int]:
-        targets = np.arange(len(ids), len(ids) + new, dtype=np.int32)
-        text = Blanks(ids, targets, np.full(new, Kind.OPEN), ("", ""), np.zeros(new, np.int32))
-        for (drawn,) in sampler.draw([text], jax.random.key(0)):
-            yield len(drawn.ids_P)
+        request = continue_ids(ids, new)
+        for _ in sampler.draw([request], jax.random.key(0)):
+            yield len(request.ids_P)
 
     return draws
 
@@ -138,39 +137,40 @@ def grow(model: Pretrained, ids: np.ndarray, context: int, rounds: int) -> None:
         print(f"{f'up to {multiple * context}':30}{1e3 * statistics.median(seconds_each):9.2f}")
 
 
-def gap_text(ids: np.ndarray, gap: int) -> Blanks:
+def gap_text(ids: np.ndarray, gap: int) -> Request:
     """Return these ids, a gap, and these ids again."""
     targets = np.arange(len(ids), len(ids) + gap, dtype=np.int32)
     whole = np.concatenate([ids, np.full(gap, PAD, np.int32), ids])
-    return Blanks(whole, targets, np.full(gap, Kind.INNER), ("", "", ""), np.zeros(gap, np.int32))
+    return Request("", ("", "", ""), whole, targets, np.full(gap, Kind.INNER), np.zeros(gap, np.int32))
 
 
-def cached(model: Pretrained, text: Blanks, context: int, order: Any, parallel: int) -> Callable[[int], None]:
+def cached(model: Pretrained, text: Request, context: int, order: Any, parallel: int) -> Callable[[int], None]:
     """Return a function that fills the gap."""
     sampler = sampler_of(model, context=context, order=order, parallel=parallel)
 
     def draw(passes: int) -> None:
-        *_, (drawn,) = sampler.draw([text], jax.random.key(0))
-        assert len(drawn.ids_P) == len(text.targets_P)
-        assert drawn.passes_P.max() == passes - 1
+        for _ in sampler.draw([text], jax.random.key(0)):
+            pass
+        assert len(text.ids_P) == len(text.targets_P)
+        assert text.passes_P.max() == passes - 1
 
     return draw
 
 
-def uncached(model: Pretrained, text: Blanks, context: int, parallel: int) -> Callable[[int], None]:
+def uncached(model: Pretrained, text: Request, context: int, parallel: int) -> Callable[[int], None]:
     """Return a function that fills the gap from left to right, and reads the whole text in each pass."""
-    decoder = prepare(model.model, model.params, context, True)
+    params, _ = prepare(model.model, model.params, context, True)
     length = 1 << (len(text.ids_L) - 1).bit_length()
 
     @jax.jit
-    def read(decoder: Decoder, ids_BL: jnp.ndarray, known_BL: jnp.ndarray, target_BP: jnp.ndarray) -> jnp.ndarray:
-        return prefill(model.model, decoder, ids_BL, known_BL, target_BP, context)[1].argmax(-1)
+    def read(params: Any, ids_BL: jnp.ndarray, known_BL: jnp.ndarray, target_BP: jnp.ndarray) -> jnp.ndarray:
+        return prefill(model.model, params, ids_BL, known_BL, target_BP, context)[1].argmax(-1)
 
     def draw(passes: int) -> None:
         ids_L = np.pad(text.ids_L, (0, length - len(text.ids_L)), constant_values=PAD)
         for begin in range(0, passes * parallel, parallel):
             group = text.targets_P[begin : begin + parallel]
-            ids_L[group] = read(decoder, ids_L[None], (ids_L != PAD)[None], group[None])[0]
+            ids_L[group] = read(params, ids_L[None], (ids_L != PAD)[None], group[None])[0]
 
     return draw
 

@@ -157,3 +157,18 @@ def test_no_class_name_stands_twice():
             if isinstance(node, ast.ClassDef):
                 named.setdefault(node.name.lstrip("_"), []).append(file)
     assert not {name: files for name, files in named.items() if len(files) > 1}
+
+
+def test_no_two_files_import_each_other():
+    """Imports inside functions count too; those for types alone do not."""
+    names = {file.removesuffix(".py").removesuffix("/__init__").replace("/", "."): file for file in trees()}
+    edges = set()
+    for file, tree in trees().items():
+        for_types = [n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)]
+        skipped = {line for node in for_types for line in range(node.lineno, (node.end_lineno or 0) + 1)}
+        for line, module in imports_of(tree):
+            other = names.get(module) or names.get(module.rpartition(".")[0])  # a module, or a name in one
+            if other and line not in skipped and file != "xlnet_jax/__init__.py":
+                edges.add((file, other))
+    both = {(a, b) for a, b in edges if a < b and (b, a) in edges}
+    assert not both, f"files that import each other: {sorted(both)}"

@@ -20,7 +20,7 @@ PUBLIC = {
     "EmbedSettings": "xlnet_jax.inference.embed",
     "EvaluateSettings": "xlnet_jax.tasks.evaluate",
     "FinetuneConfig": "xlnet_jax.tasks.config",
-    "GenerateSettings": "xlnet_jax.inference.generate",
+    "GenerateSettings": "xlnet_jax.inference.requests",
     "InputError": "xlnet_jax.errors",
     "InspectSettings": "xlnet_jax.objectives.inspect",
     "Model": "xlnet_jax.tasks.model",

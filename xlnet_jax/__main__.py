@@ -220,7 +220,8 @@ def _finetune() -> Loaded:
 
 @_command("generate", "generate text that continues a prompt or fills its gaps (___).", is_brief=True)
 def _generate() -> Loaded:
-    from xlnet_jax.inference.generate import GenerateSettings, print_texts
+    from xlnet_jax.inference.generate import print_texts
+    from xlnet_jax.inference.requests import GenerateSettings
 
     return GenerateSettings, print_texts, None
 

@@ -28,8 +28,8 @@ from xlnet_jax.checkpoints.formats import load_with_tokenizer
 from xlnet_jax.checkpoints.native import PretrainingRun, trained_mem_len
 from xlnet_jax.checkpoints.pretrained import on_device
 from xlnet_jax.errors import USER_ERROR, InputError
-from xlnet_jax.inference.generate import Blanks, GenerateSettings, Kind, fill
 from xlnet_jax.inference.log_probs import Query, beside_likeliest, causal_beside_likeliest
+from xlnet_jax.inference.requests import GenerateSettings, Request, continue_ids, fill
 from xlnet_jax.inference.sampler import Sampler
 from xlnet_jax.inference.score import (
     BATCH_TOKENS,
@@ -150,25 +150,23 @@ class XLNetJax(TemplateLM):
             sampler = Sampler(self._pretrained, with_keywords(GenerateSettings("loaded"), draws))
             for first in range(0, len(indices), TEXTS_AT_ONCE):
                 batch = indices[first : first + TEXTS_AT_ONCE]
-                blanks = [self._blanks(requests[i].args[0], count, sampler) for i in batch]
-                for drawn in sampler.draw(blanks, jax.random.key(self.settings.seed), first):
+                texts = [self._request(requests[i].args[0], count, sampler) for i in batch]
+                for _ in sampler.draw(texts, jax.random.key(self.settings.seed), first):
                     is_done = True
-                    for i, text, row in zip(batch, blanks, drawn, strict=True):
-                        whole = fill(self._tokenizer, text, row.ids_P)
+                    for i, text in zip(batch, texts, strict=True):
+                        whole = fill(self._tokenizer, text)
                         found[i] = postprocess_generated_text(whole, wanted[i]["until"], None)
-                        is_done &= row.is_done or found[i] != whole
+                        is_done &= text.is_done or found[i] != whole
                     if is_done:
                         break
         return found
 
-    def _blanks(self, context: str, count: int, sampler: Sampler) -> Blanks:
-        """Return the positions to fill after the newest pieces of a context, in which ___ is not a gap."""
+    def _request(self, context: str, count: int, sampler: Sampler) -> Request:
+        """Return the request to continue the newest pieces of a context, in which ___ is not a gap."""
         ids = self.tok_encode(context) or [EOD]
-        ids_L = np.array(ids[-(sampler.context - count if count < sampler.context else sampler.context) :], np.int32)
-        targets_P = np.arange(len(ids_L), len(ids_L) + count, dtype=np.int32)
-        blanks = Blanks(ids_L, targets_P, np.full_like(targets_P, Kind.OPEN), ("", ""), np.zeros_like(targets_P))
-        sampler.demand_room(blanks)
-        return blanks
+        request = continue_ids(ids[-(sampler.context - count if count < sampler.context else sampler.context) :], count)
+        sampler.demand_room(request)
+        return request
 
 
 def main() -> int:

@@ -1,13 +1,18 @@
-"""Sample text in any order, one or several pieces a pass; each piece sees the given tokens and the pieces of earlier
-passes.
+"""Sample text in any order, one or several pieces in a pass: prefill, decode, sample.
 
-The given tokens are encoded once; they see each other or, in a causal model, only earlier ones. They never see drawn
-pieces. Hugging Face's `generate` for XLNet hides only the last token from the others, so its earlier draws may see
-later ones.
+With z_s the positions of pass s and x_given the tokens of the prompt,
 
-The host gives the device a window: targets without a piece in the order of drawing, C columns for each pass. The device
-draws up to CHUNK times: the targets of the next pass, which alone are predicted, or, by confidence, the C of all whose
-likeliest piece is the most probable (Chang et al. 2022, MaskGIT, section 3.2; Nie et al. 2025, LLaDA, section 2.4).
+    p(x | x_given) = Π_s Π_{i in z_s} p(x_i | x_given, x_{z_1}, …, x_{z_{s-1}})
+
+    prefill   read the prompt and predict; once. Its tokens see each other, or earlier ones in a causal network. They
+              never see drawn pieces. Hugging Face's `generate` for XLNet hides only the last token from the others, so
+              its earlier draws may see later ones.
+    sample    draw a piece for each of the next positions, by temperature, top-k and top-p
+    decode    read the pieces drawn last and predict; and sample again, until no position is open
+
+models/decoding.py has prefill and decode. All orders take these steps; `choose_next` alone knows which positions come
+next. The host gives the device a window: open positions in the order of drawing, C columns for each pass. The device
+draws up to CHUNK times before the host looks for texts that have ended.
 """
 
 import dataclasses
@@ -23,10 +28,10 @@ from data_pipelines.stateless import Purpose, smallest_first, uniforms
 from data_pipelines.tokenizer import EOD, MASK, PAD, SPACE
 from xlnet_jax.checkpoints.pretrained import Pretrained, scoring_tokenizer, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.generate import Blanks, GenerateSettings, allowed_XV
 from xlnet_jax.inference.log_probs import padded, power_of_two
+from xlnet_jax.inference.requests import GenerateSettings, Request, allowed_XV
 from xlnet_jax.kernels.mesh import CPU, platform
-from xlnet_jax.models.decoding import Cache, Decoder, Draft, advance, mask_all, prefill, prepare, reread
+from xlnet_jax.models.decoding import decode, decode_masked, prefill, prepare
 from xlnet_jax.models.masks import HIGHEST
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import ModelConfig
@@ -38,67 +43,29 @@ FEW = 512  # likeliest pieces, which hold most draws; on a CPU, sorting all piec
 NONE = -1  # number of a target that is not there
 
 
-class Drawn(NamedTuple):
-    """Pieces drawn for one text."""
-
-    ids_P: np.ndarray  # int32, in the order of the text, up to the first target without a piece; without <eod>
-    log_probs_P: np.ndarray  # float32, nats, at temperature 1 over all pieces; includes <eod> if it was drawn
-    passes_P: np.ndarray  # int32, the pass in which each came, from 0; includes <eod> if it was drawn
-    is_done: bool  # True if no more pieces follow
-    is_stopped: bool  # True if <eod> or a stop was drawn, even at the last target
-
-
-class _Static(NamedTuple):
-    """Settings that a program is compiled for."""
+class Sampling(NamedTuple):
+    """How pieces are drawn: what a program is compiled for."""
 
     config: ModelConfig
+    is_masked: bool  # the network reads <mask>
     context: int
+    by_confidence: bool
+    parallel: int  # C, pieces drawn in a pass; 0 = all
     temperature: float
     top_k: int
     top_p: float
-    parallel: int  # C, pieces drawn in a pass
-    by_confidence: bool
-    is_masked: bool
 
 
-class _Rules(NamedTuple):
-    """Pieces that may be drawn, and pieces that end a text."""
+class Targets(NamedTuple):
+    """Open positions of texts in the order of drawing, and what may be drawn there: C columns for each pass; by
+    confidence, a column for each position."""
 
-    allowed_XV: jnp.ndarray
-    stops_V: jnp.ndarray
-    keys_B: jnp.ndarray
-
-
-class _Window(NamedTuple):
-    """Targets without a piece in the order of drawing, int32 [B, P]: C columns for each pass; by confidence, a column
-    for each target."""
-
-    number_BP: Any  # in the order of the text, or NONE where a pass has fewer than C
-    position_BP: Any
-    kind_BP: Any
-
-
-class _Found(NamedTuple):
-    """Pieces drawn for one text so far, by target in the order of the text: PAD, 0 and NONE for those without one."""
-
-    ids_P: np.ndarray
-    log_probs_P: np.ndarray
-    passes_P: np.ndarray
-
-    def add(self, number_P: np.ndarray, ids_P: np.ndarray, log_probs_P: np.ndarray, parallel: int) -> None:
-        """Add what was drawn, `parallel` in each pass."""
-        new = np.flatnonzero(number_P != NONE)
-        begun = self.passes_P.max() + 1
-        for values_P, drawn_P in zip(
-            self, (ids_P, log_probs_P, begun + np.arange(len(ids_P)) // parallel), strict=True
-        ):
-            values_P[number_P[new]] = drawn_P[new]
-
-
-class _State(NamedTuple):
-    memory: Cache | Draft
-    token_BC: jnp.ndarray  # drawn last, not yet in memory
-    position_BC: jnp.ndarray
+    number_BP: Any  # int32, in the order of the text, or NONE where a pass has fewer than C
+    position_BP: Any  # int32
+    kind_BP: Any  # int32, a Kind
+    keys_B: Any  # random key of each text
+    allowed_XV: Any  # bool, pieces that may be drawn, by Kind
+    stops_V: Any  # bool, pieces that end a text
 
 
 class Sampler:
@@ -107,91 +74,112 @@ class Sampler:
 
     def __init__(self, pretrained: Pretrained, settings: GenerateSettings) -> None:
         """Prepare the network. settings: those of the draws are used, from temperature to `context`."""
-        is_causal, model = pretrained.reads_left_to_right, pretrained.model
-        self._parallel, self._order = settings.parallel, settings.order
-        if is_causal and not self._is_plain:
+        self._is_causal, model = pretrained.reads_left_to_right, pretrained.model
+        self._order, self._is_plain = settings.order, (settings.order, settings.parallel) == ("left", 1)
+        if self._is_causal and not self._is_plain:
             raise InputError(
                 "the checkpoint reads from left to right and predicts one piece at a time: leave out "
-                f"`{'order' if self._parallel == 1 else 'parallel'}`"
+                f"`{'order' if settings.parallel == 1 else 'parallel'}`"
             )
-        self._is_masked = objective_named(pretrained.objective).filling.replaces
-        self.tokenizer = (vocabulary_tokenizer if is_causal else scoring_tokenizer)(pretrained)
-        self.context = default_context(pretrained) if settings.context is None else settings.context
+        self.tokenizer = (vocabulary_tokenizer if self._is_causal else scoring_tokenizer)(pretrained)
+        self.context = default_context(pretrained, self._is_causal) if settings.context is None else settings.context
         # CPUs compute in float32 and would convert bfloat16 weights in each pass.
         dtype = "float32" if jax.default_backend() == "cpu" else model.dtype
-        # Rows of a prompt see all of it, or only earlier pieces if the model is causal.
-        self._config = dataclasses.replace(model, dtype=dtype, attn_type="uni" if is_causal else model.attn_type)
-        self._limits = settings.temperature, settings.top_k, settings.top_p
+        self._sampling = Sampling(
+            # Rows of a prompt see all of it, or only earlier pieces if the model is causal.
+            dataclasses.replace(model, dtype=dtype, attn_type="uni" if self._is_causal else model.attn_type),
+            objective_named(pretrained.objective).filling.replaces,
+            self.context,
+            settings.order == "confidence",
+            *(settings.parallel, settings.temperature, settings.top_k, settings.top_p),
+        )
         self._params = pretrained.params
-        self._decoders: dict[bool, Decoder] = {}
+        self._prepared: dict[bool, tuple[Any, Any]] = {}
         self._allowed_XV = jnp.asarray(allowed_XV(self.tokenizer))
         self._stops_V = self._find_stops_V(settings.stop)
 
-    @property
-    def _is_plain(self) -> bool:
-        """True if pieces come one by one in the order of the text."""
-        return (self._order, self._parallel) == ("left", 1)
+    def draw(self, requests: Sequence[Request], key: jax.Array, first: int = 0) -> Iterator[None]:
+        """Draw pieces into the requests until all are done; yield after the first pass and after every CHUNK passes.
 
-    def draw(self, texts: Sequence[Blanks], key: jax.Array, first: int = 0) -> Iterator[list[Drawn]]:
-        """Yield the pieces drawn so far for each text after the first pass and after every CHUNK passes, until all
-        texts are done.
-
-        first: number of the first text; the draws of a text depend on its number, not on the other texts. texts: must
-        be accepted by `demand_room`.
+        first: number of the first text; the draws of a text depend on its number, not on the other texts. requests:
+        must be accepted by `demand_room`.
         """
-        counts = [len(text.targets_P) for text in texts]
+        counts = [len(request.targets_P) for request in requests]
         most = power_of_two(max(counts))
-        parallel, by_confidence = min(self._parallel or most, most), self._order == "confidence"
-        static = _Static(self._config, self.context, *self._limits, parallel, by_confidence, self._is_masked)
-        keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(len(texts)))
-        rules = _Rules(self._allowed_XV, jnp.asarray(self._stops_V), keys_B)
-        columns = 1 if by_confidence else parallel
-        orders = [_in_passes(np.arange(-(-n // columns) * columns).reshape(-1, columns), n) for n in counts]
-        if self._order == "random":
-            seeds = [int.from_bytes(data.tobytes()[:8], "little") for data in np.asarray(jax.random.key_data(keys_B))]
-            orders = [spread_order(n, parallel, seed) for n, seed in zip(counts, seeds, strict=True)]
-        found = [_Found(np.full(n, PAD, np.int32), np.zeros(n, np.float32), np.full(n, NONE, np.int32)) for n in counts]
+        sampling = self._sampling._replace(parallel=min(self._sampling.parallel or most, most))
+        parallel = sampling.parallel
+        keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(len(requests)))
+        orders = [order_of(self._order, n, parallel, key) for n, key in zip(counts, keys_B, strict=True)]
+        found = [(np.full(n, PAD, np.int32), np.zeros(n, np.float32), np.full(n, NONE, np.int32)) for n in counts]
         left, state = orders, None
         while longest := max(map(len, left)):
-            width = max(parallel, power_of_two(longest)) if by_confidence else parallel * (CHUNK if state else 1)
-            number_BP = padded([order.reshape(-1)[:width] for order in left], len(texts), width, NONE)
-            both = [(text.targets_P[i], text.kinds_P[i]) for text, i in zip(texts, number_BP, strict=True)]
-            position_BP, kind_BP = (np.where(number_BP == NONE, 0, rows) for rows in zip(*both, strict=True))
-            window = _Window(*map(jnp.asarray, (number_BP, position_BP, kind_BP)))
+            width = parallel * (CHUNK if state else 1)
+            width = max(parallel, power_of_two(longest)) if sampling.by_confidence else width
+            targets = self._targets(requests, left, width, keys_B)
             if state is None:
-                decoder, ids_BL, known_BL = self._read(texts, window)
-                state, drawn = _begin(static, decoder, ids_BL, known_BL, window, rules)
+                params, layers, ids_BL, known_BL = self._read(requests, targets)
+                state, drawn = _prefill_and_sample(sampling, params, ids_BL, known_BL, targets)
             else:
-                state, drawn = _go_on(static, decoder, state, window, rules)
-            for row, number_P, *values in zip(found, *map(np.asarray, drawn), strict=True):
-                row.add(number_P, *values, parallel)
-            left = [self._left(*row) for row in zip(orders, found, strict=True)]
-            yield [self._drawn(*row) for row in zip(found, left, strict=True)]
+                state, drawn = _decode_and_sample(sampling, params, layers, state, targets)
+            passes_P = np.arange(drawn[0].shape[1]) // parallel
+            rows: Any = zip(requests, orders, found, *map(np.asarray, drawn), strict=True)
+            left = [self._record(request, order, known, (*new, passes_P)) for request, order, known, *new in rows]
+            yield
 
-    def _read(self, texts: Sequence[Blanks], window: _Window) -> tuple[Decoder, np.ndarray, np.ndarray]:
-        """Return the decoder, the ids [B, L] with room for the first targets or, if the network is masked, for all,
-        and which positions hold a token."""
-        targets = [text.targets_P for text in texts] if self._is_masked else [window.position_BP]
-        longest = 1 + max(*(len(text.ids_L) for text in texts), *(int(target.max()) for target in targets))
-        length, rows = max(SHORTEST, power_of_two(longest)), len(texts)
-        length = min(length, self.context) if self._is_masked else length  # learned positions end there
-        ids_BL = padded([text.ids_L for text in texts], rows, length, PAD)
-        known = [np.isin(np.arange(len(text.ids_L)), text.targets_P, invert=True) for text in texts]
+    def _record(
+        self, request: Request, order: np.ndarray, found: Sequence[np.ndarray], drawn: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Add what was drawn to what was found for each target, and give the request all up to its end, or up to the
+        first open position. Return the passes of the order that still have open targets."""
+        number_P, (ids_P, log_probs_P, passes_P) = drawn[0], found
+        is_new_P, begun = number_P != NONE, passes_P.max() + 1
+        for array_P, new_P in zip(found, (*drawn[1:-1], begun + drawn[-1]), strict=True):
+            array_P[number_P[is_new_P]] = new_P[is_new_P]
+        ends = np.flatnonzero(self._stops_V[ids_P])
+        end = ends[0] + 1 if len(ends) else len(ids_P)
+        is_open_P = (ids_P == PAD) & (np.arange(len(ids_P)) < end)
+        request.is_done = not is_open_P.any()
+        count = end if request.is_done else is_open_P.argmax()
+        request.is_stopped = bool(len(ends)) and count == end
+        request.log_probs_P, request.passes_P = log_probs_P[:count], passes_P[:count]
+        request.ids_P = ids_P[: count - (ids_P[:count][-1:] == EOD).sum()]
+        left = np.where((order != NONE) & is_open_P[order], order, NONE)
+        return left[(left != NONE).any(1)]
+
+    def _targets(self, requests: Sequence[Request], left: list[np.ndarray], width: int, keys_B: jax.Array) -> Targets:
+        """Return the next `width` columns of the passes that are left."""
+        number_BP = padded([order.reshape(-1)[:width] for order in left], len(requests), width, NONE)
+        both = [(request.targets_P[i], request.kinds_P[i]) for request, i in zip(requests, number_BP, strict=True)]
+        position_BP, kind_BP = (np.where(number_BP == NONE, 0, rows) for rows in zip(*both, strict=True))
+        columns = jnp.asarray(number_BP), jnp.asarray(position_BP), jnp.asarray(kind_BP)
+        return Targets(*columns, keys_B, self._allowed_XV, jnp.asarray(self._stops_V))
+
+    def _read(self, requests: Sequence[Request], targets: Targets) -> tuple[Any, Any, np.ndarray, np.ndarray]:
+        """Return what `prefill` needs: the parameters, also by layer, the ids [B, L] with room for the first targets
+        or, if the network reads <mask>, with <mask> at all, and which positions hold a token."""
+        is_masked, rows = self._sampling.is_masked, len(requests)
+        open_ = [request.targets_P for request in requests] if is_masked else [np.asarray(targets.position_BP)]
+        longest = 1 + max(*(len(request.ids_L) for request in requests), *(int(places.max()) for places in open_))
+        length = max(SHORTEST, power_of_two(longest))
+        length = min(length, self.context) if is_masked else length  # learned positions end there
+        ids_BL = padded([request.ids_L for request in requests], rows, length, PAD)
+        known = [np.isin(np.arange(len(r.ids_L)), r.targets_P, invert=True) for r in requests]
         known_BL = padded(known, rows, length, 0).astype(bool)
-        if self._is_masked:
-            for ids_L, target_P in zip(ids_BL, targets, strict=True):
+        if is_masked:
+            for ids_L, target_P in zip(ids_BL, open_, strict=True):
                 ids_L[target_P] = MASK
-            return Decoder(self._params, (), ()), ids_BL, known_BL
-        ahead = not self._is_plain or any((text.targets_P < len(text.ids_L)).any() for text in texts)
-        if ahead not in self._decoders:
-            self._decoders = {ahead: prepare(self._config, self._params, self.context, ahead)}
-        return self._decoders[ahead], ids_BL, known_BL
+            return self._params, (), ids_BL, known_BL
+        ahead = not self._is_plain or any((r.targets_P < len(r.ids_L)).any() for r in requests)
+        if ahead not in self._prepared:
+            self._prepared = {ahead: prepare(self._sampling.config, self._params, self.context, ahead)}
+        return *self._prepared[ahead], ids_BL, known_BL
 
-    def demand_room(self, text: Blanks) -> None:
+    def demand_room(self, request: Request) -> None:
         """Raise InputError if the text is longer than the context, or has gaps that a causal model cannot fill."""
-        begin, given = "".join(text.parts)[:40], len(text.ids_L)
-        whole = max(given, 1 + int(text.targets_P.max()))
-        if self._config.is_causal and text.targets_P[0] < given:
+        config, parallel = self._sampling.config, self._sampling.parallel
+        begin, given = "".join(request.parts)[:40], len(request.ids_L)
+        whole = max(given, 1 + int(request.targets_P.max()))
+        if self._is_causal and request.targets_P[0] < given:
             raise InputError(
                 f"{begin!r} has gaps, but the checkpoint reads from left to right and does not see the text after "
                 "them: give a prompt to continue"
@@ -202,35 +190,19 @@ class Sampler:
                 "it, or raise `context`"
             )
         limit = None
-        if self._is_masked:
+        if self._sampling.is_masked:
             limit = "a network that reads <mask>"
-        elif self._config.positions != "relative":
-            limit = f"a checkpoint with {self._config.positions} positions"
+        elif config.positions != "relative":
+            limit = f"a checkpoint with {config.positions} positions"
         elif self._order != "left":
             limit = f"`order` {self._order}"
-        elif given + min(self._parallel or whole, len(text.targets_P)) - 1 > self.context:
-            limit = f"`parallel` {self._parallel}"
+        elif given + min(parallel or whole, len(request.targets_P)) - 1 > self.context:
+            limit = f"`parallel` {parallel}"
         if limit and whole > self.context:
             raise InputError(
                 f"{begin!r} has {whole} pieces with its prefix and the new pieces, which exceeds the context of "
                 f"{self.context}: {limit} cannot go beyond it; ask for fewer pieces, or raise `context`"
             )
-
-    def _left(self, order: np.ndarray, found: _Found) -> np.ndarray:
-        """Return the passes of an order that still have targets to draw: none after the first end in the text."""
-        ends = np.flatnonzero(self._stops_V[found.ids_P])
-        is_left_P = found.ids_P == PAD
-        is_left_P[ends[0] if len(ends) else len(is_left_P) :] = False
-        left = np.where((order != NONE) & is_left_P[order], order, NONE)
-        return left[(left != NONE).any(1)]
-
-    def _drawn(self, found: _Found, left: np.ndarray) -> Drawn:
-        stops_P = self._stops_V[found.ids_P]
-        ends = np.flatnonzero(stops_P | (found.ids_P == PAD))
-        count = ends[0] + stops_P[ends[0]] if len(ends) else len(found.ids_P)
-        ids_P, log_probs_P, passes_P = (values_P[:count] for values_P in found)
-        is_stopped = bool(stops_P[:count].any())
-        return Drawn(ids_P[: count - (ids_P[-1:] == EOD).sum()], log_probs_P, passes_P, not len(left), is_stopped)
 
     def _find_stops_V(self, stops: Sequence[str]) -> np.ndarray:
         stops_V = np.arange(self.tokenizer.vocab_size) == EOD
@@ -242,14 +214,24 @@ class Sampler:
         return stops_V
 
 
-def default_context(pretrained: Pretrained) -> int:
+def default_context(pretrained: Pretrained, is_causal: bool) -> int:
     """Return the positions that rows saw in pretraining, window plus memory, or 512 if unknown. The window is twice the
     reused part, or equal to it in a causal model; with learned positions, it is their number."""
     if pretrained.model.positions == "learned":
         return pretrained.model.num_places
     if not pretrained.reuse_len:
         return DEFAULT_CONTEXT
-    return (1 if pretrained.reads_left_to_right else 2) * pretrained.reuse_len + pretrained.model.mem_len
+    return (1 if is_causal else 2) * pretrained.reuse_len + pretrained.model.mem_len
+
+
+def order_of(order: str, targets: int, parallel: int, key: jax.Array) -> np.ndarray:
+    """Return the numbers of a text's targets by pass: int64 [passes, parallel], NONE where a pass has fewer. By
+    confidence, passes have one column, because the device chooses among all. key: random key of the text."""
+    if order == "random":
+        seed = int.from_bytes(np.asarray(jax.random.key_data(key)).tobytes()[:8], "little")
+        return spread_order(targets, parallel, seed)
+    columns = 1 if order == "confidence" else parallel
+    return _in_passes(np.arange(-(-targets // columns) * columns).reshape(-1, columns), targets)
 
 
 def spread_order(targets: int, parallel: int, seed: int) -> np.ndarray:
@@ -265,99 +247,134 @@ def _in_passes(order: np.ndarray, targets: int) -> np.ndarray:
     return np.where(order < targets, order, NONE)
 
 
+# ---- on the device ---------------------------------------------------------------------------------------------------
+
+
 @functools.partial(jax.jit, static_argnums=0)
-def _begin(
-    static: _Static, decoder: Decoder, ids_BL: jnp.ndarray, known_BL: jnp.ndarray, window: _Window, rules: _Rules
-) -> tuple[_State, tuple[jnp.ndarray, ...]]:
-    """Read the given tokens and draw in one pass; return (state, drawn) as `_go_on` does."""
-    begin = mask_all if static.is_masked else prefill
-    read = functools.partial(begin, static.config, decoder, ids_BL, known_BL, slots=static.context)
-    nothing_BC = jnp.zeros((len(ids_BL), static.parallel), jnp.int32)
-    state, _, drawn = _draw(static, read, nothing_BC, nothing_BC, window, window.number_BP != NONE, rules)
+def _prefill_and_sample(
+    sampling: Sampling, params: Any, ids_BL: jnp.ndarray, known_BL: jnp.ndarray, targets: Targets
+) -> tuple[tuple[Any, ...], tuple[jnp.ndarray, ...]]:
+    """Read the given tokens and draw in one pass; return (state, drawn) as `_decode_and_sample` does."""
+    nothing_BC = jnp.zeros((len(ids_BL), sampling.parallel), jnp.int32)
+    predict: Callable[..., Any]
+    if sampling.is_masked:
+        predict = functools.partial(decode_masked, sampling.config, params, ids_BL, ids_BL[:, :1], nothing_BC[:, :1])
+    else:
+        predict = functools.partial(prefill, sampling.config, params, ids_BL, known_BL, slots=sampling.context)
+    state, _, drawn = _draw(sampling, predict, (nothing_BC, nothing_BC), targets, targets.number_BP != NONE)
     return state, drawn
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def _go_on(
-    static: _Static, decoder: Decoder, state: _State, window: _Window, rules: _Rules
-) -> tuple[_State, tuple[jnp.ndarray, ...]]:
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=3)
+def _decode_and_sample(
+    sampling: Sampling, params: Any, layers: Any, state: tuple[Any, ...], targets: Targets
+) -> tuple[tuple[Any, ...], tuple[jnp.ndarray, ...]]:
     """Draw up to CHUNK times; return (state, (numbers of targets [B, P], their pieces, their log-probabilities)), C for
-    each pass, with the number NONE where no piece was drawn."""
-    go_on = reread if static.is_masked else advance
+    each pass, with the number NONE where no piece was drawn.
+
+    state: (cache, or the text with <mask>; the pieces drawn last, which are not in it yet, [B, C]; their positions).
+    """
+    read: Callable[..., Any] = functools.partial(decode, sampling.config, params, layers)
+    if sampling.is_masked:
+        read = functools.partial(decode_masked, sampling.config, params)
 
     def is_more(carry: tuple) -> jnp.ndarray:
-        s, _, is_left_BP, _ = carry
-        return (s < CHUNK) & is_left_BP.any()
+        s, _, is_open_BP, _ = carry
+        return (s < CHUNK) & is_open_BP.any()
 
     def draw_once(carry: tuple) -> tuple:
-        s, state, is_left_BP, drawn = carry
-        read = functools.partial(go_on, static.config, decoder, *state)
-        state, is_left_BP, new = _draw(static, read, state.token_BC, state.position_BC, window, is_left_BP, rules)
-        place = 0, s * static.parallel
-        return s + 1, state, is_left_BP, tuple(map(jax.lax.dynamic_update_slice, drawn, new, (place,) * 3))
+        s, state, is_open_BP, drawn = carry
+        state, is_open_BP, new = _draw(sampling, functools.partial(read, *state), state[1:], targets, is_open_BP)
+        place = 0, s * sampling.parallel
+        return s + 1, state, is_open_BP, tuple(map(jax.lax.dynamic_update_slice, drawn, new, (place,) * 3))
 
-    shape = len(state.token_BC), CHUNK * static.parallel
+    shape = len(state[1]), CHUNK * sampling.parallel
     nothing = jnp.full(shape, NONE), jnp.full(shape, PAD), jnp.zeros(shape, jnp.float32)
-    start = jnp.int32(0), state, window.number_BP != NONE, nothing
+    start = jnp.int32(0), state, targets.number_BP != NONE, nothing
     _, state, _, drawn = jax.lax.while_loop(is_more, draw_once, start)
     return state, drawn
 
 
 def _draw(
-    static: _Static,
-    read: Callable[..., tuple[Any, jnp.ndarray]],
-    token_BC: jnp.ndarray,
-    position_BC: jnp.ndarray,
-    window: _Window,
-    is_left_BP: jnp.ndarray,
-    rules: _Rules,
-) -> tuple[_State, jnp.ndarray, tuple[jnp.ndarray, ...]]:
-    """Read once and draw C pieces for targets of the window that are left; return (state, which targets are left then,
+    sampling: Sampling,
+    predict: Callable[..., tuple[Any, jnp.ndarray]],
+    last: tuple[jnp.ndarray, jnp.ndarray],
+    targets: Targets,
+    is_open_BP: jnp.ndarray,
+) -> tuple[tuple[Any, ...], jnp.ndarray, tuple[jnp.ndarray, ...]]:
+    """Predict the next positions, draw their pieces, and close them; return (state, which targets are open then,
     (numbers [B, C], pieces, log-probabilities)).
 
-    read: returns (memory, logits [B, P, V]) for positions [B, P]. token, position: as in the state. Where fewer targets
-    are left, the first one stands in for those that are missing; where none is, the state repeats these tokens.
+    predict: prefill or decode; returns (cache, logits [B, P, V]) for positions [B, P]. last: token_BC and position_BC
+    of the state, which repeats them if no target of a text is open.
     """
-
-    def at_columns(array: jnp.ndarray, column_BC: jnp.ndarray) -> jnp.ndarray:
-        return jnp.take_along_axis(array, column_BC.reshape(*column_BC.shape, *[1] * (array.ndim - 2)), axis=1)
-
-    def first(worth_BP: jnp.ndarray) -> tuple[jnp.ndarray, jnp.ndarray]:
-        _, column_BC = jax.lax.top_k(jnp.where(is_left_BP, worth_BP, -jnp.inf), static.parallel)
-        is_new_BC = at_columns(is_left_BP, column_BC)
-        if not static.by_confidence:
-            pass_BC = column_BC // static.parallel
-            is_new_BC &= pass_BC == pass_BC[:, :1]
-        return jnp.where(is_new_BC, column_BC, column_BC[:, :1]), is_new_BC
-
-    if static.by_confidence:
-        memory, logits_BPV = read(target_BP=window.position_BP)
-        best_BP = jnp.where(rules.allowed_XV[window.kind_BP], logits_BPV, -jnp.inf).max(-1)
-        column_BC, is_new_BC = first(best_BP - jax.nn.logsumexp(logits_BPV, axis=-1))
-        number_BC, new_position_BC, kind_BC, logits_BCV = (at_columns(x, column_BC) for x in (*window, logits_BPV))
+    if sampling.by_confidence:
+        cache, logits_BPV = predict(target_BP=targets.position_BP)
+        best_BP = jnp.where(targets.allowed_XV[targets.kind_BP], logits_BPV, -jnp.inf).max(-1)
+        column_BC, is_new_BC = choose_next(
+            is_open_BP, sampling.parallel, best_BP - jax.nn.logsumexp(logits_BPV, axis=-1)
+        )
+        logits_BCV = _at(column_BC, logits_BPV)
     else:
-        column_BC, is_new_BC = first(-jnp.arange(is_left_BP.shape[1], dtype=jnp.float32)[None])
-        number_BC, new_position_BC, kind_BC = (at_columns(x, column_BC) for x in window)
-        memory, logits_BCV = read(target_BP=new_position_BC)
-    keys_BC = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(rules.keys_B, number_BC)
-    allowed_BCV = jnp.where(rules.allowed_XV[kind_BC], logits_BCV, -jnp.inf)
-    limited = functools.partial(choose, static.temperature, static.top_k, static.top_p)
-    rows = allowed_BCV.reshape(-1, allowed_BCV.shape[-1]), keys_BC.reshape(-1)
+        column_BC, is_new_BC = choose_next(is_open_BP, sampling.parallel)
+        cache, logits_BCV = predict(target_BP=_at(column_BC, targets.position_BP))
+    number_BC, position_BC, kind_BC = (_at(column_BC, x) for x in targets[:3])
+    keys_BC = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(targets.keys_B, number_BC)
+    token_BC = sample(sampling, jnp.where(targets.allowed_XV[kind_BC], logits_BCV, -jnp.inf), keys_BC)
+    # All that was drawn is kept. A step that verifies drafts, as speculative decoding has, would narrow is_new_BC here:
+    # what is not new stays open and is drawn again.
+    token_BC = _at(jnp.where(is_new_BC, jnp.arange(sampling.parallel)[None], 0), token_BC)
+    log_prob_BC = jnp.take_along_axis(jax.nn.log_softmax(logits_BCV), token_BC[..., None], axis=-1)[..., 0]
+    is_open_BP = is_open_BP.at[jnp.arange(len(is_open_BP))[:, None], column_BC].min(~is_new_BC)
+    end_BC = jnp.where(is_new_BC & targets.stops_V[token_BC], number_BC, HIGHEST)
+    is_open_BP &= targets.number_BP < end_BC.min(1, keepdims=True)
+    drawn = jnp.where(is_new_BC, number_BC, NONE), token_BC, log_prob_BC
+    read_next = (jnp.where(is_new_BC[:, :1], new, old) for new, old in zip((token_BC, position_BC), last, strict=True))
+    return (cache, *read_next), is_open_BP, drawn
+
+
+def choose_next(
+    is_open_BP: jnp.ndarray, parallel: int, confidence_BP: jnp.ndarray | None = None
+) -> tuple[jnp.ndarray, jnp.ndarray]:
+    """Return the columns of the C targets to draw next, int32 [B, C], and which of them are there: where fewer are
+    open, the first stands in for those that are missing.
+
+    They are the first open ones of one pass, in the order of the columns (left to right or random); or, given the
+    log-probability of the likeliest piece of each, the C with the highest ones (Chang et al. 2022, MaskGIT, section
+    3.2; Nie et al. 2025, LLaDA, section 2.4).
+    """
+    worth_BP = -jnp.arange(is_open_BP.shape[1], dtype=jnp.float32)[None] if confidence_BP is None else confidence_BP
+    _, column_BC = jax.lax.top_k(jnp.where(is_open_BP, worth_BP, -jnp.inf), parallel)
+    is_new_BC = _at(column_BC, is_open_BP)
+    if confidence_BP is None:
+        pass_BC = column_BC // parallel
+        is_new_BC &= pass_BC == pass_BC[:, :1]
+    return jnp.where(is_new_BC, column_BC, column_BC[:, :1]), is_new_BC
+
+
+def _at(column_BC: jnp.ndarray, array: jnp.ndarray) -> jnp.ndarray:
+    """Return the entries of an array [B, P, ...] in these columns."""
+    return jnp.take_along_axis(array, column_BC.reshape(*column_BC.shape, *[1] * (array.ndim - 2)), axis=1)
+
+
+def sample(sampling: Sampling, logits_BCV: jnp.ndarray, keys_BC: jax.Array) -> jnp.ndarray:
+    """Draw a piece for each row of logits, int32 [B, C]."""
+    rows = logits_BCV.reshape(-1, logits_BCV.shape[-1]), keys_BC.reshape(-1)
+    limited = functools.partial(choose, sampling.temperature, sampling.top_k, sampling.top_p)
     # On a CPU one by one: in a batch, a branch is taken for all or none.
-    new_C = jax.lax.map(lambda row: limited(*row), rows) if platform() == CPU else jax.vmap(limited)(*rows)
-    new_BC = at_columns(new_C.reshape(column_BC.shape), jnp.where(is_new_BC, jnp.arange(static.parallel)[None], 0))
-    score_BC = jnp.take_along_axis(jax.nn.log_softmax(logits_BCV), new_BC[..., None], axis=-1)[..., 0]
-    end_BC = jnp.where(is_new_BC & rules.stops_V[new_BC], number_BC, HIGHEST)
-    is_left_BP = is_left_BP.at[jnp.arange(len(is_left_BP))[:, None], column_BC].set(False)
-    is_left_BP &= window.number_BP < end_BC.min(1, keepdims=True)
-    is_on_B1 = is_new_BC[:, :1]
-    state = _State(memory, jnp.where(is_on_B1, new_BC, token_BC), jnp.where(is_on_B1, new_position_BC, position_BC))
-    return state, is_left_BP, (jnp.where(is_new_BC, number_BC, NONE), new_BC, score_BC)
+    is_cpu = platform() == CPU
+    token_C = jax.lax.map(lambda row: limited(row[0], row[1], FEW), rows) if is_cpu else jax.vmap(limited)(*rows)
+    return token_C.reshape(keys_BC.shape)
 
 
-def choose(temperature: float, top_k: int, top_p: float, logits_V: jnp.ndarray, key: jax.Array) -> jnp.ndarray:
+def choose(
+    temperature: float, top_k: int, top_p: float, logits_V: jnp.ndarray, key: jax.Array, few: int | None = None
+) -> jnp.ndarray:
     """Draw the id of a piece, int32, by temperature, top_k and top_p in Hugging Face's order (Holtzman et al. 2020,
-    section 3.1). Pieces with a logit of minus infinity are never drawn."""
+    section 3.1). Pieces with a logit of minus infinity are never drawn.
+
+    few: sort only so many of the likeliest pieces if they hold all that top_p allows; None = sort all.
+    """
     if temperature == 0:
         return logits_V.argmax().astype(jnp.int32)
     scaled_V = logits_V / temperature
@@ -374,7 +391,7 @@ def choose(temperature: float, top_k: int, top_p: float, logits_V: jnp.ndarray, 
         place = jax.random.categorical(key, jnp.where(before_Q < top_p, best_Q, -jnp.inf))
         return ids_Q[place], before_Q[-1] >= top_p
 
-    if platform() != CPU or top_k or most <= FEW:
+    if few is None or top_k or most <= few:
         return draw(most)[0]
-    drawn, is_whole = draw(FEW)
+    drawn, is_whole = draw(few)
     return jax.lax.cond(is_whole, lambda: drawn, lambda: draw(most)[0])

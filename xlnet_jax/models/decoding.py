@@ -1,15 +1,26 @@
 """Decoding in any order, one or several tokens a pass: the numbers of the full network.
 
-With cached keys and values a pass costs the same however long the text is. It has C content rows per example: the
-tokens of the last pass at `position`, whose keys and values go into the cache; and P query rows of `target`, the next
-positions to predict. Both see everything in the cache, so the tokens of a pass see each other and none that is drawn
-later, as tokens of equal rank do in the full network (models/masks.py). A causal network has only the content row,
-which predicts the position after it. Position p is in slot p mod K, so the cache keeps the newest K positions, with
-keys and values as they were first computed. With one token a pass, a row therefore sees the same as with a memory of
-K - 1 positions (Transformer-XL, section 3.2). Sinusoidal positions count within one window, so they work for K
-positions only.
+Let S be the positions whose tokens have been read: the prompt, and what was drawn in earlier passes. In layer m (XLNet,
+section 2.3), with keys and values of S alone,
 
-A network that predicts masked tokens has no query stream. It reads the whole text again in each pass.
+    content row   h_i = Attention(query h_i, keys and values h_S), i in S     read a token, and see it
+    query row     g_t = Attention(query g_t, keys and values h_S), t not in S predict: knows its position, not its token
+                  p(x_t | x_S) = softmax(E g_t + b), after the last layer
+
+These are the rows of the full network in which each token has the rank of its pass (models/masks.py): a row sees no
+token of a higher rank. So no keys and values change when tokens are drawn later, and all of them can be cached:
+
+    prefill   one pass of the full network over the prompt, whose tokens see each other: the cache, and the first logits
+    decode    C content rows, the tokens of the last pass, write their keys and values into the cache; P query rows, the
+              next positions, predict. It costs the same however long the text is.
+
+Networks differ in one function each. `predicting_rows`: in a network of permutations (plm) query rows predict; a causal
+network has none, and the content row before a position predicts it. `decode_masked`: a network that reads <mask> has
+neither query rows nor a cache, because all rows see each other and change with every token.
+
+Position p is in slot p mod K, so the cache keeps the newest K positions, with keys and values as they were first
+computed. With one token a pass, a row therefore sees the same as with a memory of K - 1 positions (Transformer-XL,
+section 3.2). Sinusoidal positions count within one window, so they work for K positions only.
 """
 
 import functools
@@ -18,7 +29,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
-from data_pipelines.tokenizer import MASK, PAD
+from data_pipelines.tokenizer import PAD
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations, einsum_float32
 from xlnet_jax.kernels.products import from_heads_BTD, to_heads_BNTH
@@ -39,24 +50,13 @@ class Cache(NamedTuple):
     position_BK: jnp.ndarray  # int32, the position in each slot, or LOWEST
 
 
-class Draft(NamedTuple):
-    """A text with <mask> at positions without a token, which masked networks read in place of a cache."""
-
-    ids_BL: jnp.ndarray  # int32
-    real_BL: jnp.ndarray  # int32, 0 = padding
-
-
-class Decoder(NamedTuple):
-    """Parameters by layer: slicing stacked ones would copy them in each pass."""
-
-    params: dict[str, Any]
-    layers: tuple[dict[str, Any], ...]
-    position_keys: tuple[jnp.ndarray | None, ...]  # [1, N, R, H] per layer; None = not relative
-
-
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
-def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bool) -> Decoder:
-    """Return the parameters of an XLNetLM in the form that `prefill` and `advance` need.
+def prepare(
+    config: ModelConfig, params: dict[str, Any], context: int, ahead: bool
+) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+    """Return the parameters of an XLNetLM as they are computed with, for `prefill`, and those of each layer, for
+    `decode`: slicing stacked ones would copy them in each pass. With relative positions, the "r" of a layer is not the
+    projection, but the position keys [1, N, R, H].
 
     context: K, positions that the cache holds; ahead: whether rows also see later positions, as in a gap.
     """
@@ -68,24 +68,31 @@ def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bo
     params = jax.tree_util.tree_map_with_path(as_computed, params)
     stacked = params["backbone"]["layers"]
     layers = tuple(jax.tree.map(lambda weight, z=z: weight[z], stacked) for z in range(config.num_layers))
-    if config.positions != "relative":
-        return Decoder(params, layers, (None,) * len(layers))
-    signals = signals_2RY(distances_R(context if ahead else 1, context, config.clamp_len), config.d_model)
-    parts = (position_keys_2NRH(signals, layer["attention"]["r"]) for layer in layers)
-    # All rows read forwards, so add the sine and cosine parts once.
-    return Decoder(params, layers, tuple(key_2NRH.sum(0, keepdims=True).astype(config.dtype) for key_2NRH in parts))
+    if config.positions == "relative":
+        signals = signals_2RY(distances_R(context if ahead else 1, context, config.clamp_len), config.d_model)
+        for layer in layers:
+            key_2NRH = position_keys_2NRH(signals, layer["attention"]["r"])
+            # All rows read forwards, so add the sine and cosine parts once.
+            layer["attention"]["r"] = key_2NRH.sum(0, keepdims=True).astype(config.dtype)
+    return params, layers
+
+
+def predicting_rows(config: ModelConfig, target_BP: jnp.ndarray) -> tuple[jnp.ndarray | None, jnp.ndarray | None]:
+    """Return the positions of the query rows that predict these targets or, for a causal network, of the content rows
+    that do; and None for the other kind."""
+    return (None, target_BP - 1) if config.is_causal else (target_BP, None)
 
 
 def prefill(
     config: ModelConfig,
-    decoder: Decoder,
+    params: dict[str, Any],
     ids_BL: jnp.ndarray,
     known_BL: jnp.ndarray,
     target_BP: jnp.ndarray,
     slots: int,
 ) -> tuple[Cache, jnp.ndarray]:
-    """Read the given text in one pass of the full network, where all tokens see each other. Return the cache of
-    K = slots positions, and float32 logits [B, P, V] of the targets.
+    """Read the given text in one pass of the full network, where all tokens see each other or, in a causal network,
+    those before them. Return the cache of K = slots positions, and float32 logits [B, P, V] of the targets.
 
     known: bool, which positions hold a token, all below K; target: positions below L that hold none, one in a causal
     network.
@@ -93,16 +100,16 @@ def prefill(
     batch, length = ids_BL.shape
     # With same_length a row sees mem_len positions back, so without memory it would see only itself.
     memory = slots - 1 if config.same_length else 0
+    query_BP, content_BP = predicting_rows(config, target_BP)
     inputs = compact_inputs(
         ids_BL,
-        target_positions_BP=None if config.is_causal else target_BP,
+        target_positions_BP=query_BP,
         memory_BM=jnp.zeros((batch, memory), bool),
         attention_mask_BL=known_BL,
     )
     mems_ZBMD = jnp.zeros((config.num_layers, batch, memory, config.d_model))
-    at_BP = target_BP - 1 if config.is_causal else None
     (logits_BPV, _), sown = cast(Any, XLNetLM(config).apply)(
-        {"params": decoder.params}, inputs, mems_ZBMD, at_BP=at_BP, mutable="keys_values"
+        {"params": params}, inputs, mems_ZBMD, at_BP=content_BP, mutable="keys_values"
     )
 
     def in_slots(by_layer_ZBNKH: jnp.ndarray) -> tuple[jnp.ndarray, ...]:
@@ -118,9 +125,10 @@ def prefill(
     return Cache(keys, values, position_BK), logits_BPV
 
 
-def advance(
+def decode(
     config: ModelConfig,
-    decoder: Decoder,
+    params: dict[str, Any],
+    layers: tuple[dict[str, Any], ...],
     cache: Cache,
     token_BC: jnp.ndarray,
     position_BC: jnp.ndarray,
@@ -128,22 +136,22 @@ def advance(
 ) -> tuple[Cache, jnp.ndarray]:
     """Add tokens at their positions to the cache, and predict the targets: float32 logits [B, P, V].
 
-    A token may be given several times, also one that is in the cache: it is computed alike and put into its slot again,
-    unless other tokens came between. So padding repeats a token. C must be at most K; in a causal network C = P = 1.
+    params, layers: of `prepare`. A token may be given several times, also one that is in the cache: it is computed
+    alike and put into its slot again, unless other tokens came between. So padding repeats a token. C must be at most
+    K; in a causal network C = P = 1.
     """
     (batch, slots), targets = cache.position_BK.shape, target_BP.shape[1]
     slot_BC = position_BC % slots
     held_BK = cache.position_BK.at[jnp.arange(batch)[:, None], slot_BC].set(position_BC)
-    backbone = decoder.params["backbone"]
+    backbone = params["backbone"]
     rows_BTD, row_position_BT = backbone["word_embedding"][token_BC], position_BC
     if config.positions == "sinusoidal":
         rows_BTD = add_signals(rows_BTD, row_position_BT)
-    if not config.is_causal:
-        row_position_BT = jnp.concatenate([position_BC, target_BP], axis=1)
-        mask_embedding_BPD = jnp.broadcast_to(
-            backbone["mask_embedding"][None, None], (batch, targets, rows_BTD.shape[2])
-        )
-        rows_BTD = jnp.concatenate([rows_BTD, mask_embedding_BPD], axis=1)
+    query_BP, _ = predicting_rows(config, target_BP)
+    if query_BP is not None:
+        row_position_BT = jnp.concatenate([position_BC, query_BP], axis=1)
+        query_BPD = jnp.broadcast_to(backbone["mask_embedding"][None, None], (batch, targets, rows_BTD.shape[2]))
+        rows_BTD = jnp.concatenate([rows_BTD, query_BPD], axis=1)
     # The position keys reach K positions back. Of several targets, those further on do not see the oldest slots. Empty
     # slots are further back.
     relations = Relations(key_position_BK=held_BK, query_position_BP=row_position_BT)
@@ -151,56 +159,39 @@ def advance(
     if config.attn_type == "uni":
         relations = relations.within(*causal_bounds(row_position_BT, slots - 1 if config.same_length else None))
     keys, values = [], []
-    for weights, position_key_1NRH, key_GKH, value_GKH in zip(
-        decoder.layers, decoder.position_keys, cache.keys, cache.values, strict=True
-    ):
+    for weights, key_GKH, value_GKH in zip(layers, cache.keys, cache.values, strict=True):
         biases_3NH = backbone.get("biases", weights["attention"].get("biases"))
-        inputs = AttentionInputs(None, key_GKH, value_GKH, relations, biases_3NH, position_key_1NRH)
-        rows_BTD, key_GKH, value_GKH = _advance_layer(config, weights, rows_BTD, inputs, slot_BC)
+        inputs = AttentionInputs(None, key_GKH, value_GKH, relations, biases_3NH, weights["attention"].get("r"))
+        rows_BTD, key_GKH, value_GKH = _decode_layer(config, weights, rows_BTD, inputs, slot_BC)
         keys.append(key_GKH)
         values.append(value_GKH)
     if config.norm == "pre":
         rows_BTD = cast(Any, Norm(config).apply({"params": backbone["norm"]}, rows_BTD))
     logits_BPV = einsum_float32("BTD,VD->BTV", rows_BTD[:, -targets:], backbone["word_embedding"])
-    return Cache(tuple(keys), tuple(values), held_BK), logits_BPV + decoder.params["output_bias"][None, None]
+    return Cache(tuple(keys), tuple(values), held_BK), logits_BPV + params["output_bias"][None, None]
 
 
-def mask_all(
+def decode_masked(
     config: ModelConfig,
-    decoder: Decoder,
+    params: dict[str, Any],
     ids_BL: jnp.ndarray,
-    known_BL: jnp.ndarray,
-    target_BP: jnp.ndarray,
-    slots: int,
-) -> tuple[Draft, jnp.ndarray]:
-    """Do what `prefill` does with a masked network: return the text to read again, and logits of the targets.
-
-    ids: PAD only after the text and all of its targets; slots: not used.
-    """
-    draft = Draft(jnp.where(known_BL | (ids_BL == PAD), ids_BL, MASK), (ids_BL != PAD).astype(jnp.int32))
-    return draft, _read_BPV(config, decoder, draft, target_BP)
-
-
-def reread(
-    config: ModelConfig,
-    decoder: Decoder,
-    draft: Draft,
     token_BC: jnp.ndarray,
     position_BC: jnp.ndarray,
     target_BP: jnp.ndarray,
-) -> tuple[Draft, jnp.ndarray]:
-    """Do what `advance` does with a masked network: put the tokens into the text and read all of it."""
-    rows_B1 = jnp.arange(len(token_BC))[:, None]
-    draft = draft._replace(ids_BL=draft.ids_BL.at[rows_B1, position_BC].set(token_BC))
-    return draft, _read_BPV(config, decoder, draft, target_BP)
+) -> tuple[jnp.ndarray, jnp.ndarray]:
+    """Put tokens into a text with <mask> at its open positions and read all of it. Return the text, and float32 logits
+    [B, P, V] of the targets. To read the text as it is, give tokens that it has.
+
+    ids: PAD only after the text and all of its targets.
+    """
+    ids_BL = ids_BL.at[jnp.arange(len(token_BC))[:, None], position_BC].set(token_BC)
+    inputs = text_inputs(ids_BL, (ids_BL != PAD).astype(jnp.int32), jnp.zeros_like(ids_BL))
+    network = cast(Any, build_model(config, None))
+    return ids_BL, network.apply({"params": params}, inputs, at_BP=target_BP)[0]
 
 
-def _read_BPV(config: ModelConfig, decoder: Decoder, draft: Draft, target_BP: jnp.ndarray) -> jnp.ndarray:
-    inputs = text_inputs(*draft, segment_ids_BL=jnp.zeros_like(draft.ids_BL))
-    return cast(Any, build_model(config, None).apply)({"params": decoder.params}, inputs, at_BP=target_BP)[0]
-
-
-def _advance_layer(
+@functools.partial(jax.jit, static_argnums=0, inline=True)  # traced once for all layers
+def _decode_layer(
     config: ModelConfig, weights: dict[str, Any], rows_BTD: jnp.ndarray, inputs: AttentionInputs, slot_BC: jnp.ndarray
 ) -> tuple[jnp.ndarray, jnp.ndarray, jnp.ndarray]:
     """Return the rows after a layer (`xlnet.Layer`), and its cached keys and values updated by the content rows.

@@ -20,8 +20,8 @@ from xlnet_jax import InputError
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference import sampler as sampling
-from xlnet_jax.inference.generate import GenerateSettings, Kind, allowed_XV, fill, read_prompt, segments
 from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
+from xlnet_jax.inference.requests import GenerateSettings, Kind, allowed_XV, fill, read_prompt, segments
 from xlnet_jax.inference.sampler import FEW, NONE, Sampler, choose, spread_order
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.plots.passes import draw_passes
@@ -79,9 +79,11 @@ def sampler(model):
 
 
 def draw(sampler, texts, seed=0, first=0):
-    *_, last = sampler.draw(texts, jax.random.key(seed), first)
-    assert all(row.is_done for row in last)
-    return last
+    """Return copies of requests with the pieces that were drawn for them."""
+    rows = [dataclasses.replace(text) for text in texts]
+    assert len(list(sampler.draw(rows, jax.random.key(seed), first)))
+    assert all(row.is_done for row in rows)
+    return rows
 
 
 # ---- any order, several pieces a pass --------------------------------------------------------------------------------
@@ -95,6 +97,10 @@ def filled(text, row):
     ids = np.pad(text.ids_L, (0, size - len(text.ids_L)), constant_values=PAD)
     ids[text.targets_P[: len(row.ids_P)]] = row.ids_P
     return ids
+
+
+def filled_with(tokenizer, text, ids):
+    return fill(tokenizer, dataclasses.replace(text, ids_P=ids))
 
 
 def texts_of_several_lengths(tokenizer):
@@ -309,7 +315,7 @@ def test_a_masked_text_must_fit_into_the_context(make_masked):
         InputError, match="which exceeds the context of 24: a network that reads <mask> cannot go beyond"
     ):
         make_sampler(masked).demand_room(read_prompt(masked.tokenizer, TEXT, max_new_tokens=CONTEXT))
-    assert sampling.default_context(make_masked(BERT)) == BERT.num_places
+    assert make_sampler(make_masked(BERT), context=None).context == BERT.num_places
 
 
 # ---- texts -----------------------------------------------------------------------------------------------------------
@@ -355,7 +361,7 @@ def test_one_program_serves_any_number_of_pieces(model, greedy):
     for pieces in (2, 33, 100, 20):
         (row,) = draw(greedy, [read_prompt(model.tokenizer, TEXT, max_new_tokens=pieces)])
         assert len(row.ids_P) == pieces
-        counts.append((sampling._begin._cache_size(), sampling._go_on._cache_size()))
+        counts.append((sampling._prefill_and_sample._cache_size(), sampling._decode_and_sample._cache_size()))
     assert len(set(counts[1:])) == 1
 
 
@@ -416,7 +422,7 @@ def test_top_p_draws_alike_whether_it_sorts_few_pieces_or_all(scale):
         probs = jax.nn.softmax(best)
         return ids[jax.random.categorical(key, jnp.where(jnp.cumsum(probs) - probs < top_p, best, -jnp.inf))]
 
-    drawn = jax.lax.map(lambda row: choose(1.0, 0, top_p, *row), (logits, keys))
+    drawn = jax.lax.map(lambda row: choose(1.0, 0, top_p, *row, FEW), (logits, keys))
     np.testing.assert_array_equal(drawn, jax.vmap(draw)(logits, keys))
 
 
@@ -426,22 +432,22 @@ def test_gaps_keep_the_text_around_them(model, sampler):
     (row,) = draw(sampler, [text])
     starts = [tokenizer.pieces[i].startswith(SPACE) for i in row.ids_P]
     assert (starts[0], starts[1], starts[3]) == (True, False, True)
-    filled = fill(tokenizer, text, row.ids_P)
+    filled = fill(tokenizer, row)
     assert re.fullmatch(r"The .+ of the sea, un.+; he said .+", filled)
     for prompt in ('She said "___" to him', "“___” [___]", "he said:___."):
         text = read_prompt(tokenizer, prompt)
         glued = np.flatnonzero(allowed_XV(tokenizer)[Kind.GLUED])[: len(text.targets_P)]
-        assert fill(tokenizer, text, glued)[len(prompt.split("___")[0])] not in " _"
+        assert filled_with(tokenizer, text, glued)[len(prompt.split("___")[0])] not in " _"
 
 
 @pytest.mark.parametrize("level", ["character", "byte"])
 def test_a_gap_between_words_begins_with_a_space_and_what_follows_a_gap_can_be_glued_to_it(level):
     tokenizer = Tokenizer.train(["It was a cat, asking a question."] * 9, 100, "none", token_level=level)
     ask, cat, a = tokenizer.encode_lines(["ask", "cat", "a"])
-    assert fill(tokenizer, read_prompt(tokenizer, "It was a ", max_new_tokens=4), cat) == "It was a cat"
+    assert filled_with(tokenizer, read_prompt(tokenizer, "It was a ", max_new_tokens=4), cat) == "It was a cat"
     blanks = read_prompt(tokenizer, "It ___ing a ___.", gap_pieces=[4, 4])
     assert blanks.kinds_P[[0, 4]].tolist() == [Kind.WORD, Kind.WORD]
-    assert fill(tokenizer, blanks, np.concatenate([ask, cat])) == "It asking a cat."
+    assert filled_with(tokenizer, blanks, np.concatenate([ask, cat])) == "It asking a cat."
     full = blanks.ids_L.copy()
     full[blanks.targets_P] = np.concatenate([ask, cat])
     np.testing.assert_array_equal(full, tokenizer.encode_lines(["It asking a cat."])[0])
@@ -452,14 +458,13 @@ def test_a_prefix_is_read_and_not_printed(model):
     tokenizer = model.tokenizer
     plain, after = (read_prompt(tokenizer, TEXT, prefix) for prefix in ("", "that a single man"))
     assert after.ids_L.tolist() == [*tokenizer.encode_lines(["that a single man"])[0], EOD, *plain.ids_L]
-    assert fill(tokenizer, after, plain.ids_L).startswith(TEXT)
+    assert filled_with(tokenizer, after, plain.ids_L).startswith(TEXT)
     assert read_prompt(tokenizer, "").ids_L.tolist() == [EOD]
 
 
 def test_the_context_is_that_of_pretraining_and_places_in_one_window_cannot_be_left(model, causal):
-    assert sampling.default_context(causal) == 4 + 5
-    assert sampling.default_context(model) == 2 * 4 + 5
-    assert sampling.default_context(dataclasses.replace(model, reuse_len=None)) == 512
+    for network, context in ((causal, 4 + 5), (model, 2 * 4 + 5), (dataclasses.replace(model, reuse_len=None), 512)):
+        assert make_sampler(network, context=None).context == context
     sampler = make_sampler(dataclasses.replace(causal, model=dataclasses.replace(causal.model, positions="sinusoidal")))
     sampler.demand_room(read_prompt(model.tokenizer, TEXT, max_new_tokens=2))
     text = read_prompt(model.tokenizer, TEXT, max_new_tokens=CONTEXT)
@@ -532,7 +537,7 @@ def test_the_picture_colors_what_was_drawn_by_its_pass(model, tmp_path):
     )
     blanks = read_prompt(model.tokenizer, prompt, gap_pieces=[3, 2])
     ids = np.array([model.tokenizer.pieces.index(piece) for piece in text.pieces], np.int32)
-    parts = list(segments(model.tokenizer, blanks, ids, text.passes_P))
+    parts = list(segments(model.tokenizer, dataclasses.replace(blanks, ids_P=ids, passes_P=text.passes_P)))
     assert [number for _, number in parts] == [None, 0, 0, 1, None, 1, 2, None]
     assert "".join(part for part, _ in parts).split() == text.text.split()
 

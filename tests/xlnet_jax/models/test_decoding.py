@@ -10,7 +10,7 @@ import pytest
 
 from tests.xlnet_jax import random_models
 from tests.xlnet_jax.random_models import CAUSAL, SMALL
-from xlnet_jax.models.decoding import advance, prefill, prepare
+from xlnet_jax.models.decoding import decode, prefill, prepare
 from xlnet_jax.models.heads import XLNetLM
 from xlnet_jax.models.inputs import compact_inputs
 
@@ -39,7 +39,7 @@ strong_params = functools.cache(random_models.strong_params)
 def programs(config):
     return (
         jax.jit(functools.partial(prefill, config), static_argnums=4),
-        jax.jit(functools.partial(advance, config)),
+        jax.jit(functools.partial(decode, config)),
         jax.jit(XLNetLM(config).apply),
     )
 
@@ -48,14 +48,14 @@ def cached_logits(config, params, ids_BL, known_BL, order_BT, ahead, group=1):
     """Return the logits of each target [T, B, V], given the tokens of ids_BL, `group` in a pass; position p has the
     token of p mod L."""
     begin, go_on, _ = programs(config)
-    decoder = prepare(config, params, CONTEXT, ahead)
+    weights = prepare(config, params, CONTEXT, ahead)
     batch, length = ids_BL.shape
-    cache, logits_BPV = begin(decoder, jnp.asarray(ids_BL), known_BL, order_BT[:, :group], CONTEXT)
+    cache, logits_BPV = begin(weights[0], jnp.asarray(ids_BL), known_BL, order_BT[:, :group], CONTEXT)
     found = [logits_BPV]
     for start in range(group, order_BT.shape[1], group):
         here_BC, next_BP = order_BT[:, start - group : start], order_BT[:, start : start + group]
         token_BC = ids_BL[np.arange(batch)[:, None], here_BC % length]
-        cache, logits_BPV = go_on(decoder, cache, token_BC, here_BC, next_BP)
+        cache, logits_BPV = go_on(*weights, cache, token_BC, here_BC, next_BP)
         found.append(logits_BPV)
     return np.swapaxes(np.concatenate(found, axis=1), 0, 1)
 
@@ -110,12 +110,12 @@ def test_tokens_of_a_pass_are_those_of_one_rank(group):
 def test_a_token_that_is_given_again_changes_nothing():
     """Repeated in one pass, and in the next one, when the cache has it already."""
     params, ids, (_, go_on, _) = strong_params(TINY), tokens(5, 2, LENGTH), programs(TINY)
-    decoder = prepare(TINY, params, CONTEXT, True)
+    weights = prepare(TINY, params, CONTEXT, True)
     known, target = np.broadcast_to(np.arange(LENGTH) < 5, ids.shape), np.array([[6], [7]])
-    cache, _ = programs(TINY)[0](decoder, jnp.asarray(ids), known, target, CONTEXT)
-    once, logits = go_on(decoder, cache, ids[:, 5:6], np.full((2, 1), 5), target)
-    cache, _ = go_on(decoder, cache, np.repeat(ids[:, 5:6], 2, 1), np.full((2, 2), 5), target)
-    twice, again = go_on(decoder, cache, np.repeat(ids[:, 5:6], 3, 1), np.full((2, 3), 5), target)
+    cache, _ = programs(TINY)[0](weights[0], jnp.asarray(ids), known, target, CONTEXT)
+    once, logits = go_on(*weights, cache, ids[:, 5:6], np.full((2, 1), 5), target)
+    cache, _ = go_on(*weights, cache, np.repeat(ids[:, 5:6], 2, 1), np.full((2, 2), 5), target)
+    twice, again = go_on(*weights, cache, np.repeat(ids[:, 5:6], 3, 1), np.full((2, 3), 5), target)
     np.testing.assert_allclose(again, logits, rtol=0, atol=1e-5)
     for ours, theirs in zip(jax.tree.leaves(twice), jax.tree.leaves(once), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)

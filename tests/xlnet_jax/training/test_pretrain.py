@@ -18,7 +18,7 @@ from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, records_of, state_of
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.generate import GenerateSettings
+from xlnet_jax.inference.requests import GenerateSettings
 from xlnet_jax.objectives import presets
 from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.settings import parser

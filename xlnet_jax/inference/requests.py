@@ -1,0 +1,215 @@
+"""What a user asks to generate: settings, and prompts as requests, in which a gap (___) or the end is open.
+
+A request lists its open positions and which pieces may stand there, so decoding (inference/sampler.py) knows no text,
+and the model no prompt. `fill` puts the pieces that were drawn into the text.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Literal
+
+import numpy as np
+
+from data_pipelines.faults import Faults, TextRow
+from data_pipelines.readers import numbered_lines, read_text
+from data_pipelines.tokenizer import EOD, EOP, PAD, SPACE, SPECIAL_PIECES, Tokenizer
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.fields import ANY_TEXT, CheckpointArgument, at_least, between, setting
+
+COUNT = between(1, 1_000_000)  # of pieces and texts, which all go into arrays
+GAP = re.compile("_{3,}")
+
+
+@dataclass(frozen=True)
+class GenerateSettings:
+    """Text drawn from prompts."""
+
+    checkpoint: CheckpointArgument
+    """folder of a run or of any other checkpoint, tiny, or a name on the Hugging Face Hub"""
+    prompt: tuple[str, ...] = setting((), ANY_TEXT)
+    """texts to continue, or with gaps (___) to fill; they can follow the checkpoint without --prompt; an empty one
+    begins a document"""
+    prompt_file: str | None = None
+    """file with one prompt per line; a blank line begins a document, as an empty prompt does"""
+    prefix: str = ""
+    """document to read before each prompt, which helps short prompts; it is not printed"""
+    prefix_file: str | None = None
+    """file with that document"""
+    gap_pieces: tuple[int, ...] = setting((), COUNT)
+    """pieces in a gap: one number for all, or one for each gap of a prompt; none = 1"""
+    max_new_tokens: int = setting(100, COUNT)
+    """maximum number of pieces after a prompt without gaps"""
+    num_samples: int = setting(1, COUNT)
+    """texts for each prompt"""
+    temperature: float = setting(1.0, at_least(0, "the likeliest piece"))
+    """divisor of the logits; 0 = always take the likeliest piece"""
+    top_k: int = setting(0, at_least(0, "all pieces"))
+    """draw from this many of the likeliest pieces; 0 = all"""
+    top_p: float = setting(0.9, between(0, 1, "(]"))
+    """draw from the likeliest pieces whose probabilities add up to this; 1 = all"""
+    order: Literal["left", "random", "confidence"] = "left"
+    """which pieces come first: left = from left to right, random = in an order drawn for each text, with pieces of a
+    pass far from each other, confidence = where the likeliest piece is the most probable"""
+    parallel: int = setting(1, at_least(0, "all"))
+    """pieces drawn in a pass, none of which sees another; 0 = all at once"""
+    stop: tuple[str, ...] = ()
+    """pieces that end a text besides <eod>, such as '.'; they are printed"""
+    context: int | None = setting(None, at_least(2))
+    """newest positions that a piece sees; None = window plus memory of pretraining, or 512 if unknown"""
+    batch_size: int = setting(8, COUNT)
+    """texts to generate together; does not change the draws"""
+    seed: int = setting(0, at_least(0))
+    """seed of the draws"""
+    tokenizer: str | None = None
+    """SentencePiece model, for a checkpoint without a tokenizer"""
+    picture: str | None = None
+    """file to write or replace (.png): a picture of a single text, in which the color of each piece is its pass"""
+    json: bool = False
+    """print a JSON object for each text: prompt, text, pieces, log_probs (nats), passes in which the pieces came, and
+    ended, by <eod> or a stop"""
+
+    def prompts(self) -> list[str]:
+        """Return all prompts. Raises InputError if there are none, or a file cannot be read."""
+        prompts = list(self.prompt)
+        if self.prompt_file is not None:
+            prompts += _lines(self.prompt_file)
+        if not prompts:
+            raise InputError(
+                "there is no prompt: give it after the checkpoint, or `prompt_file`; an empty prompt begins a document"
+            )
+        return prompts
+
+    def document(self) -> str:
+        """Return the document before each prompt. Raises InputError if it is given twice, or cannot be read."""
+        if self.prefix_file is None:
+            return self.prefix
+        if self.prefix:
+            raise InputError("`prefix` and `prefix_file` exclude each other: leave one out")
+        return " ".join(read_text(self.prefix_file).split())
+
+
+def _lines(file: str) -> list[str]:
+    """Return the lines of a file; a blank one begins a document, as an empty prompt does."""
+    rows, faults = [TextRow(f"{file}: line {number}", line) for number, line in numbered_lines(file)], Faults()
+    faults.watch(rows, [not row.is_blank for row in rows])
+    faults.keep("a new document")
+    return [row.text for row in rows]
+
+
+class Kind(IntEnum):
+    """Class of pieces that are allowed at a position."""
+
+    OPEN = 0  # any piece of text, <eod> or <eop>
+    WORD = 1  # pieces of text that begin with a space
+    GLUED = 2  # pieces of text that begin without a space
+    INNER = 3  # any piece of text
+
+
+@dataclass
+class Request:
+    """A text with open positions, at its end or in gaps, and the pieces that have been drawn for them."""
+
+    prompt: str
+    parts: Sequence[str]  # text around the gaps: one more part than gaps
+    ids_L: np.ndarray  # int32, PAD at open positions
+    targets_P: np.ndarray  # int32, open positions, in order; positions from L on continue the text
+    kinds_P: np.ndarray  # int32, a Kind for each
+    gap_P: np.ndarray  # int32, the gap of each
+    # What has been drawn, in the order of the text, up to the first position that is still open
+    ids_P: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))  # int32, without <eod>
+    log_probs_P: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))  # nats, at temperature 1 over all
+    # pieces; includes <eod>
+    passes_P: np.ndarray = field(
+        default_factory=lambda: np.zeros(0, np.int32)
+    )  # int32, the pass in which each came, from 0; includes <eod>
+    is_done: bool = False  # True if no more pieces follow
+    is_stopped: bool = False  # True if <eod> or a stop was drawn, even at the last position
+
+
+def continue_ids(ids: Sequence[int] | np.ndarray, count: int, prompt: str = "") -> Request:
+    """Return the request for `count` pieces after these ids, which are those of a prompt and what is read before it."""
+    targets_P = len(ids) + np.arange(count, dtype=np.int32)
+    kinds_P = np.full(count, Kind.OPEN, np.int32)
+    return Request(prompt, (prompt.rstrip(), ""), np.array(ids, np.int32), targets_P, kinds_P, np.zeros_like(kinds_P))
+
+
+def read_prompt(
+    tokenizer: Tokenizer, prompt: str, prefix: str = "", gap_pieces: Sequence[int] = (), max_new_tokens: int = 100
+) -> Request:
+    """Return the request to fill the gaps of a prompt or, if it has none and gap_pieces is empty, to continue it by
+    max_new_tokens pieces.
+
+    prefix: document before it, ended by <eod>; a prompt without text and prefix begins after <eod>. gap_pieces: pieces
+    in each gap, or one number for all; none = 1. Raises InputError if there are not as many numbers as gaps.
+    """
+    ids: list[int] = [*tokenizer.encode_lines([prefix])[0].tolist(), EOD] if prefix.strip() else []
+    parts, targets, kinds = GAP.split(prompt), list[int](), list[int]()
+    gaps = len(parts) - 1
+    if not gaps and not gap_pieces:
+        return continue_ids(
+            [*ids, *tokenizer.encode_lines([prompt.rstrip()])[0].tolist()] or [EOD], max_new_tokens, prompt
+        )
+    if not gaps or len(gap_pieces) not in (0, 1, gaps):
+        raise InputError(
+            f"`gap_pieces` has {len(gap_pieces)} numbers, but {prompt!r} has {gaps} gaps, written as ___: give one "
+            "number for all, or one for each"
+        )
+    counts = list(gap_pieces) if len(gap_pieces) == gaps else list(gap_pieces or (1,)) * gaps
+    ids = ids if ids or "".join(parts).strip() else [EOD]
+    for i, part in enumerate(parts):
+        known = tokenizer.encode_lines([part.strip()])[0].tolist()  # the spaces at its ends belong to the gaps
+        ids += _glued(tokenizer, known) if i and part and not part[0].isspace() else known
+        if i < gaps:
+            begins_word = not ids or not part or part[-1].isspace()
+            targets += range(len(ids), len(ids) + counts[i])
+            kinds += [Kind.WORD if begins_word else Kind.GLUED] + [Kind.INNER] * (counts[i] - 1)
+            ids += [PAD] * counts[i]
+    gap_P = np.repeat(np.arange(gaps, dtype=np.int32), counts)
+    ids_L, targets_P, kinds_P = (np.array(x, np.int32) for x in (ids, targets, kinds))
+    return Request(prompt, parts, ids_L, targets_P, kinds_P, gap_P)
+
+
+def _glued(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """Return the ids of a text without the space that SentencePiece puts before it."""
+    if tokenizer.settings.token_level == "byte":
+        return ids[1:]
+    first = tokenizer.pieces[ids[0]] if ids else ""
+    if not first.startswith(SPACE):
+        return ids
+    by_piece = {piece: i for i, piece in enumerate(tokenizer.pieces)}
+    rest = first.removeprefix(SPACE)
+    whole = [rest] if rest in by_piece else list(rest)
+    return [by_piece[piece] for piece in whole if piece in by_piece] + ids[1:]
+
+
+def fill(tokenizer: Tokenizer, request: Request) -> str:
+    """Return the text with the pieces that have been drawn."""
+    text = request.parts[0]
+    for gap, part in enumerate(request.parts[1:]):
+        pieces = request.ids_P[request.gap_P[: len(request.ids_P)] == gap]
+        needs_space = len(pieces) and tokenizer.tables.has_space[pieces[0]]
+        paragraphs = np.split(pieces, np.flatnonzero(pieces == EOP))
+        filled = "\n".join(tokenizer.decode(paragraph) for paragraph in paragraphs).rstrip("\ufffd")
+        text += " " * bool(needs_space and text and not text[-1].isspace()) + filled + part
+    return text
+
+
+def segments(tokenizer: Tokenizer, request: Request) -> Iterator[tuple[str, int | None]]:
+    """Yield the text around the gaps, with None, and the pieces in them, each with its pass: for `draw_passes`."""
+    yield request.parts[0], None
+    for gap, part in enumerate(request.parts[1:]):
+        for i in np.flatnonzero(request.gap_P[: len(request.ids_P)] == gap).tolist():
+            piece = tokenizer.pieces[request.ids_P[i]].replace(SPACE, " ")
+            yield "\n" if request.ids_P[i] == EOP else piece, int(request.passes_P[i])
+        yield part, None
+
+
+def allowed_XV(tokenizer: Tokenizer) -> np.ndarray:
+    """Return which pieces may be drawn, bool [Kind, V]. <eod> and <eop> are the only special pieces in a text."""
+    is_text_V = np.arange(tokenizer.vocab_size) >= len(SPECIAL_PIECES)
+    begins_word_V = tokenizer.tables.has_space
+    is_open_V = is_text_V.copy()
+    is_open_V[[EOD, EOP]] = True
+    return np.stack([is_open_V, is_text_V & begins_word_V, is_text_V & ~begins_word_V, is_text_V])
