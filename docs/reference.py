@@ -17,7 +17,7 @@ from xlnet_jax import PUBLIC
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.fields import docstrings_of, fields_of, is_marked
+from xlnet_jax.settings.fields import docstrings_of, fields_of, is_marked, unflagged_of
 
 DOCS = Path(__file__).resolve().parent
 WIDTH = 78  # characters that a code block of the site shows
@@ -34,13 +34,15 @@ SETTINGS = f"""# Settings
 {NOTE}
 
 Every setting of every command, with its default and unit. `--help` lists the settings that people use most,
-and `--help-all` all except those that presets and checkpoints determine.
+and `--help-all` all that have a flag.
 
 - `train` starts from `--preset demo`. Other presets and tasks change many defaults: `--preset base --help` and
   `--task squad --help` print theirs.
 - A setting whose default is `True` or `False` is a switch: `--tpu` turns it on, `--no-tpu` turns it off.
 - A setting that takes several values takes them one after another: `--corpus a.txt b.txt`.
 - In Python and in the JSON file of `--config`, `--data.seq-len` is `seq_len` in the section `data`.
+- A setting without dashes, such as `model.activation`, has no flag, because presets, tasks and checkpoints decide it.
+  Python and the file of `--config` can set it.
 - † marks settings that may change when a run resumes. If any other setting has changed, the run refuses to resume.
 - Each setting has a link of its own, such as [settings.md#train--data.seq-len](#train--data.seq-len).
 """
@@ -121,8 +123,9 @@ def _tables(
         flag = at + field.name.replace("_", "-")
         if dataclasses.is_dataclass(hint):
             sections += [f"### {command}: {flag}\n", *_tables(command, hint, fields_of(hint), default, f"{flag}.")]
-        elif "Suppress" not in map(str, extras):
-            argument = next((extra.metavar for extra in extras if getattr(extra, "metavar", None)), f"--{flag}")
+        else:
+            name = f"--{flag}" if field.name not in unflagged_of(kind) else flag.replace("-", "_")
+            argument = next((extra.metavar for extra in extras if getattr(extra, "metavar", None)), name)
             link = f"{command.replace(' ', '-')}--{flag}"
             mark = " †" if is_marked(field, "operational") else ""
             text = escape(about.get(field.name, "")) + _choices(hint, about.get(field.name, ""))

@@ -9,7 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from xlnet_jax.settings.fields import ANY_TEXT, Bound, Given, above, at_least, between, marked, operational, setting
+from xlnet_jax.settings.fields import (
+    ANY_TEXT,
+    Bound,
+    Given,
+    Unflagged,
+    above,
+    at_least,
+    between,
+    marked,
+    operational,
+    setting,
+)
 
 
 def _is_host_and_port(address: str) -> bool:
@@ -39,42 +50,42 @@ class ModelConfig:
     """inner width of the feed-forward layers"""
     mem_len: int = setting(384, at_least(0, "0 = no memory"), "common")
     """memory: number of earlier positions whose hidden states a window can attend to; 0 = no memory"""
-    activation: Literal["gelu", "gelu_erf", "relu"] = setting("gelu", "weights", "preset")
+    activation: Unflagged[Literal["gelu", "gelu_erf", "relu"]] = setting("gelu", "weights")
     """feed-forward activation; gelu = the tanh approximation, as in the original code; gelu_erf = the exact GELU"""
     dropout: float = setting(0.1, between(0, 1, "[)"))
     """dropout rate on embeddings, positions, and the outputs of attention and feed-forward"""
     attention_dropout: float = setting(0.1, between(0, 1, "[)"))
     """dropout rate on attention probabilities"""
-    untie_r: bool = setting(True, "weights", "preset")
+    untie_r: Unflagged[bool] = setting(True, "weights")
     """relative positions only: separate r_w, r_r and r_s biases in each layer"""
-    clamp_len: int = setting(-1, at_least(1).or_value(-1, "no bound"), "weights", "preset")
+    clamp_len: Unflagged[int] = setting(-1, at_least(1).or_value(-1, "no bound"), "weights")
     """longest relative distance that attention distinguishes, in positions; -1 = no limit"""
     positions: Literal["relative", "sinusoidal", "learned"] = setting("relative", "weights")
     """position encoding: relative = distances in every layer (Transformer-XL); sinusoidal or learned = vectors added to
     the embeddings; learned also selects BERT's network"""
-    max_positions: int = setting(512, at_least(1), "weights", "preset")
+    max_positions: Unflagged[int] = setting(512, at_least(1), "weights")
     """learned positions only: number of position vectors"""
-    position_offset: int = setting(0, at_least(0), "weights", "preset")
+    position_offset: Unflagged[int] = setting(0, at_least(0), "weights")
     """learned positions only: position of the first token; 2 in RoBERTa"""
-    embedding_width: int | None = setting(None, at_least(1), "weights", "preset")
+    embedding_width: Unflagged[int | None] = setting(None, at_least(1), "weights")
     """learned positions only: width of the embeddings, projected to d_model (ALBERT); None = d_model"""
-    share_layers: bool = setting(False, "weights", "preset")
+    share_layers: Unflagged[bool] = setting(False, "weights")
     """learned positions only: one set of parameters for all layers (ALBERT)"""
-    num_segments: int = setting(2, at_least(0), "weights", "preset")
+    num_segments: Unflagged[int] = setting(2, at_least(0), "weights")
     """segments that the network distinguishes; 0 = none; with learned positions, the number of segment vectors (<cls>,
     segment 2 of a window, then counts as segment 0)"""
-    norm: Literal["post", "pre"] = setting("post", "weights", "preset")
+    norm: Literal["post", "pre"] = setting("post", "weights")
     """layer normalization after every residual sum (post), or before every sublayer and once at the end (pre)"""
-    attn_type: Literal["bi", "uni"] = setting("bi", "weights", "preset")
+    attn_type: Unflagged[Literal["bi", "uni"]] = setting("bi", "weights")
     """bi = tokens attend as the objective's mask allows; uni = and never to a later position"""
-    same_length: bool = setting(False, "weights", "preset")
+    same_length: Unflagged[bool] = setting(False, "weights")
     """uni only: every token attends to exactly as many earlier positions as the memory holds"""
     init_std: float = setting(0.02, above(0))
     """standard deviation of the normal initializer"""
-    zero_init: bool = setting(False, "preset")
+    zero_init: bool = setting(False)
     """start the output matrices of attention and of the feed-forward block at zero, so that at first every layer adds
     nothing to the residual stream"""
-    layer_norm_eps: float = setting(1e-12, at_least(0), "weights", "preset")
+    layer_norm_eps: Unflagged[float] = setting(1e-12, at_least(0), "weights")
     """epsilon of layer normalization"""
     dtype: Literal["float32", "bfloat16"] = setting("float32", "common")
     """number format of the computation; parameters, softmax, normalization and loss are always float32"""
@@ -86,7 +97,7 @@ class ModelConfig:
     attention: Literal["auto", "plain", "fused"] = operational("auto")
     """implementation of attention: plain = XLA; fused = TPU and GPU kernels that keep the scores on the chip
     (docs/kernels.md); auto = fused if a kernel supports the device and the network, else plain"""
-    profile: Literal["default", "paper2019"] = "default"
+    profile: Unflagged[Literal["default", "paper2019"]] = "default"
     """paper2019 = follow the 2019 code where it differs: tokens attend to memory that is still empty, as zeros, and
     sequence summaries read padding"""
 
@@ -136,21 +147,23 @@ FIXED_BY_WEIGHTS = marked(ModelConfig, "weights")
 class HeadConfig:
     """The head that replaces the vocabulary's logits for finetuning."""
 
-    task: Literal[
-        "classification", "regression", "multilabel", "multiple_choice", "question_answering", "token_classification",
-        "embedding",
+    task: Unflagged[
+        Literal[
+            "classification", "regression", "multilabel", "multiple_choice", "question_answering",
+            "token_classification", "embedding",
+        ]
     ]  # fmt: skip
     """what the head predicts for a text: a label, a number, any number of labels, one of several texts, a span, a label
     for each token, or a vector"""
-    num_labels: int = setting(1, at_least(1))
+    num_labels: Unflagged[int] = setting(1, at_least(1))
     """number of labels, or of options of a question (multiple_choice); 1 for a number or a span"""
     summary: Literal["last", "first", "mean", "attn"] = "last"
     """how a text becomes one vector: its last token, its first, the mean, or attention with a learned query (attn)"""
     use_projection: bool = True
     """apply a dense layer and tanh to that vector"""
-    labels: tuple[str, ...] = setting((), ANY_TEXT)
+    labels: Unflagged[tuple[str, ...]] = setting((), ANY_TEXT)
     """names of the labels, if they have names"""
-    scope: str = ""
+    scope: Unflagged[str] = ""
     """name of the last layer in the source checkpoint, as classification_mnli; kept to convert it back"""
 
     def for_labels(self, number: int, labels: tuple[str, ...] = (), scope: str = "") -> HeadConfig:
@@ -202,18 +215,18 @@ class DataConfig(BatchConfig):
     """what a target is: a span of 1 to span_max units inside its context, a whole word, or a single piece"""
     masking: Literal["dynamic", "static"] = "dynamic"
     """dynamic = draw new windows, targets and replacements each time a text is read; static = draw them once"""
-    mask_share: float = setting(0.8, between(0, 1), "preset")
+    mask_share: Unflagged[float] = setting(0.8, between(0, 1))
     """mlm and rtd only: share of the targets that are replaced by <mask> (rtd: in the generator's input)"""
-    random_share: float = setting(0.1, between(0, 1), "preset")
+    random_share: Unflagged[float] = setting(0.1, between(0, 1))
     """mlm and rtd only: share of the targets replaced by a random piece; the remaining targets stay unchanged"""
     span_unit: Literal["piece", "word"] = "piece"
     """unit in which spans are measured: pieces, as in the released models, or whole words"""
-    span_max: int = setting(5, at_least(1), "preset")
+    span_max: int = setting(5, at_least(1))
     """longest span of targets, in units; length n is drawn with weight 1/n"""
     mask_alpha: int = setting(6, at_least(1))
     """a span of n units gets n * mask_alpha / mask_beta tokens of context; so do words and pieces, on average, if
     num_predict is None"""
-    mask_beta: int = setting(1, at_least(1), "preset")
+    mask_beta: Unflagged[int] = setting(1, at_least(1))
     """see mask_alpha"""
     bidirectional: bool = True
     """read the text backwards in each row with probability 1/2"""
@@ -224,16 +237,16 @@ class DataConfig(BatchConfig):
     """share of the rows that each source of the corpus gets; must sum to 1; none = the shares stored in the corpus"""
     windows_per_block: int = setting(16, at_least(1), "blocks")
     """consecutive windows in a block; blocks are shuffled, and memory starts empty in each"""
-    validation_fraction: float = setting(0.05, between(0, 1, "()"), "blocks", "preset")
+    validation_fraction: float = setting(0.05, between(0, 1, "()"), "blocks")
     """share of the text to hold out, in whole documents, unless --validation names held-out text"""
     normalization: Literal["auto", "english", "nfkc", "none"] = setting("auto", "blocks")
     """text normalization, stored with the tokenizer; an existing tokenizer keeps its own. english = the original code's
     (NFKD, accents removed); auto = english for English text with few accents, none for Thai and Lao, else nfkc"""
     token_level: Literal["piece", "word", "character", "byte"] = setting("piece", "blocks")
     """tokens of a tokenizer trained on the corpus: pieces, the most frequent words, characters, or bytes"""
-    profile: Literal["default", "tf2"] = setting("default", "preset")
+    profile: Unflagged[Literal["default", "tf2"]] = setting("default")
     """tf2 = tokens attend to the <sep> and <cls> of their part; by default they do not, as in the original code"""
-    emit: Literal["compact", "dense"] = operational("compact")
+    emit: Unflagged[Literal["compact", "dense"]] = operational("compact")
     """form of the masks in a batch: ranks and positions (compact), or perm_mask and target_mapping (dense); the loss is
     the same"""
 
@@ -250,7 +263,7 @@ class ReplacedConfig:
     generator_share: float = setting(0.25, between(0, 1, "(]"))
     """size of the generator: its width, heads and feed-forward width as a share of the network's; it has as many
     layers"""
-    detection_weight: float = setting(50.0, above(0), "preset")
+    detection_weight: Unflagged[float] = setting(50.0, above(0))
     """weight of the detection loss (per token) beside the generator's loss (per target)"""
 
     def generator_of(self, model: ModelConfig) -> ModelConfig:
@@ -270,7 +283,7 @@ class ReplacedConfig:
 class OptimizerConfig:
     """AdamW, or Muon for matrices, with warmup and decay (paper, appendix A.2: AdamW, linear)."""
 
-    method: Literal["adamw", "muon"] = setting("adamw", "preset")
+    method: Literal["adamw", "muon"] = setting("adamw")
     """muon = Muon for the matrices in layers, which learn at matrix_rate times the learning rate (often 2 to 5), and
     AdamW for all other parameters"""
     learning_rate: float = setting(4e-4, above(0), "common")
@@ -280,17 +293,17 @@ class OptimizerConfig:
     schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
     """shape of the learning rate after warmup; wsd = constant, then linear over the last part of the run (decay_share):
     until that part begins, the number of steps may change"""
-    decay_share: float = setting(0.2, between(0, 1, "()"), "preset")
+    decay_share: float = setting(0.2, between(0, 1, "()"))
     """wsd only: share of the steps, at the end, over which the learning rate falls"""
     decay_steps: int | None = setting(None, at_least(1))
     """step at which the schedule ends; None = the last step; give it if you may change the number of steps later"""
-    min_lr_ratio: float = setting(0.0, between(0, 1), "preset")
+    min_lr_ratio: Unflagged[float] = setting(0.0, between(0, 1))
     """learning rate at the end of the schedule, as a share of the peak"""
-    beta1: float = setting(0.9, between(0, 1, "[)"), "preset")
+    beta1: Unflagged[float] = setting(0.9, between(0, 1, "[)"))
     """decay of the first moment, per step"""
     beta2: float = setting(0.999, between(0, 1, "[)"))
     """decay of the second moment, per step"""
-    eps: float = setting(1e-6, above(0), "preset")
+    eps: float = setting(1e-6, above(0))
     """Adam epsilon"""
     weight_decay: float = setting(0.01, at_least(0))
     """decoupled weight decay, multiplied by the learning rate; not applied to biases and normalization"""
@@ -299,7 +312,7 @@ class OptimizerConfig:
     accumulate: int = operational(1, at_least(1), "common")
     """micro-batches that a step computes one after the other to save memory; loss and dropout masks are the same as for
     the whole batch"""
-    state_dtype: Literal["float32", "bfloat16"] = setting("float32", "preset")
+    state_dtype: Unflagged[Literal["float32", "bfloat16"]] = setting("float32")
     """number format of Adam's moments; bfloat16 halves their memory, and rounds at random to keep small changes"""
     spike_factor: float = setting(0.0, above(1).or_value(0, "no limit"))
     """skip a step if its gradient norm is more than this many times the running mean; 0 = skip only if it is not
@@ -312,7 +325,7 @@ class OptimizerConfig:
     matrix_rate: float = setting(1.0, above(0))
     """learning rate of the matrices in layers as a share of learning_rate; to reuse a rate that was tuned at another
     width, give that width / model.d-model (muP: Yang et al. 2022, table 3)"""
-    profile: Literal["default", "paper2019"] = "default"
+    profile: Unflagged[Literal["default", "paper2019"]] = "default"
     """paper2019 = Adam as in the 2019 code: epsilon outside the bias correction; no bias correction with weight decay;
     weight decay on the r_w, r_r and r_s biases; layer_decay on the clipped gradients of the layers"""
 

@@ -30,10 +30,11 @@ T = TypeVar("T")
 CheckpointArgument = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
 Given = Annotated[frozenset[str], tyro.conf.Fixed, tyro.conf.Suppress]
 """Type of the field `given` of settings: dotted names of the settings that the user gave. It is not a setting."""
-Mark = Literal["operational", "weights", "text", "blocks", "common", "preset"]
+Unflagged = Annotated[T, tyro.conf.Fixed, tyro.conf.Suppress]
+"""Type of a setting that presets, tasks and checkpoints decide: Python and a --config file can set it, no flag does."""
+Mark = Literal["operational", "weights", "text", "blocks", "common"]
 """operational: may change when a run resumes. weights: fixed by the weights of a checkpoint. text: selects the text.
-blocks: determines the tokens and blocks of the text. common: shown by --help. preset: set by presets and checkpoints,
-and shown neither by --help nor by --help-all."""
+blocks: determines the tokens and blocks of the text. common: shown by --help."""
 
 
 # ---- bounds ----------------------------------------------------------------------------------------------------------
@@ -143,6 +144,7 @@ class Setting(NamedTuple):
     value: Any
     field: dataclasses.Field[Any]
     hint: Any  # its type
+    is_flag: bool  # False: `Unflagged`
 
     @property
     def python_name(self) -> str:
@@ -186,15 +188,23 @@ def _hints_of(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
+@functools.cache
+def unflagged_of(kind: type) -> frozenset[str]:
+    """Return the names of the fields of a dataclass that no flag sets."""
+    hints = get_type_hints(kind, include_extras=True).items()
+    return frozenset(name for name, hint in hints if tyro.conf.Fixed in getattr(hint, "__metadata__", ()))
+
+
 def flatten(config: Any, prefix: str = "") -> list[Setting]:
     """Return every setting of a tree of dataclasses."""
-    hints, settings = _hints_of(cast(Any, type(config))), []
+    kind = cast(Any, type(config))
+    hints, unflagged, settings = _hints_of(kind), unflagged_of(kind), []
     for field in fields_of(config):
         value, name = getattr(config, field.name), prefix + field.name.replace("_", "-")
         if dataclasses.is_dataclass(value):
             settings += flatten(value, f"{name}.")
         else:
-            settings.append(Setting(name, value, field, hints[field.name]))
+            settings.append(Setting(name, value, field, hints[field.name], field.name not in unflagged))
     return settings
 
 
@@ -247,10 +257,14 @@ def shared_with(kind: type[T], settings: Any) -> T:
 
 
 def flags_that_give(settings: Any, start: Any) -> list[str]:
-    """Return the words of a command line that make `settings` of `start`, without secrets of URLs."""
+    """Return the words of a command line that make `settings` of `start`, without secrets of URLs. If settings without
+    a flag differ, the words name a --config FILE, which must hold these."""
     words: list[str] = []
-    for name, value in ((setting.name, without_secrets(setting.value)) for setting, _ in differences(settings, start)):
-        if isinstance(value, bool):
+    for setting, _ in differences(settings, start):
+        name, value = setting.name, without_secrets(setting.value)
+        if not setting.is_flag:
+            words = ["--config", "FILE", *words] if "--config" not in words else words
+        elif isinstance(value, bool):
             section, dot, last = name.rpartition(".")
             words.append(f"--{name}" if value else f"--{section}{dot}no-{last}")
         else:

@@ -33,6 +33,7 @@ from xlnet_jax.settings.fields import (
     marked,
     nearest,
     read_values,
+    unflagged_of,
     with_plain_paths,
     with_values,
 )
@@ -191,18 +192,15 @@ def parse(
 
 
 def _show_help(settings: Any, prog: str, description: str, shows_all: bool) -> None:
-    """Print the help of a command and exit: its common settings, or all except those that presets set."""
+    """Print the help of a command and exit: its common settings, or all."""
 
     def shows(field: dataclasses.Field[Any]) -> bool:
-        if shows_all:
-            return not is_marked(field, "preset")
         # A command that needs a checkpoint takes the sizes of the network from it.
-        return is_marked(field, "common") and not (
-            getattr(settings, "init", None) == "" and is_marked(field, "weights")
-        )
+        of_weights = getattr(settings, "init", None) == "" and is_marked(field, "weights")
+        return shows_all or (is_marked(field, "common") and not of_weights)
 
     shown = _shown_of(settings, shows)
-    rest = "docs/settings.md also lists what presets set." if shows_all else f"{HELP_ALL} lists the others."
+    rest = "docs/settings.md also lists settings without a flag." if shows_all else f"{HELP_ALL} lists the others."
     description += f"\n\n{rest} {HELP}"
     with printing_colors():
         tyro.cli(type(shown), prog=prog, description=description, args=["--help"], default=shown)
@@ -218,7 +216,7 @@ def _shown_of(settings: Any, shows: Callable[[dataclasses.Field[Any]], bool]) ->
         if dataclasses.is_dataclass(value):
             if (value := _shown_of(value, shows)) is not None:
                 shown[field.name] = type(value), value
-        elif shows(field):
+        elif shows(field) and field.name not in unflagged_of(cast(type, kind)):
             shown[field.name] = Annotated[hint, tyro.conf.arg(help=about.get(field.name, ""))], value
     if not shown:
         return None
@@ -234,7 +232,7 @@ def flags_of(kind: type, prefix: str = "--") -> Iterator[tuple[str, Any]]:
     for name, hint in get_type_hints(kind).items():
         if dataclasses.is_dataclass(hint):
             yield from flags_of(cast(type, hint), f"{prefix}{name}.")
-        elif name != "given":
+        elif name not in unflagged_of(kind):
             yield prefix + name.replace("_", "-"), hint
 
 
@@ -264,9 +262,13 @@ def _unknown_setting(word: str, parsed: Any) -> str:
         takes_it = next((name for name in ("corpus", "train", "prompt") if hasattr(parsed, name)), None)
         hint = f": did you mean --{takes_it} {word}?" if takes_it else ": this command takes no such word"
         return f"{word} has no flag in front{hint}"
-    name = word.partition("=")[0]
-    known = [setting.name for setting in flatten(parsed)]
-    if there := hint_from_transformers(name.lstrip("-").replace("_", "-"), known):
+    name, settings = word.partition("=")[0], flatten(parsed)
+    known = {setting.name for setting in settings if setting.is_flag}
+    unflagged = {s.name: f"{s.python_name} in the file of {FLAG}" for s in settings if not s.is_flag}
+    plain = name.lstrip("-").replace("_", "-").replace(".no-", ".")
+    if plain in unflagged:
+        return f"{name} is no flag: a preset, a task or a checkpoint decides it; set {unflagged[plain]}"
+    if there := hint_from_transformers(plain, known, unflagged):
         return f"{name} {there}"
     near = nearest(name.removeprefix("--"), known)
     hint = f"did you mean --{near}?" if near else f"{HELP_ALL} lists them all"

@@ -96,10 +96,13 @@ ADVICE |= dict.fromkeys(("eval-strategy", "evaluation-strategy"), "is a number o
 ADVICE |= dict.fromkeys(("save-strategy",), "is a number of steps here: set --checkpoint.every-steps")
 
 
-def hint_from_transformers(name: str, known: Collection[str]) -> str | None:
+def hint_from_transformers(name: str, flags: Collection[str], unflagged: Collection[str] = ()) -> str | None:
     """Return what to use in place of a setting of transformers, as 'is --optimizer.learning-rate here'; None where the
-    command has nothing like it. known: the settings of the command, by their dotted names."""
+    command has nothing like it. flags, unflagged: dotted names of the settings of the command, with and without one."""
     for flag in FLAGS.get(name, ()):
-        if flag.split()[0] in known:
+        setting = flag.split()[0]
+        if setting in flags:
             return f"is --{flag} here"
+        if setting in unflagged:
+            return f"is {setting.replace('-', '_')} here, in the file of --config"
     return ADVICE.get(name)

@@ -1,9 +1,7 @@
 """Settings of a finetuning run; tasks/defaults.py has the defaults of each task. Imports neither jax nor TensorFlow."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-import tyro
+from typing import Literal
 
 from xlnet_jax.settings.config import (
     BatchConfig,
@@ -15,7 +13,7 @@ from xlnet_jax.settings.config import (
     RunConfig,
     SelectionConfig,
 )
-from xlnet_jax.settings.fields import above, at_least, between, operational, setting
+from xlnet_jax.settings.fields import Unflagged, above, at_least, between, operational, setting
 
 
 @dataclass(frozen=True)
@@ -190,7 +188,7 @@ class FinetuneConfig(RunConfig):
     """seeds of the head, dropout and the order of examples; several = one run per seed, then mean and deviation"""
     seed: int = setting(0, at_least(0))
     """seed of a single run; set by --seeds"""
-    objective: Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress] = operational("")
+    objective: Unflagged[str] = operational("")
     """objective that --init was pretrained with; read from the checkpoint, and stored with each new one"""
     model: ModelConfig = ModelConfig(mem_len=0)
     head: HeadConfig = HeadConfig("classification")

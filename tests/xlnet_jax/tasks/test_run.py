@@ -220,7 +220,7 @@ def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, tmp_path)
     ("more", "line"),
     [
         ("--task sst2", r"--task sst2: there is mnli, .*sst-2"),
-        ("--head.task regression", r"head\.task regression comes with --task classification: leave it out"),
+        ("--head.task regression", r"--head.task is no flag: a preset, a task or a checkpoint decides it"),
         ("--model.num-layers 3", r"model\.num-layers 3: the weights of --init .* have \d"),
         ("--seed 3", r"seed 3: .* give --seeds 3"),
         ("--mesh.context 2", r"mesh\.context 2: only the windows of pretraining are divided; leave it at 1"),
