@@ -88,7 +88,7 @@ def fit_to_budget(name: str, config: Config, budget: float, equal: Equal) -> Con
     cost = STEP_COST[equal](config)
     steps = int(budget // cost)
     if steps < 1:
-        raise InputError(f"--budget {budget:g} is less than one step of {name}, which costs {cost:,} {equal}")
+        raise InputError("budget", f"{budget:g}", f"is less than one step of {name}, which costs {cost:,} {equal}")
     optimizer, share = config.optimizer, steps / config.steps
     warmup = round(share * optimizer.warmup_steps)
     decay = None if optimizer.decay_steps is None else max(round(share * optimizer.decay_steps), warmup + 1)

@@ -118,7 +118,7 @@ def _prepare(settings: CompareConfig, text: Text, workdir: Workdir, console: Con
     if workdir.config.exists() and (difference := list_differences(settings, workdir.settings(CompareConfig))):
         raise InputError(
             f"workdir {workdir.folder} holds a different comparison ({'; '.join(difference)}): give the same settings, "
-            "or another --workdir"
+            "or another `workdir`"
         )
     workdir.write_settings(settings)
     tokenizer = text.find_tokenizer(common, known, workdir)

@@ -50,7 +50,7 @@ def parse_comparison(argv: Sequence[str], prog: str, description: str) -> Compar
     names = [name for word in settings.objectives for name in word.split(",") if name]
     settings = replace(settings, objectives=tuple(names))
     for broken in _contradictions(settings):
-        raise InputError(broken)
+        raise broken
     finetune_configs(settings)
     if machine.place_of(settings):
         raise InputError("compare runs on one host: give each host different `objectives` and its own `workdir`")
@@ -79,12 +79,12 @@ def finetune_configs(settings: CompareConfig) -> dict[str, FinetuneConfig]:
             config = parser.parse(FinetuneConfig, words, "", "", DEFAULTS[task]())
             resolution = Resolution.of(config)
             for name in _OURS:
-                resolution.refuse(name, InputError(f"{name} is set by the comparison; leave it out"))
+                resolution.refuse(name, InputError(name, "", "is set by the comparison; leave it out"))
             resolution.set({"train": train, "eval": held_out, "tpu": settings.tpu})
             found[task] = resolution.config
             validate_finetuning(replace(found[task], init=_LATER))
         except InputError as mistake:
-            raise InputError(f"--finetune {task}: {mistake}") from None
+            raise InputError("finetune", task, f": {mistake}") from None
     return found
 
 
@@ -95,49 +95,52 @@ def list_differences(ours: CompareConfig, theirs: CompareConfig) -> list[str]:
     of_ours, of_theirs = finetune_configs(ours), finetune_configs(theirs)
     for task in of_ours.keys() & of_theirs.keys():
         here, there = of_ours[task], of_theirs[task]
-        found += [f"--finetune {task} {setting}" for setting in identity_difference(here, there)]
+        found += [f"`finetune` {task} {setting}" for setting in identity_difference(here, there)]
         # A finetuning run checks its steps and examples, but a finished run is skipped without that check.
         for name, new, old in (
-            (f"--tasks {task}", task_folders(ours)[task], task_folders(theirs)[task]),
-            (f"--finetune {task} --epochs", here.epochs, there.epochs),
+            (f"`tasks` {task}", task_folders(ours)[task], task_folders(theirs)[task]),
+            (f"`finetune` {task} `epochs`", here.epochs, there.epochs),
         ):
             found += [f"{name}: {old} there, {new} here"] if new != old else []
     return found
 
 
-def _contradictions(settings: CompareConfig) -> Iterable[str]:
+def _contradictions(settings: CompareConfig) -> Iterable[InputError]:
     folders = task_folders(settings)
-    for flag, names, known in (("objectives", settings.objectives, CONTENDERS), ("tasks", folders, DEFAULTS)):
+    for argument, names, known in (("objectives", settings.objectives, CONTENDERS), ("tasks", folders, DEFAULTS)):
         for name in names:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1, 0.5)
                 hint = f"did you mean {near[0]}?" if near else f"give some of {', '.join(known)}"
-                yield f"--{flag} {name}: {hint}"
+                yield InputError(argument, name, f": {hint}")
     if settings.selection.patience:
-        yield "`selection.patience`: each contender trains for the whole budget; leave it at 0"
+        why = ": each contender trains for the whole budget; leave it at 0"
+        yield InputError("selection.patience", settings.selection.patience, why)
     for task, folder in folders.items():
         if not folder:
-            yield f"--tasks {task} has no data: give the folder of its examples, as {task}=FOLDER"
+            yield InputError("tasks", task, f"has no data: give the folder of its examples, as {task}=FOLDER")
         if task == "ranking":
-            yield "--tasks ranking: compare cannot read documents, queries and judgements; use xlnet_jax.finetune"
+            why = ": compare cannot read documents, queries and judgements; use xlnet_jax.finetune"
+            yield InputError("tasks", "ranking", why)
     if settings.finetune and not folders:
-        yield f"--finetune {' '.join(settings.finetune)}: there are no tasks to finetune on; give --tasks"
+        yield InputError("finetune", settings.finetune, ": there are no tasks to finetune on; give `tasks`")
     tasks = [word.partition("=")[0] for word in settings.tasks]
-    for flag, values in (("objectives", settings.objectives), ("seeds", settings.seeds), ("tasks", tasks)):
-        if len(set(values)) < len(values) or not (values or flag == "tasks"):
-            yield f"--{flag} {' '.join(map(str, values))}: give at least one, and none twice"
+    for name, values in (("objectives", settings.objectives), ("seeds", settings.seeds), ("tasks", tasks)):
+        if len(set(values)) < len(values) or not (values or name == "tasks"):
+            yield InputError(name, values, ": give at least one, and none twice")
     if settings.objective != Config().objective:
-        yield (
-            f"--objective {settings.objective}: compare starts from a preset of XLNet (--preset demo, small, base or "
-            "large); name what to compare with --objectives"
+        why = (
+            ": compare starts from a preset of XLNet (`preset` demo, small, base or large); name what to compare with "
+            "`objectives`"
         )
-    for flag, instead in (
-        ("seed", "give --seeds instead"),
+        yield InputError("objective", settings.objective, why)
+    for name, instead in (
+        ("seed", "give `seeds` instead"),
         ("init", "every contender starts from random weights; leave it out"),
         ("trace_steps", "trace the run of one contender, with the settings in its config.json"),
     ):
-        if getattr(settings, flag):
-            yield f"--{flag.replace('_', '-')} {getattr(settings, flag)}: {instead}"
+        if given := getattr(settings, name):
+            yield InputError(name, given, f": {instead}")
 
 
 def _words_of_task(task: str, settings: CompareConfig) -> list[str]:
@@ -153,10 +156,11 @@ def _find_files(task: str, folder: str, stems: Sequence[str]) -> tuple[str, ...]
         return (folder,)
     path = Path(folder).expanduser()
     if not path.is_dir():
-        raise InputError(f"--tasks {task}={folder}: there is no such folder; give the folder of the task's examples")
+        raise InputError("tasks", f"{task}={folder}", ": there is no such folder; give that of the task's examples")
     if DEFAULTS[task]().head.task in ("classification", "regression", "multilabel"):
         return (str(path),)
     there = {stem: [str(p) for p in sorted(path.iterdir()) if p.name.partition(".")[0] == stem] for stem in stems}
     for found in filter(None, there.values()):
         return tuple(found)
-    raise InputError(f"--tasks {task}={folder}: no file there is called {' or '.join(f'{s}.*' for s in stems)}")
+    names = " or ".join(f"{stem}.*" for stem in stems)
+    raise InputError("tasks", f"{task}={folder}", f": no file there is called {names}")

@@ -81,9 +81,9 @@ def draw_texts(
     prompts, prefix, picture = settings.prompts(), settings.document(), settings.picture
     for name, wanted in (("on_part", on_part), ("picture", picture)):
         if wanted is not None and len(prompts) * settings.num_samples > 1:
-            raise InputError(f"`{name}` shows only one text: give one prompt, and `num_samples` 1")
+            raise InputError(name, "", "shows only one text: give one prompt, and `num_samples` 1")
     if picture is not None and not picture.lower().endswith(".png"):
-        raise InputError(f"`picture` {picture} must end in .png: the picture is a PNG")
+        raise InputError("picture", picture, "must end in .png: the picture is a PNG")
     import jax
 
     from xlnet_jax.checkpoints.formats import load_with_tokenizer

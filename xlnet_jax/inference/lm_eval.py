@@ -89,9 +89,9 @@ class XLNetJax(TemplateLM):
         self.settings = with_keywords(HarnessSettings(pretrained), settings)
         order = self.settings.order
         if order not in (LEFT_TO_RIGHT, RIGHT_TO_LEFT) and not re.fullmatch(rf"{RANDOM}[1-9]\d*", order):
-            raise InputError(f"`order` {order}: give {LEFT_TO_RIGHT}, {RIGHT_TO_LEFT} or {RANDOM}8 (any number)")
+            raise InputError("order", order, f": give {LEFT_TO_RIGHT}, {RIGHT_TO_LEFT} or {RANDOM}8 (any number)")
         if self.settings.context == LEFT_TO_RIGHT != order:
-            raise InputError(f"`context` {LEFT_TO_RIGHT} is only for `order` {LEFT_TO_RIGHT}, not {order}")
+            raise InputError("context", LEFT_TO_RIGHT, f"is only for `order` {LEFT_TO_RIGHT}, not {order}")
         loaded = load_with_tokenizer(pretrained, self.settings.tokenizer)
         self._tokenizer = demand_orders(loaded, [order])
         self._mem_len = trained_mem_len(loaded, PretrainingRun.of(pretrained))

@@ -153,8 +153,10 @@ def read_prompt(
         )
     if not gaps or len(gap_pieces) not in (0, 1, gaps):
         raise InputError(
-            f"`gap_pieces` has {len(gap_pieces)} numbers, but {prompt!r} has {gaps} gaps, written as ___: give one "
-            "number for all, or one for each"
+            "gap_pieces",
+            "",
+            f"has {len(gap_pieces)} numbers, but {prompt!r} has {gaps} gaps, written as ___: give one number for "
+            "all, or one for each",
         )
     counts = list(gap_pieces) if len(gap_pieces) == gaps else list(gap_pieces or (1,)) * gaps
     ids = ids if ids or "".join(parts).strip() else [EOD]

@@ -209,7 +209,7 @@ class Sampler:
         for stop in stops:
             found_V = np.array([piece.removeprefix(SPACE) == stop for piece in self.tokenizer.pieces])
             if not (stop and found_V.any()):  # many vocabularies have a piece that is only a space
-                raise InputError(f"`stop` {stop!r} is not in the vocabulary: give one of its pieces")
+                raise InputError("stop", f"{stop!r}", "is not in the vocabulary: give one of its pieces")
             stops_V |= found_V
         return stops_V
 

@@ -372,9 +372,9 @@ def list_of_texts(texts: str | Iterable[str], name: str = "texts") -> list[str]:
     if isinstance(texts, str):
         return [texts]
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable) or hasattr(texts, "columns"):
-        raise InputError(f"`{name}` must be a list of texts, not {shown(texts)}")
+        raise InputError(name, "", f"must be a list of texts, not {shown(texts)}")
     found = list(texts)
     for number, text in enumerate(found):
         if not isinstance(text, str):
-            raise InputError(f"`{name}`: number {number} (from 0) is not text: {shown(text)}")
+            raise InputError(name, "", f": number {number} (from 0) is not text: {shown(text)}")
     return found

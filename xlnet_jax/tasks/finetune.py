@@ -81,7 +81,7 @@ def finetune(config: FinetuneConfig | None = None, *, callbacks: Sequence[Callba
     if config is None:
         task = settings.get("task", FinetuneConfig().task)
         if task not in DEFAULTS:
-            raise InputError(f"`task` {task} must be one of {', '.join(DEFAULTS)}")
+            raise InputError("task", task, f"must be one of {', '.join(DEFAULTS)}")
         config = DEFAULTS[task]()
     else:
         given = {setting.name for setting in flatten(config) if not setting.has("weights")}
@@ -330,8 +330,10 @@ def predict(config: FinetuneConfig, workdir: Workdir, process: Process) -> Resul
     if found is None and config.head.has_weights:
         has = "vocabulary scores" if start.head is None else f"a head for {start.head.task}"
         raise InputError(
-            f"`init` {config.init} has {has}, and `task` {config.task} needs a head for {wanted}: give `train` to "
-            "finetune it, or name a finetuned checkpoint"
+            "init",
+            config.init,
+            f"has {has}, and `task` {config.task} needs a head for {wanted}: give `train` to finetune it, or name a "
+            "finetuned checkpoint",
         )
     settings.set({"head": found or config.head, **memory_of_whole_texts(config.model)})
     there = finetuning_of(Path(config.init))

@@ -203,8 +203,10 @@ class Wandb(Trackio):
             )  # fmt: skip
         except Exception as error:  # no key, no network, no such project: the types depend on the version
             raise InputError(
-                f"`log.wandb` {self.project}: Weights & Biases did not start the run ({first_line(error)}): run wandb "
-                "login, set WANDB_MODE=offline, or leave `log.wandb` out"
+                "log.wandb",
+                self.project,
+                f": Weights & Biases did not start the run ({first_line(error)}): run wandb login, set "
+                "WANDB_MODE=offline, or leave `log.wandb` out",
             ) from None
         # A resumed run writes some steps again, and W&B drops records of steps that it already has. So our step is a
         # separate metric, and the x axis of all others.

@@ -350,8 +350,10 @@ class Loop:
         good = self.checkpoints.latest_up_to(step - skipped)
         known = "There is no good checkpoint yet" if good is None else f"The last good checkpoint is {good}"
         raise InputError(
-            f"`optimizer.max_skipped`: the last {skipped} steps were skipped, up to step {step} with a loss of "
-            f"{numbers['loss']:.4g} and a gradient norm of {numbers['gradient_norm']:.4g}. Lower "
-            f"`optimizer.learning_rate` or `optimizer.clip_norm` in another `workdir`, which can start from a "
-            f"checkpoint with `init`; or look at its batch {self.run.locate(step - 1)}. {known}"
+            "optimizer.max_skipped",
+            "",
+            f": the last {skipped} steps were skipped, up to step {step} with a loss of {numbers['loss']:.4g} and a "
+            f"gradient norm of {numbers['gradient_norm']:.4g}. Lower `optimizer.learning_rate` or "
+            "`optimizer.clip_norm` in another `workdir`, which can start from a checkpoint with `init`; or look at "
+            f"its batch {self.run.locate(step - 1)}. {known}",
         )

@@ -26,8 +26,9 @@ def demand_wandb(project: str) -> None:
     """Raise InputError if the package wandb is not installed."""
     if importlib.util.find_spec("wandb") is None:
         raise InputError(
-            f"`log.wandb` {project}: the package wandb is not installed: pip install -e '.[wandb]' in the clone, or "
-            "leave `log.wandb` out"
+            "log.wandb",
+            project,
+            ": the package wandb is not installed: pip install -e '.[wandb]' in the clone, or leave `log.wandb` out",
         )
 
 

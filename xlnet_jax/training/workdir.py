@@ -84,8 +84,10 @@ class Workdir:
             self._refuse(identity_difference(config, self.settings(type(config)), resumes=True))
             if (done := self.newest_step or 0) > config.steps:
                 raise OtherRun(
-                    f"`steps` {config.steps}: workdir {self.folder} holds a checkpoint after {done} steps: give "
-                    f"`steps` {done} or more, or another `workdir`"
+                    "steps",
+                    config.steps,
+                    f": workdir {self.folder} holds a checkpoint after {done} steps: give `steps` {done} or more, "
+                    "or another `workdir`",
                 )
         elif isinstance(config, Config) and self.config.exists() and not _has_text_of(config, self.settings(Config)):
             for made_for_other_settings in (self.tokenizer, self.corpus):
