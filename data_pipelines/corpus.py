@@ -36,11 +36,11 @@ from xlnet_jax.errors import InputError, first_line
 from xlnet_jax.storage.reading import (
     Count,
     Positive,
-    demand_regular,
     inside,
     naming_damage,
     read_array,
     read_versioned,
+    require_regular,
     write_versioned,
 )
 
@@ -197,10 +197,10 @@ class Corpus:
     def tokenizer(self) -> Tokenizer:
         """Tokenizer of the corpus. Raises InputError if its files have changed."""
         tokenizer = Tokenizer.load(self.folder / TOKENIZER_FOLDER)
-        self.demand(tokenizer, str(self.folder / TOKENIZER_FOLDER))
+        self.require(tokenizer, str(self.folder / TOKENIZER_FOLDER))
         return tokenizer
 
-    def demand(self, tokenizer: Tokenizer, name: str) -> None:
+    def require(self, tokenizer: Tokenizer, name: str) -> None:
         """Raise InputError if the corpus was made with another tokenizer. name: the tokenizer's name for the
         message."""
         if tokenizer.sha256 != (made := self.manifest.made_from.get("tokenizer")):
@@ -273,7 +273,7 @@ def _check_shard(folder: epath.Path, shard: Shard) -> None:
     file = inside(folder, shard.name, str(folder / MANIFEST_FILE))
     if not file.exists():
         raise InputError(f"corpus {folder}: the shard {shard.name} is missing; {AGAIN}")
-    if (size := demand_regular(file)) != shard.num_bytes:
+    if (size := require_regular(file)) != shard.num_bytes:
         raise InputError(
             f"corpus {folder}: the shard {shard.name} is damaged: {size} bytes instead of {shard.num_bytes}; {AGAIN}"
         )

@@ -238,13 +238,13 @@ _BY_END = {end: format_ for format_ in FORMATS for end in format_.ends.split()}
 _BEGINS = [(re.compile(format_.begins, re.DOTALL), format_) for format_ in FORMATS if format_.begins]
 
 
-def demand_readable(path: str, beginning: bytes) -> None:
+def require_readable(path: str, beginning: bytes) -> None:
     """Raise InputError if a file is recognized by its first bytes as one that no reader reads as text."""
     if found := _by_bytes(beginning, is_text=False):
         raise InputError(f"text {path}: it is {found.kind}, not text; {found.remedy}")
 
 
-def demand_prose(path: str, end: str, beginning: bytes) -> None:
+def require_prose(path: str, end: str, beginning: bytes) -> None:
     """Raise InputError if a file is recognized as something other than prose. end: the extension of its name."""
     by_content = _by_bytes(beginning, is_text=True) or _by_lines(beginning)
     if found := _BY_END.get(end.removeprefix(".")) or by_content:

@@ -26,7 +26,7 @@ from data_pipelines import formats
 from data_pipelines.faults import Faults, TextRow
 from data_pipelines.remote import explaining_read_errors, file_name, is_remote, on_web, open_file
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.reading import decode_json, demand_regular
+from xlnet_jax.storage.reading import decode_json, require_regular
 
 OPENERS: dict[str, Callable[[Any], Any]] = {
     ".gz": gzip.open,
@@ -176,8 +176,8 @@ def read_text(path: str) -> str:
     are not text."""
     with open_text(path) as file:
         content = file.read()
-    formats.demand_readable(path, content)
-    _demand_utf8(content, path)
+    formats.require_readable(path, content)
+    _require_utf8(content, path)
     return _decode(content.removeprefix(codecs.BOM_UTF8), 1, path, None)
 
 
@@ -201,7 +201,7 @@ def _open_raw(path: str) -> Any:
     if is_remote(path):
         return open_file(path)
     if "://" not in path:
-        demand_regular(path)  # a pipe or a device has no end
+        require_regular(path)  # a pipe or a device has no end
     return epath.Path(path).open("rb")
 
 
@@ -210,8 +210,8 @@ def _blocks_of_lines(path: str, errors: Errors | None, is_prose: bool) -> Iterat
     number, rest = 1, b""
     with open_text(path) as file:
         first = file.read(CHUNK_BYTES)
-        formats.demand_prose(path, kind_of(path), first) if is_prose else formats.demand_readable(path, first)
-        _demand_utf8(first, path)
+        formats.require_prose(path, kind_of(path), first) if is_prose else formats.require_readable(path, first)
+        _require_utf8(first, path)
         for chunk in itertools.chain([first.removeprefix(codecs.BOM_UTF8)], iter(lambda: file.read(CHUNK_BYTES), b"")):
             lines, newline, rest = (rest + chunk).rpartition(b"\n")
             if newline:
@@ -242,7 +242,7 @@ def _decode(lines: bytes, number: int, path: str, errors: Errors | None) -> str:
     return text.replace("\r\n", "\n")
 
 
-def _demand_utf8(beginning: bytes, path: str) -> None:
+def _require_utf8(beginning: bytes, path: str) -> None:
     """Raise InputError if the beginning of a file is that of UTF-16 or UTF-32: by its mark, or by its zero bytes."""
     found = next((name for mark, name in MARKS if beginning.startswith(mark)), None)
     if found is None:

@@ -140,7 +140,7 @@ def describe(name: str) -> str:
     return stem or "corpus"
 
 
-def demand_distinct(train: Sequence[Source], validation: Sequence[Source] = ()) -> None:
+def require_distinct(train: Sequence[Source], validation: Sequence[Source] = ()) -> None:
     """Raise InputError if two sources share a file, even through links, or a slice of a dataset."""
     seen: dict[str, Source] = {}
     for source in (*train, *validation):

@@ -17,7 +17,7 @@ from data_pipelines.readers import Errors, chunk_documents, decode_document
 from xlnet_jax.errors import InputError, first_line
 from xlnet_jax.storage.files import in_bucket
 from xlnet_jax.storage.quiet import tensorflow
-from xlnet_jax.storage.reading import demand_fitting, demand_regular_files, inside, naming_damage
+from xlnet_jax.storage.reading import inside, naming_damage, require_fitting, require_regular_files
 
 DATASET_INFO = "dataset_info.json"
 AGAIN = "prepare the dataset again"
@@ -120,7 +120,7 @@ def _count_examples(builder: Any, dataset: str, split: str) -> int:
         for file in found.file_instructions:
             inside(folder, os.path.relpath(file.filename, folder), str(folder / DATASET_INFO))
         if not in_bucket(folder):
-            demand_fitting(found.num_examples, demand_regular_files(folder), folder)
+            require_fitting(found.num_examples, require_regular_files(folder), folder)
         return found.num_examples
 
 
@@ -161,7 +161,7 @@ def _builder(dataset: str, data_dir: str | None) -> Any:
 
 def _open_folder(folder: epath.Path) -> Any:
     if not in_bucket(folder):
-        demand_regular_files(folder)
+        require_regular_files(folder)
     with naming_damage(f"text {folder}", AGAIN):
         return _tfds().builder_from_directory(folder)
 

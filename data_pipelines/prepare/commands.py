@@ -104,7 +104,7 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
     train = settings.find(settings.source)
 
     def choose_settings() -> TokenizerSettings:
-        return TokenizerSettings.suited_to(sources.choose_normalization(train))
+        return TokenizerSettings.usual_for(sources.choose_normalization(train))
 
     runner: Runner = partial(run_here, on_progress=on_written)
     if settings.runner != "local":
@@ -190,7 +190,7 @@ def prepare(
     and OSError if `out` cannot be written. After an error, the next call reuses the parts that are already encoded.
     """
     given: dict[SplitName, Sequence[Source]] = {"train": train, "validation": validation or ()}
-    sources.demand_distinct(train, given["validation"])
+    sources.require_distinct(train, given["validation"])
     out = epath.Path(out).expanduser()
     made_from: dict[str, Any] = {
         "validation_fraction": None if validation else validation_fraction,
@@ -211,7 +211,7 @@ def prepare(
 
     with resumable_folder(out) as (folder, work):
         for to_encode in (*given["validation"], *given["train"]):
-            tokenizer.demand_known(_readable_lines(to_encode), f"text {to_encode.argument}")
+            tokenizer.require_known(_readable_lines(to_encode), f"text {to_encode.argument}")
         # Validation first, to find errors in the shorter text sooner.
         encoded = encode_text([*given["validation"], *given["train"]], tokenizer, work, runner)
         for source in encoded:
@@ -227,7 +227,7 @@ def prepare(
         for split, of_split in text.items():
             for source in of_split:
                 name = f"{split} text" if learned else "text"
-                _demand_blocks(source, name, 1 if held_out else 2, block_len)
+                _require_blocks(source, name, 1 if held_out else 2, block_len)
             contents[split] = [(source, stretches_of(source)) for source in of_split]
             made_from[split] = [source.fingerprint for source in of_split] or None
             if any(source.text.remote for source in of_split):
@@ -299,7 +299,7 @@ def _refuse_copies(train: Sequence[EncodedSource], validation: Sequence[EncodedS
             tell(f"{name}: the training text contains {copies:,} of its {len(documents):,} documents")
 
 
-def _demand_blocks(source: EncodedSource, name: str, blocks: int, block_len: int) -> None:
+def _require_blocks(source: EncodedSource, name: str, blocks: int, block_len: int) -> None:
     if not source.tokens:
         raise sources.no_text([source.text])
     if source.tokens < blocks * block_len:

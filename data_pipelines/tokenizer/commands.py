@@ -134,7 +134,7 @@ def train_tokenizer(settings: Train) -> dict[str, str]:
 
 def _train_into(folder: epath.Path, settings: Train) -> dict[str, str]:
     text = settings.find(settings.source)
-    sources.demand_distinct(text)
+    sources.require_distinct(text)
     normalization: Normalization | Literal["auto"] = settings.normalization
     survey = None
     if normalization == "auto" and settings.token_level != "byte":

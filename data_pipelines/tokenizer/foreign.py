@@ -22,7 +22,7 @@ from etils import epath
 from data_pipelines.tokenizer.pieces import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPACE, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.settings import TokenizerSettings
 from xlnet_jax.errors import InputError, first_line
-from xlnet_jax.storage.reading import demand_regular, parse_json, read_document, read_json
+from xlnet_jax.storage.reading import parse_json, read_document, read_json, require_regular
 
 TOKENIZER_JSON, WORDPIECES, TOKENIZER_CONFIG = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 SETTINGS = TokenizerSettings("none", split_digit_commas=False)  # these tokenizers normalize text themselves
@@ -54,7 +54,7 @@ def model_in(folder: epath.Path) -> bytes | None:
         return None
     config = folder / TOKENIZER_CONFIG
     cased = config.exists() and read_json(config).get("do_lower_case") is False
-    demand_regular(folder / WORDPIECES)
+    require_regular(folder / WORDPIECES)
     wordpieces = _library(str(folder)).BertWordPieceTokenizer
     with _naming_faults(str(folder / WORDPIECES)):
         return str(wordpieces(str(folder / WORDPIECES), lowercase=not cased).to_str()).encode()

@@ -50,7 +50,7 @@ PART = re.compile(rf"(.{{1,{LONG_LINE}}}|[^ ]+)(?: |\Z)", re.DOTALL)
 
 
 KNOWN_SAMPLE, MOST_UNKNOWN = 200_000, 0.5
-"""Characters of a text that `Tokenizer.demand_known` looks at, and the largest share of unknown letters it allows"""
+"""Characters of a text that `Tokenizer.require_known` looks at, and the largest share of unknown letters it allows"""
 
 
 class Tokenizer:
@@ -124,7 +124,7 @@ class Tokenizer:
         if normalization == "auto":
             step = -(-len(text) // SAMPLE_LINES) or 1
             normalization = "none" if token_level == "byte" else guess_normalization(text[::step])
-        settings = TokenizerSettings.suited_to(normalization, lower, token_level)
+        settings = TokenizerSettings.usual_for(normalization, lower, token_level)
         normalized = (settings.normalize([line])[0] for line in text)
         return cls(train_model(normalized, vocab_size, settings.normalization, token_level), settings)
 
@@ -238,7 +238,7 @@ class Tokenizer:
                     of_line[k] = text
         return pieces
 
-    def demand_known(self, texts: Iterable[str], name: str) -> float:
+    def require_known(self, texts: Iterable[str], name: str) -> float:
         """Return the share of the letters in texts that are in unknown pieces, 0 to 1; of a long text, in its first
         KNOWN_SAMPLE characters. Raises InputError, which calls the text `name`, where it is above MOST_UNKNOWN.
 

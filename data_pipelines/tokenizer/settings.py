@@ -34,7 +34,7 @@ class TokenizerSettings:
     """unit of the vocabulary: a piece of a word, a word between spaces, a character, or a byte of UTF-8"""
 
     @classmethod
-    def suited_to(
+    def usual_for(
         cls, normalization: Normalization, lower: bool = False, token_level: TokenLevel = "piece"
     ) -> TokenizerSettings:
         """Return settings for a text. The digit rule is on only for English pieces. Bytes without normalization keep

@@ -223,7 +223,7 @@ def test_a_bare_model_file_gets_the_normalisation_that_suits_the_text(tmp_path):
     (tmp_path / "mine" / "tokenizer_settings.json").unlink()
     text = ["한국어 문장을 씁니다."]
     bare = Tokenizer.load(
-        tmp_path / "mine" / "spiece.model", lambda: TokenizerSettings.suited_to(guess_normalization(text))
+        tmp_path / "mine" / "spiece.model", lambda: TokenizerSettings.usual_for(guess_normalization(text))
     )
     assert bare.settings == TokenizerSettings("nfkc", split_digit_commas=False)
     assert bare.decode(bare.encode_lines(["한국어 문장"])[0]) == "한국어 문장"

@@ -54,9 +54,9 @@ def test_most_letters_unknown_are_refused_in_one_line(command, text, table, spie
 
 def test_a_few_unknown_letters_are_a_share():
     tokenizer = xlnet_jax.load("tiny").tokenizer
-    assert tokenizer.demand_known(["She wrote 北京 in her letter."], "the text") == pytest.approx(2 / 21)
-    assert tokenizer.demand_known(["She smiled. 😀😀😀😀😀😀😀😀😀😀"], "the text") == 0.0
-    assert tokenizer.demand_known([], "the text") == 0.0
+    assert tokenizer.require_known(["She wrote 北京 in her letter."], "the text") == pytest.approx(2 / 21)
+    assert tokenizer.require_known(["She smiled. 😀😀😀😀😀😀😀😀😀😀"], "the text") == 0.0
+    assert tokenizer.require_known([], "the text") == 0.0
 
 
 def test_a_text_that_is_too_short_to_evaluate_is_no_training_text(tmp_path):

@@ -24,7 +24,7 @@ from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.arguments import check_fields
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage import hub
-from xlnet_jax.storage.files import demand_on_disk, demand_space, demand_weights_on_disk, disk_errors_as_os_error
+from xlnet_jax.storage.files import disk_errors_as_os_error, require_on_disk, require_space, require_weights_on_disk
 from xlnet_jax.storage.outputs import complete_folder
 
 Format = Literal["native", "tf1", "hf"]
@@ -42,7 +42,7 @@ def locate(path: str | Path) -> Path:
     A str that is not a path on this machine may be a model's name (storage/hub.py); a Path is always a path. Raises
     InputError if a model cannot be downloaded, and for a path in a bucket.
     """
-    demand_weights_on_disk(path)
+    require_weights_on_disk(path)
     if hub.is_bundled(path):
         return hub.bundled_folder(str(path))
     return hf_files.fetch(str(path)) if is_remote(path) else Path(path)
@@ -123,7 +123,7 @@ def save(
 @contextlib.contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Yield an empty folder on a disk, which becomes `path` when the body succeeds (`outputs.complete_folder`)."""
-    demand_on_disk(path)
+    require_on_disk(path)
     with disk_errors_as_os_error(Path(path).parent), complete_folder(path) as folder:
         yield Path(folder)
 
@@ -137,7 +137,7 @@ def write(pretrained: Pretrained, folder: Path, to: Format, add: Add = lambda fo
     validate_network(pretrained.model, pretrained.head, "the network")
     check_params(pretrained, "the network")
     pretrained = dataclasses.replace(pretrained, params=jax.tree.map(np.asarray, pretrained.params))
-    demand_space(folder, sum(a.nbytes for a in jax.tree.leaves(pretrained.params)))
+    require_space(folder, sum(a.nbytes for a in jax.tree.leaves(pretrained.params)))
     notes: list[str] = _FORMATS[to].write(pretrained, folder)
     add(folder, notes)
     return notes

@@ -44,12 +44,12 @@ from xlnet_jax.settings.fields import from_dict, over
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage.reading import (
     Count,
-    demand_fitting,
-    demand_regular_files,
     inside,
     naming_damage,
     read_json,
     read_versioned,
+    require_fitting,
+    require_regular_files,
     write_checksums,
     write_versioned,
 )
@@ -138,8 +138,8 @@ def read(source: Path) -> Pretrained:
     """Read the checkpoint that `find` returns; arrays stay on the host. Raises InputError on files that are damaged or
     contradict each other."""
     folder = find(source) or source
-    demand_regular_files(folder)
-    _demand_sound(folder, WEIGHTS)
+    require_regular_files(folder)
+    _require_sound(folder, WEIGHTS)
     settings = read_versioned(folder / CONFIG, "checkpoint", _StoredSettings)
     model = from_dict(ModelConfig, settings.model)
     head = over(HeadConfig("classification"), settings.head, "config.head.") if settings.head else None
@@ -167,11 +167,11 @@ def read(source: Path) -> Pretrained:
 def read_settings(folder: Path) -> dict[str, Any]:
     """Return the settings of the checkpoint in this folder, as nested dictionaries. Raises InputError if they are
     damaged."""
-    _demand_sound(folder, CONFIG.parts[:1])
+    _require_sound(folder, CONFIG.parts[:1])
     return read_versioned(folder / CONFIG, "checkpoint")
 
 
-def _demand_sound(folder: Path, parts: Iterable[str]) -> None:
+def _require_sound(folder: Path, parts: Iterable[str]) -> None:
     """Raise InputError if these parts of a checkpoint are damaged. It names the newest checkpoint beside it that is not
     damaged."""
     if damage := damage_of(folder, parts):
@@ -231,7 +231,7 @@ def _params(folder: Path) -> dict[str, Any]:
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         tree = ocp.metadata(folder.parent.absolute(), folder.name).metadata
         announced = sum(map(_most_numbers, jax.tree.leaves(tree)))
-        demand_fitting(announced // _DENSEST, demand_regular_files(folder), folder)
+        require_fitting(announced // _DENSEST, require_regular_files(folder), folder)
         # NumPy arrays need no device memory.
         as_numpy = jax.tree.map(lambda _: np.ndarray, tree)
         return ocp.load(folder.parent.absolute(), as_numpy, checkpointable_name=folder.name)

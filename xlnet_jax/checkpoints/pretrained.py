@@ -35,7 +35,7 @@ def vocabulary_tokenizer(pretrained: Pretrained) -> Tokenizer:
         raise InputError(
             f"the checkpoint has a head for {pretrained.head.task} and no vocabulary scores: give a pretrained one"
         )
-    return pretrained.demand_tokenizer()
+    return pretrained.require_tokenizer()
 
 
 def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
@@ -112,7 +112,7 @@ def check_params(pretrained: Pretrained, where: str) -> None:
     needed, flat = abstract_params(pretrained.model, pretrained.head), flatten(pretrained.params)
     optional = optional_params(pretrained.model, pretrained.head)
     shapes = {**optional, **needed}
-    if pretrained.judges_tokens:  # the generator predicts pieces; only its run knows its sizes
+    if pretrained.is_discriminator:  # the generator predicts pieces; only its run knows its sizes
         optional = {path: s for path, s in shapes.items() if not path.startswith(("backbone/", "detector/"))}
         flat = {path: array for path, array in flat.items() if not path.startswith(f"{GENERATOR}/")}
     table = [Weight(path, path, required=path not in optional) for path in shapes]

@@ -73,7 +73,7 @@ def compare(settings: CompareConfig) -> int:
     """Run a comparison. Return 0 after writing the table and the picture, or the exit code of a run that was stopped:
     its state is saved, and the same command continues."""
     if settings.tpu:
-        machine.demand_tpu()
+        machine.require_tpu()
     console = Console(soft_wrap=True, highlight=False, markup=False)
     text, common = Text.of(settings), shared_config(settings)
     _contenders(settings, common)  # refuse a small budget before hours of preparation
@@ -114,7 +114,7 @@ def _prepare(settings: CompareConfig, text: Text, workdir: Workdir, console: Con
         task.read(finetune_config.train, "train")
         task.read(finetune_config.eval, "eval")
     shared = Resolution.of(common)
-    known = text.demanded_tokenizer(shared, None)
+    known = text.required_tokenizer(shared, None)
     if workdir.config.exists() and (difference := list_differences(settings, workdir.settings(CompareConfig))):
         raise InputError(
             f"workdir {workdir.folder} holds a different comparison ({'; '.join(difference)}): give the same settings, "

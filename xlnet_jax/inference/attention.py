@@ -77,7 +77,7 @@ def draw_attention(
                     what, number, f"does not exist: the network has {count}, counted from 0 to {count - 1}"
                 )
         layer = network.num_layers - 1 if layer is None else layer
-        own_tokenizer = pretrained.demand_tokenizer()
+        own_tokenizer = pretrained.require_tokenizer()
         ids_L = own_tokenizer.encode_lines([text])[0]
         if len(ids_L) > MOST_PIECES:
             raise InputError(
@@ -121,7 +121,7 @@ def attention_weights(
     from xlnet_jax.inference.log_probs import Query, padded, padded_queries
     from xlnet_jax.objectives.registry import objective_named
 
-    tokenizer = pretrained.demand_tokenizer() if targets is None else scoring_tokenizer(pretrained)
+    tokenizer = pretrained.require_tokenizer() if targets is None else scoring_tokenizer(pretrained)
     if targets is not None and objective_named(pretrained.objective).filling.stream == "content":
         raise InputError(
             "targets", "", f": the checkpoint ({pretrained.objective}) has no query stream: leave `targets` out"

@@ -128,7 +128,7 @@ def _embed_into(file: Path, settings: EmbedSettings) -> tuple[int, int, Pooling]
     with progress() as show, writer(file) as append:
         while records := list(itertools.islice(texts, TEXTS_AT_ONCE)):
             if not done:
-                pretrained.demand_tokenizer().demand_known((r.text for r in records), "the text")
+                pretrained.require_tokenizer().require_known((r.text for r in records), "the text")
             vectors_BD = embed([r.text for r in records])
             append([done + i if r.id is None else r.id for i, r in enumerate(records)], vectors_BD)
             faults.watch(records, (vectors_BD != 0).any(axis=1).tolist())
@@ -189,7 +189,7 @@ def embed_texts(
     model, backbone = _first_layers(pretrained, layer, mem_len)
     alone = replace(model, mem_len=0, same_length=False)  # with same_length rows would see mem_len positions: none
     seq_len = min(seq_len, model.num_places)
-    rows = pretrained.demand_tokenizer().encode_lines(list_of_texts(texts))
+    rows = pretrained.require_tokenizer().encode_lines(list_of_texts(texts))
     vectors_BD = np.zeros((len(rows), model.d_model), np.float32)
     places = [i for i, ids in enumerate(rows) if len(ids)]
     rows = [np.append(rows[i], (SEP, CLS)[: 2 * specials]).astype(np.int32) for i in places]

@@ -93,9 +93,9 @@ def draw_texts(
         sampler = Sampler(loaded or load_with_tokenizer(settings.checkpoint, settings.tokenizer), settings)
         tokenizer, requests = sampler.tokenizer, list[Request]()
         for prompt in prompts:
-            tokenizer.demand_known([prefix, prompt], "the prompt")
+            tokenizer.require_known([prefix, prompt], "the prompt")
             request = read_prompt(tokenizer, prompt, prefix, settings.gap_pieces, settings.max_new_tokens)
-            sampler.demand_room(request)
+            sampler.require_room(request)
             requests += [dataclasses.replace(request) for _ in range(settings.num_samples)]
         for first in range(0, len(requests), settings.batch_size):
             batch, shown = requests[first : first + settings.batch_size], 0

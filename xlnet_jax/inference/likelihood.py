@@ -86,7 +86,7 @@ def measure_likelihoods(
         for bound in bounds:
             for word in (*drawn, PICKED):
                 losses[f"{bound} minus {word}"] = np.subtract(losses[bound], losses[word]).tolist()
-    characters_V = pretrained.demand_tokenizer().tables.characters
+    characters_V = pretrained.require_tokenizer().tables.characters
     sizes_T3 = np.array([[len(ids_P), characters_V[ids_P].sum(), (ids_P == UNK).sum()] for ids_P in texts])
     sums_RX = resampled_sums(np.column_stack([sizes_T3, *losses.values()]), seed)
     nats_RX, bits_RX = (sums_RX / (sums_RX[:, [0]]), sums_RX / (sums_RX[:, [1]] * math.log(2)))

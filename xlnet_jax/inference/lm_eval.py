@@ -37,8 +37,8 @@ from xlnet_jax.inference.score import (
     MAX_LEN,
     RANDOM,
     RIGHT_TO_LEFT,
-    demand_orders,
     permutations,
+    require_orders,
     score_texts,
 )
 from xlnet_jax.settings.fields import at_least, setting
@@ -93,7 +93,7 @@ class XLNetJax(TemplateLM):
         if self.settings.context == LEFT_TO_RIGHT != order:
             raise InputError("context", LEFT_TO_RIGHT, f"is only for `order` {LEFT_TO_RIGHT}, not {order}")
         loaded = load_with_tokenizer(pretrained, self.settings.tokenizer)
-        self._tokenizer = demand_orders(loaded, [order])
+        self._tokenizer = require_orders(loaded, [order])
         self._mem_len = trained_mem_len(loaded, PretrainingRun.of(pretrained))
         self._pretrained = on_device(loaded)
 
@@ -114,7 +114,7 @@ class XLNetJax(TemplateLM):
             places_P = np.arange(len(row_L))[0 if s.context == LEFT_TO_RIGHT else -len(ids) :]
             orders = permutations(s.order, len(places_P), len(places_P), s.seed, 0, "the continuation")
             queries += [Query(row_L, places_P, np.argsort(order_P)) for order_P in orders]
-        if self._pretrained.reads_left_to_right:
+        if self._pretrained.is_causal:
             begun = [np.concatenate([[EOD], query.ids_L]) for query in queries]
             found = causal_beside_likeliest(self._pretrained, begun, s.batch_tokens)
         else:
@@ -165,7 +165,7 @@ class XLNetJax(TemplateLM):
         """Return the request to continue the newest pieces of a context, in which ___ is not a gap."""
         ids = self.tok_encode(context) or [EOD]
         request = continue_ids(ids[-(sampler.context - count if count < sampler.context else sampler.context) :], count)
-        sampler.demand_room(request)
+        sampler.require_room(request)
         return request
 
 

@@ -247,7 +247,7 @@ def _beside_likeliest_BP2(logits_BPV: jax.Array, ids_BP: jax.Array) -> jax.Array
 # ---- next pieces, by a causal network --------------------------------------------------------------------------------
 
 
-def demand_causal(pretrained: Pretrained) -> None:
+def require_causal(pretrained: Pretrained) -> None:
     """Raise InputError if the weights do not predict the next piece."""
     if pretrained.head is not None:
         raise InputError(
@@ -291,7 +291,7 @@ def causal_beside_likeliest(
     after the first is read in segments with a memory of mem_len positions; None = no text is. Raises InputError if the
     checkpoint is not causal, or does not support memory.
     """
-    demand_causal(pretrained)
+    require_causal(pretrained)
     found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(texts)
     lengths = [len(ids_L) - 1 for ids_L in texts]
     for indices, rows, length in batches_by_length(lengths, batch_tokens, segment_len or 2**31):
@@ -324,7 +324,7 @@ def by_window(
     batch_tokens: maximum number of tokens in a batch of windows; does not change the results. Raises InputError if the
     checkpoint is not causal.
     """
-    demand_causal(pretrained)
+    require_causal(pretrained)
     config = with_mem_len(pretrained.model, 0)
     targets_P = np.arange(1, len(ids_L)) if targets_P is None else targets_P
     # With fewer pieces before a target, later pieces fill the window; causal rows do not see them.

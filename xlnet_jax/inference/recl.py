@@ -142,12 +142,12 @@ def _models(checkpoints: Sequence[str], tokenizer: str | None) -> "list[Pretrain
     """Load checkpoints. Raises InputError if one is not causal, or its tokenizer differs from the first one's."""
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.pretrained import on_device, vocabulary_tokenizer
-    from xlnet_jax.inference.log_probs import demand_causal
+    from xlnet_jax.inference.log_probs import require_causal
 
     models = [load_with_tokenizer(name, tokenizer) for name in checkpoints]
     for name, model in zip(checkpoints, models, strict=True):
         try:
-            demand_causal(model)
+            require_causal(model)
             if vocabulary_tokenizer(model).pieces != vocabulary_tokenizer(models[0]).pieces:
                 raise InputError(
                     f"its tokenizer differs from that of {checkpoints[0]}, so their losses cannot be compared"

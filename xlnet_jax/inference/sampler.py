@@ -74,7 +74,7 @@ class Sampler:
 
     def __init__(self, pretrained: Pretrained, settings: GenerateSettings) -> None:
         """Prepare the network. settings: those of the draws are used, from temperature to `context`."""
-        self._is_causal, model = pretrained.reads_left_to_right, pretrained.model
+        self._is_causal, model = pretrained.is_causal, pretrained.model
         self._order, self._is_plain = settings.order, (settings.order, settings.parallel) == ("left", 1)
         if self._is_causal and not self._is_plain:
             raise InputError(
@@ -102,7 +102,7 @@ class Sampler:
         """Draw pieces into the requests until all are done; yield after the first pass and after every CHUNK passes.
 
         first: number of the first text; the draws of a text depend on its number, not on the other texts. requests:
-        must be accepted by `demand_room`.
+        must be accepted by `require_room`.
         """
         counts = [len(request.targets_P) for request in requests]
         most = power_of_two(max(counts))
@@ -174,7 +174,7 @@ class Sampler:
             self._prepared = {ahead: prepare(self._sampling.config, self._params, self.context, ahead)}
         return *self._prepared[ahead], ids_BL, known_BL
 
-    def demand_room(self, request: Request) -> None:
+    def require_room(self, request: Request) -> None:
         """Raise InputError if the text is longer than the context, or has gaps that a causal model cannot fill."""
         config, parallel = self._sampling.config, self._sampling.parallel
         begin, given = "".join(request.parts)[:40], len(request.ids_L)

@@ -182,7 +182,7 @@ def _write_scores(settings: ScoreSettings, file: IO[str]) -> Totals:
     with progress(shown=settings.out is not None) as show:
         while records := list(itertools.islice(texts, TEXTS_AT_ONCE)):
             if not done:
-                pretrained.demand_tokenizer().demand_known((r.text for r in records), "the text")
+                pretrained.require_tokenizer().require_known((r.text for r in records), "the text")
             scores = score_texts(
                 pretrained, [r.text for r in records], settings.orders, context=settings.context, seed=settings.seed,
                 max_len=max_len, mem_len=mem_len, names=[r.where for r in records],
@@ -239,7 +239,7 @@ def score_texts(
     check_orders(orders)
     if max_len < 1:
         raise InputError("max_len", max_len, "must be at least 1")
-    tokenizer = demand_orders(pretrained, orders)
+    tokenizer = require_orders(pretrained, orders)
     context_ids, *encoded = tokenizer.encode_lines([context, *texts])
     names = names or [f"text {i}" for i in range(len(texts))]
     pieces = [[tokenizer.pieces[i] for i in ids_P] for ids_P in encoded]
@@ -267,15 +267,15 @@ def score_ids(
 ) -> list[np.ndarray]:
     """Return the scores of each text, int32 [P] with at least one piece, as in `TextScore.log_probs_OP`.
 
-    The other arguments are those of `score_texts`; `demand_orders` has checked the orders.
+    The other arguments are those of `score_texts`; `require_orders` has checked the orders.
     """
     from data_pipelines.tokenizer import EOD, PAD
     from xlnet_jax.inference import log_probs
 
     mem_len, given = pretrained.model.mem_len if mem_len is None else mem_len, len(context_ids)
-    before = [EOD, *context_ids] if pretrained.reads_left_to_right else context_ids
+    before = [EOD, *context_ids] if pretrained.is_causal else context_ids
     rows = [np.array([*before, *ids_P], np.int32) for ids_P in texts]
-    if pretrained.reads_left_to_right:
+    if pretrained.is_causal:
         by_text = log_probs.causal_beside_likeliest(pretrained, rows, batch_tokens, max_len, mem_len)
         return [scores_L2[None, given:, 0] for scores_L2 in by_text]
     lengths, parts = [len(row_L) for row_L in rows], [list[np.ndarray]() for _ in rows]
@@ -307,11 +307,11 @@ def score_ids(
     return [np.concatenate(of_text, axis=1).astype(np.float32) for of_text in parts]
 
 
-def demand_orders(pretrained: "Pretrained", orders: Sequence[str]) -> "Tokenizer":
+def require_orders(pretrained: "Pretrained", orders: Sequence[str]) -> "Tokenizer":
     """Return the tokenizer of a checkpoint that can score in these orders. Raises InputError for other checkpoints."""
     from xlnet_jax.checkpoints.pretrained import scoring_tokenizer, vocabulary_tokenizer
 
-    if not pretrained.reads_left_to_right:
+    if not pretrained.is_causal:
         return scoring_tokenizer(pretrained)
     if list(orders) != [LEFT_TO_RIGHT]:
         raise InputError(

@@ -38,7 +38,7 @@ def measure_accuracies(
 
     settings: as in `score_by_order`, whose InputErrors this raises, without names.
     """
-    encoded = pretrained.demand_tokenizer().encode_lines([text for pair in pairs for text in pair[:2]])
+    encoded = pretrained.require_tokenizer().encode_lines([text for pair in pairs for text in pair[:2]])
     names = [pair.where for pair in pairs for _ in pair[:2]]
     for ids_P, name in zip(encoded, names, strict=True):
         if not len(ids_P):

@@ -48,23 +48,23 @@ class Pretrained:
     thresholds: Thresholds = field(default_factory=dict)
 
     @property
-    def reads_left_to_right(self) -> bool:
+    def is_causal(self) -> bool:
         """True if the network predicts pieces only from left to right."""
         return objective_named(self.objective).order == "left to right"
 
     @property
-    def judges_tokens(self) -> bool:
+    def is_discriminator(self) -> bool:
         """True if the network detects replaced tokens (models/bert.py) and does not predict pieces."""
-        return self.head is None and objective_named(self.objective).judges_tokens
+        return self.head is None and objective_named(self.objective).is_discriminator
 
     @property
     def network(self) -> nn.Module:
         """The linen module for these weights; of a generator and a detector, the detector."""
-        if self.judges_tokens:
+        if self.is_discriminator:
             return DETECTORS[self.model.network](self.model)
         return build_model(self.model, self.head)
 
-    def demand_tokenizer(self) -> Tokenizer:
+    def require_tokenizer(self) -> Tokenizer:
         """Return the tokenizer. Raises InputError if the checkpoint has none."""
         if self.tokenizer is None:
             raise InputError(
@@ -75,7 +75,7 @@ class Pretrained:
     def tokenize(self, texts: str | Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (input_ids, attention_mask, segment_ids), int32 [B, L]: text <sep> <cls>, padded on the left as in the
         2019 code. Raises InputError if the checkpoint has no tokenizer."""
-        tokenizer = self.demand_tokenizer()
+        tokenizer = self.require_tokenizer()
         if not (texts := list_of_texts(texts)):
             raise InputError("texts", "", "must have at least one text")
         rows = [[*ids, SEP, CLS] for ids in tokenizer.encode_lines(texts)]
@@ -121,7 +121,7 @@ class ForeignCheckpoint(NamedTuple):
     """arrays by their names in the format"""
 
 
-def demand_layers(model: ModelConfig, variables: Mapping[str, np.ndarray], where: object) -> None:
+def require_layers(model: ModelConfig, variables: Mapping[str, np.ndarray], where: object) -> None:
     """Raise InputError if the settings have more layers than there are arrays, before a table is built."""
     if not model.share_layers and model.num_layers > len(variables):
         raise InputError(f"{where} declares {model.num_layers:,} layers, but holds only {len(variables):,} arrays")

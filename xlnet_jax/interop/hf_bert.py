@@ -18,11 +18,11 @@ from xlnet_jax.interop.hf_settings import (
     WRITTEN,
     activation_of,
     config_json,
-    demand_head_width,
     dense,
     drop_copy,
     embedding_head,
     norm,
+    require_head_width,
     sequence_head,
     tagging_head,
 )
@@ -116,7 +116,7 @@ def around(config: ModelConfig) -> dict[str, tuple[tuple[str, int], ...]]:
 
 def weights(pretrained: Pretrained) -> Iterator[Weight]:
     """Yield the table of a network: one entry per tensor."""
-    model, detects = pretrained.model, pretrained.judges_tokens
+    model, detects = pretrained.model, pretrained.is_discriminator
     return _table(model, pretrained.head, _model_type(model, detects), detects)
 
 
@@ -270,9 +270,9 @@ def _head_config(
 
 def to_config(pretrained: Pretrained) -> dict[str, Any]:
     """Return the config.json of a network. Raises InputError on what Hugging Face's format cannot hold."""
-    config, head, detects = pretrained.model, pretrained.head, pretrained.judges_tokens
+    config, head, detects = pretrained.model, pretrained.head, pretrained.is_discriminator
     model_type = _model_type(config, detects)
-    demand_head_width(config)
+    require_head_width(config)
     for what in _beyond(config, head, model_type, detects):
         raise InputError(f"Hugging Face's {model_type} cannot hold {what}: use `to` native")
     has_both = "pair_head" in pretrained.params and model_type in _HAVE_PAIRS

@@ -29,12 +29,12 @@ from data_pipelines.tokenizer.model import FOLDER_FILES
 from data_pipelines.tokenizer.settings import OURS
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.interop import hf_bert, hf_xlnet
-from xlnet_jax.interop.contents import ForeignCheckpoint, Pretrained, demand_layers
+from xlnet_jax.interop.contents import ForeignCheckpoint, Pretrained, require_layers
 from xlnet_jax.interop.hf_settings import keep_settings, notes_on_thresholds, thresholds_of
 from xlnet_jax.interop.hf_tokenizer import DIFFERENCES, DIGIT_COMMAS, NO_JSON, tokenizer_json
 from xlnet_jax.interop.weights import flatten, left_behind, nest, some, to_theirs
 from xlnet_jax.storage import hub
-from xlnet_jax.storage.reading import demand_fitting, demand_regular, demand_stored, inside, naming_damage, read_json
+from xlnet_jax.storage.reading import inside, naming_damage, read_json, require_fitting, require_regular, require_stored
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
@@ -90,7 +90,7 @@ def read(folder: Path) -> ForeignCheckpoint:
             thresholds=thresholds_of(theirs, str(where)),
             notes=(*found.contents.notes, *notes),
         )
-        demand_layers(contents.model, found.variables, where)
+        require_layers(contents.model, found.variables, where)
         found = ForeignCheckpoint(contents, list(found.table), found.variables)
         return _deal_ids(found, tokenizer.foreign, folder) if tokenizer and tokenizer.foreign else found
 
@@ -206,7 +206,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _load_safetensors(file: Path) -> dict[str, np.ndarray]:
-    demand_regular(file)
+    require_regular(file)
     with naming_damage(file):  # including types that NumPy does not support, such as float8
         return safetensors.numpy.load_file(file)
 
@@ -225,18 +225,18 @@ _MOST_SHARED = 8
 
 
 def _load_torch(file: Path) -> dict[str, np.ndarray]:
-    torch, size = _torch_for(str(file)), demand_regular(file)
+    torch, size = _torch_for(str(file)), require_regular(file)
     with naming_damage(file), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warns about files that are refused anyway
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
-                demand_stored(archive.infolist(), size, str(file))
+                require_stored(archive.infolist(), size, str(file))
         tensors = torch.load(file, map_location="cpu", weights_only=True)
         if isinstance(tensors, dict) and isinstance(tensors.get("state_dict"), dict):
             tensors = tensors["state_dict"]
         # Counts views too, which share storage.
         announced = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-        demand_fitting(announced // _MOST_SHARED, size, file)
+        require_fitting(announced // _MOST_SHARED, size, file)
         return {str(name): tensor.detach().float().numpy() for name, tensor in tensors.items()}
 
 

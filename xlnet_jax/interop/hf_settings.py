@@ -189,7 +189,7 @@ def notes_on_thresholds(thresholds: Thresholds) -> list[str]:
     return [f"{found} is in config.json, but transformers does not apply it: {rule}"] if found else []
 
 
-def demand_head_width(config: ModelConfig) -> None:
+def require_head_width(config: ModelConfig) -> None:
     """Raise InputError if d_head is not d_model / num_heads, which Hugging Face requires."""
     if config.d_model != config.num_heads * config.d_head:
         heads = f"num_heads {config.num_heads} x d_head {config.d_head}"

@@ -15,11 +15,11 @@ from xlnet_jax.interop.hf_settings import (
     WRITTEN,
     activation_of,
     config_json,
-    demand_head_width,
     dense,
     drop_copy,
     embedding_head,
     norm,
+    require_head_width,
     scope_of,
     sequence_head,
     tagging_head,
@@ -185,7 +185,7 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
     """Return the config.json of a network. Raises InputError on what Hugging Face's format cannot hold."""
     config, head = pretrained.model, pretrained.head
     refuse_beyond_xlnet(config, "Hugging Face's XLNet")
-    demand_head_width(config)
+    require_head_width(config)
     if head and head.reads_summary and head.summary == "attn":
         raise InputError("Hugging Face cannot hold a summary of type attn: use `to` tf1 or native")
     settings = {

@@ -14,11 +14,11 @@ import numpy as np
 
 from data_pipelines.tokenizer import MODEL_FILE, SETTINGS_FILE, Tokenizer, TokenizerSettings
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import ForeignCheckpoint, Pretrained, demand_layers, describe_thresholds
+from xlnet_jax.interop.contents import ForeignCheckpoint, Pretrained, describe_thresholds, require_layers
 from xlnet_jax.interop.weights import TWO_LEADING_ONES, Weight, left_behind, refuse_beyond_xlnet, stack, to_theirs
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.storage.quiet import tensorflow
-from xlnet_jax.storage.reading import demand_fitting, demand_regular, naming_damage, read_json
+from xlnet_jax.storage.reading import naming_damage, read_json, require_fitting, require_regular
 
 FILES = "*.index of TensorFlow 1"
 CONFIG, RELEASE = "xlnet_config.json", "xlnet_model.ckpt"
@@ -178,7 +178,7 @@ def read(source: Path) -> ForeignCheckpoint:
         if config is None:
             config = _config_of(variables)
             notes.append(f"no {CONFIG}: sizes come from the weights, and the activation is assumed to be gelu")
-        demand_layers(config, variables, prefix)
+        require_layers(config, variables, prefix)
     tokenizer = Tokenizer.load(prefix.parent) if (prefix.parent / MODEL_FILE).exists() else None
     if tokenizer is None:
         notes.append(f"no {MODEL_FILE}: the tokenizer is left out")
@@ -246,11 +246,11 @@ def _variables(prefix: Path) -> tuple[dict[str, np.ndarray], int]:
     tf = tensorflow()
     if glob.has_magic(str(prefix)):
         raise InputError(f"{prefix}: TensorFlow takes a name with *, ? or [ for a pattern: rename it")
-    there = sum(demand_regular(file) for file in prefix.parent.glob(f"{prefix.name}.*"))
+    there = sum(require_regular(file) for file in prefix.parent.glob(f"{prefix.name}.*"))
     with naming_damage(prefix):
         reader = tf.train.load_checkpoint(str(prefix))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-        demand_fitting(sum(math.prod(shape) * dtypes[name].size for name, shape in shapes.items()), there, prefix)
+        require_fitting(sum(math.prod(shape) * dtypes[name].size for name, shape in shapes.items()), there, prefix)
         names = sorted(shapes)
         if "_CHECKPOINTABLE_OBJECT_GRAPH" in names:
             raise InputError(f"{prefix} is a checkpoint of TensorFlow 2 objects, not of the 2019 code")

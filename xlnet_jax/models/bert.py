@@ -107,7 +107,7 @@ class BertEncoder(nn.Module):
         """
         c = self.config
         check_inputs(inputs, None, c)
-        _demand_places(inputs, mems_ZBMD, c)
+        _require_places(inputs, mems_ZBMD, c)
         batch = inputs.input_ids_BL.shape[0]
         rows_BLD = Norm(c, name="embedding_norm")(self._embed(inputs))
         rows_BLD = Dropout(c.dropout, train)(rows_BLD, inputs.example_B)
@@ -144,7 +144,7 @@ def places_BL(inputs: Inputs) -> jnp.ndarray:
     return jnp.where(is_cls_BL, 0, inputs.positions_BL + is_cls_BL.any(1, keepdims=True))
 
 
-def _demand_places(inputs: Inputs, mems_ZBMD: jnp.ndarray | None, config: ModelConfig) -> None:
+def _require_places(inputs: Inputs, mems_ZBMD: jnp.ndarray | None, config: ModelConfig) -> None:
     length = inputs.input_ids_BL.shape[1]
     if length > config.num_places:
         raise InputError(

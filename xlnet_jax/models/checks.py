@@ -94,12 +94,12 @@ def _check_numbers(name: str, array: Any, rule: _Rule, sizes: Sizes) -> None:
         return
     numbers = np.asarray(array)
     if jax.dtypes.issubdtype(array.dtype, np.integer):
-        _demand(name, numbers, (numbers >= -(2**31)) & (numbers < 2**31), "in 32 bits")
+        _require(name, numbers, (numbers >= -(2**31)) & (numbers < 2**31), "in 32 bits")
     of_sizes = "".join(f" ({size} = {value})" for size, value in sizes.items() if size in rule.text.split())
-    _demand(name, numbers, rule.holds(numbers, sizes), rule.text + of_sizes)
+    _require(name, numbers, rule.holds(numbers, sizes), rule.text + of_sizes)
 
 
-def _demand(name: str, numbers: np.ndarray, holds: Any, text: str) -> None:
+def _require(name: str, numbers: np.ndarray, holds: Any, text: str) -> None:
     if not np.all(holds):
         place = tuple(int(i) for i in np.argwhere(~np.asarray(holds))[0])
         found = f", not {numbers[place]}" if numbers[place].ndim == 0 else ""

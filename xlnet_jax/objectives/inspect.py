@@ -157,7 +157,7 @@ def _tokenizer(settings: InspectSettings, corpus: Corpus) -> Tokenizer:
     if path is None:
         raise InputError(f"corpus {corpus.folder} has no tokenizer: give the one it was made with as `tokenizer`")
     tokenizer = Tokenizer.load(path)
-    corpus.demand(tokenizer, str(path))
+    corpus.require(tokenizer, str(path))
     return tokenizer
 
 

@@ -61,7 +61,7 @@ class ObjectiveRecord:
     """import and return the class that computes the loss (`Objective`)"""
     multiply_adds: Callable[[Config], dict[str, MultiplyAdds]] | None = None
     """return the multiply-adds of one step by part of the network; None = count one network with these settings"""
-    judges_tokens: bool = False
+    is_discriminator: bool = False
     """True if checkpoints hold a detector (models/bert.py), and a separate generator predicts pieces"""
 
     @property
@@ -235,7 +235,7 @@ RTD = ObjectiveRecord(
     contradictions=_rtd_contradictions,
     import_loss=_replaced_token_detection,
     multiply_adds=_rtd_multiply_adds,
-    judges_tokens=True,
+    is_discriminator=True,
 )
 
 

@@ -47,7 +47,7 @@ def check_calls(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         for name, value in {**dict(zip(signature.parameters, args, strict=False)), **kwargs}.items():
             if name in checked:
-                _demand(value, hint_of(name), f"`{name}`")
+                _require(value, hint_of(name), f"`{name}`")
         return function(*args, **kwargs)
 
     return call
@@ -67,10 +67,10 @@ def check_fields(record: Any, kind: type, name: str) -> None:
     name: of the argument that holds the record."""
     hints = get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        _demand(getattr(record, field.name), hints[field.name], f"`{name}.{field.name}`")
+        _require(getattr(record, field.name), hints[field.name], f"`{name}.{field.name}`")
 
 
-def _demand(value: Any, hint: Any, name: str) -> None:
+def _require(value: Any, hint: Any, name: str) -> None:
     if not _fits(value, hint):
         is_plain = isinstance(value, str | int | float | list | tuple)
         given = shown(value) if is_plain else "None" if value is None else f"a {type(value).__name__}"

@@ -45,7 +45,7 @@ def _is_url(path: epath.PathLike) -> bool:
     return in_bucket(path) or _LOST_SLASH.match(str(path)) is not None
 
 
-def demand_weights_on_disk(path: epath.PathLike, argument: str = "") -> None:
+def require_weights_on_disk(path: epath.PathLike, argument: str = "") -> None:
     """Raise InputError for weights at a URL. argument: name of the path in messages, followed by a space."""
     if _is_url(path):
         raise InputError(
@@ -61,7 +61,7 @@ def name_on_disk(folder: str) -> tuple[str, str | None]:
     return folder.rstrip("/").rpartition("/")[2], shlex.join(["gcloud", "storage", "cp", "-r", folder, "."])
 
 
-def demand_bucket_library() -> None:
+def require_bucket_library() -> None:
     """Raise InputError if Orbax cannot write to gs://: it would fail only at the first checkpoint."""
     try:
         importlib.import_module("google.cloud.storage")
@@ -144,7 +144,7 @@ class Spool:
                 epath.Path(file).copy(self._home / file.relative_to(self.folder), overwrite=True)
 
 
-def demand_space(folder: epath.PathLike, size: int) -> None:
+def require_space(folder: epath.PathLike, size: int) -> None:
     """Raise OSError (ENOSPC) if `size` bytes and some small files do not fit on the disk, before the write begins."""
     if not in_bucket(folder) and shutil.disk_usage(folder).free < size + SMALL_FILES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
@@ -171,7 +171,7 @@ def _disk_error(message: str) -> int | None:
     return errno.ENOSPC if full else None
 
 
-def demand_on_disk(out: epath.PathLike) -> None:
+def require_on_disk(out: epath.PathLike) -> None:
     """Raise InputError for a URL."""
     if _is_url(out):
         raise InputError(f"{out}: results are written only to a disk; give a local path, and copy them from there")

@@ -142,7 +142,7 @@ def find(name: str, patterns: Sequence[str]) -> ModelRepository:
     return ModelRepository(full, folder.name, tuple(sorted(files)), folder)
 
 
-def demand_account(name: str) -> None:
+def require_account(name: str) -> None:
     """Raise InputError if no model can be uploaded under this name: an invalid name, or no token."""
     library = _library("`push`")
     if not re.fullmatch(rf"({_WORD}/)?{_WORD}", name):

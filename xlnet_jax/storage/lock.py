@@ -98,7 +98,7 @@ class BucketLock:
         self._id = uuid.uuid4().hex  # two containers may have the same host name and process id
         self._over = threading.Event()
         self._beating = threading.Thread(target=self._beat_on, daemon=True)
-        self._demand_silence()
+        self._require_silence()
         self._beat(0)
         time.sleep(SECONDS_BETWEEN_BEATS / 10)
         if self._id not in (there := self._read()):  # another process started at the same time and wrote later
@@ -116,7 +116,7 @@ class BucketLock:
             if self._id in self._read():
                 self._path.unlink(missing_ok=True)
 
-    def _demand_silence(self) -> None:
+    def _require_silence(self) -> None:
         there = self._read()
         if not there:
             return

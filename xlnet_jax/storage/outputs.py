@@ -13,7 +13,7 @@ from pathlib import Path
 from etils import epath
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.files import beside, demand_on_disk, in_bucket, move_folder, name_file, sync, sync_tree
+from xlnet_jax.storage.files import beside, in_bucket, move_folder, name_file, require_on_disk, sync, sync_tree
 from xlnet_jax.storage.lock import is_held, lock
 
 
@@ -25,7 +25,7 @@ def new_file(out: epath.PathLike, overwrite: bool = False) -> Iterator[Path]:
     is False.
     """
     path = Path(out)
-    with _made_beside(epath.Path(path), lambda: _demand_new_file(out, overwrite)) as (finished, _):
+    with _made_beside(epath.Path(path), lambda: _require_new_file(out, overwrite)) as (finished, _):
         file = Path(finished) / path.name
         yield file
         sync(file)
@@ -50,7 +50,7 @@ def resumable_folder(out: epath.PathLike, keep: bool = True) -> Iterator[tuple[e
     them again. Errors as in `complete_folder`.
     """
     out = epath.Path(out)
-    with _made_beside(out, lambda: _demand_new_folder(out), keep) as (finished, work):
+    with _made_beside(out, lambda: _require_new_folder(out), keep) as (finished, work):
         yield finished, work
         sync_tree(finished)
         move_folder(finished, out)
@@ -68,12 +68,12 @@ def drop_leftovers(out: epath.PathLike) -> None:
 
 @contextlib.contextmanager
 def _made_beside(
-    out: epath.Path, demand: Callable[[], None], keep: bool = False
+    out: epath.Path, check: Callable[[], None], keep: bool = False
 ) -> Iterator[tuple[epath.Path, epath.Path]]:
-    """Yield two folders beside `out`, locked for this process, and remove them at the end. demand: raises InputError if
+    """Yield two folders beside `out`, locked for this process, and remove them at the end. check: raises InputError if
     `out` cannot be made. keep: as in `resumable_folder`."""
     try:
-        demand()
+        check()
     except InputError:
         drop_leftovers(out)  # of a process that was killed when `out` was complete
         raise
@@ -89,7 +89,7 @@ def _made_beside(
             folder.rmtree(missing_ok=True)
 
     try:
-        demand()  # another process may have made it before this one had the lock
+        check()  # another process may have made it before this one had the lock
         if not keep:
             remove()
         for folder in folders:
@@ -110,9 +110,9 @@ def _made_beside(
                 os.rmdir(partial)
 
 
-def _demand_new_file(out: epath.PathLike, overwrite: bool) -> None:
+def _require_new_file(out: epath.PathLike, overwrite: bool) -> None:
     path = Path(out)
-    demand_on_disk(out)
+    require_on_disk(out)
     if path.is_dir():
         raise InputError(f"{out} is a folder; give a file")
     if os.path.lexists(path) and not overwrite:
@@ -121,12 +121,12 @@ def _demand_new_file(out: epath.PathLike, overwrite: bool) -> None:
         raise InputError(f"{out}: there is no folder {path.parent}; create it, or give another path")
 
 
-def _demand_new_folder(out: epath.Path) -> None:
+def _require_new_folder(out: epath.Path) -> None:
     if in_bucket(out):
         if out.exists():
             raise InputError(f"{out} exists: name a folder that does not")
         return
-    demand_on_disk(out)
+    require_on_disk(out)
     if not str(out).isprintable():
         raise InputError(f"{str(out)!r}: give a folder whose name has only printable characters")
     if os.path.lexists(out):

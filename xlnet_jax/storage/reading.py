@@ -55,13 +55,13 @@ def naming_damage(where: object, remedy: str = "") -> Iterator[None]:
         raise InputError(f"{where} is damaged: {reason}{remedy and '; ' + remedy}") from None
 
 
-def demand_fitting(announced: int, there: int, where: object) -> None:
+def require_fitting(announced: int, there: int, where: object) -> None:
     """Raise InputError if a file claims more bytes than it can hold, before they are allocated."""
     if announced > there:
         raise InputError(f"{where} is damaged: it claims {announced:,} bytes, but has {there:,}")
 
 
-def demand_regular(file: epath.PathLike) -> int:
+def require_regular(file: epath.PathLike) -> int:
     """Return the size in bytes of a file. Raises InputError if it is missing, or is a folder, a pipe or a device, which
     may be endless."""
     try:
@@ -82,9 +82,9 @@ def demand_regular(file: epath.PathLike) -> int:
 
 
 def read_document(file: epath.PathLike, limit: int = DOCUMENT) -> bytes:
-    """Return the content of a small file. Raises InputError as `demand_regular` does, and if it has more than `limit`
+    """Return the content of a small file. Raises InputError as `require_regular` does, and if it has more than `limit`
     bytes."""
-    if (size := demand_regular(file)) > limit:
+    if (size := require_regular(file)) > limit:
         raise InputError(f"{file} is too large: it has {size:,} bytes, at most {limit:,} are allowed")
     try:
         return bytes(epath.Path(file).read_bytes())
@@ -155,10 +155,10 @@ def decode_json(content: bytes | str, where: str, wanted: str = "give JSON") -> 
         raise InputError(f"{where} is not JSON ({error}); {wanted}") from None
 
 
-def demand_regular_files(folder: epath.PathLike) -> int:
+def require_regular_files(folder: epath.PathLike) -> int:
     """Return the total bytes of all files in a folder on a disk. Raises InputError if one of them is a pipe, a device
     or a broken link."""
-    return sum(demand_regular(os.path.join(root, name)) for root, _, names in os.walk(folder) for name in names)
+    return sum(require_regular(os.path.join(root, name)) for root, _, names in os.walk(folder) for name in names)
 
 
 def inside(folder: epath.Path, name: str, where: str) -> epath.Path:
@@ -179,7 +179,7 @@ def inside(folder: epath.Path, name: str, where: str) -> epath.Path:
 def read_array(file: epath.Path, kind: type[np.generic], rank: int) -> np.ndarray:
     """Return the array in an .npy file. Raises InputError if its type or rank is wrong, or its shape does not fit the
     size of the file. Nothing is unpickled."""
-    demand_regular(file)
+    require_regular(file)
     with naming_damage(file), file.open("rb") as opened:
         return _array_in(opened, kind, rank, str(file))
 
@@ -187,18 +187,18 @@ def read_array(file: epath.Path, kind: type[np.generic], rank: int) -> np.ndarra
 def read_arrays(file: epath.Path, forms: Mapping[str, tuple[type[np.generic], int]]) -> dict[str, np.ndarray]:
     """Return arrays of an uncompressed .npz file. forms: type and rank by name. Raises InputError as `read_array` does,
     and if an array is missing."""
-    size = demand_regular(file)
+    size = require_regular(file)
     found = {}
     with naming_damage(file), file.open("rb") as opened, zipfile.ZipFile(opened) as archive:
         for name, (kind, rank) in forms.items():
             member = archive.getinfo(f"{name}.npy")
-            demand_stored([member], size, str(file))
+            require_stored([member], size, str(file))
             with archive.open(member) as array:
                 found[name] = _array_in(array, kind, rank, f"{file}: {name}")
     return found
 
 
-def demand_stored(members: Sequence[zipfile.ZipInfo], size: int, where: str) -> None:
+def require_stored(members: Sequence[zipfile.ZipInfo], size: int, where: str) -> None:
     """Raise InputError if a member of a ZIP file is compressed, or larger than the file of `size` bytes."""
     for member in members:
         if member.compress_type != zipfile.ZIP_STORED or member.file_size > size:
@@ -241,7 +241,7 @@ def find_damage(folder: Path, parts: Iterable[str]) -> str | None:
             continue
         try:
             file = Path(inside(epath.Path(folder), name, str(record)))
-            there = demand_regular(file)
+            there = require_regular(file)
         except InputError as damage:
             return str(damage)
         if there != size:

@@ -64,7 +64,7 @@ def convert(settings: ConvertSettings) -> list[str]:
     if settings.push is not None:
         if not is_hugging_face:
             raise InputError("push", settings.push, ": a folder of Hugging Face is uploaded: give `to` hf")
-        hub.demand_account(settings.push)
+        hub.require_account(settings.push)
     with new_folder(settings.target) as target:
         done = _convert_into(target, settings)
     return [*done, f"  uploaded to {hub.push(Path(settings.target), settings.push)}"] if settings.push else done
@@ -105,7 +105,7 @@ def _convert_into(target: Path, settings: ConvertSettings) -> list[str]:
     else:
         model = load(source, partial=partial, activation=activation)
         if has_modules:
-            model.demand_tokenizer()
+            model.require_tokenizer()
             head = HeadConfig("embedding", summary=cast(Any, pooling_of(model)), use_projection=False)
             params = {"backbone": model.params["backbone"]}
             model = replace(model, head=head, params=params, thresholds={})

@@ -31,9 +31,9 @@ from xlnet_jax.errors import USER_ERROR, InputError, first_line, with_flags
 from xlnet_jax.printing import printing_until_unread
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import from_dict, identity_difference
-from xlnet_jax.storage.files import demand_weights_on_disk
+from xlnet_jax.storage.files import require_weights_on_disk
 from xlnet_jax.storage.reading import NAME as CHECKSUMS
-from xlnet_jax.storage.reading import decode_json, demand_regular, read_document, read_json, read_versioned
+from xlnet_jax.storage.reading import decode_json, read_document, read_json, read_versioned, require_regular
 from xlnet_jax.tasks.config import FinetuneConfig
 
 _PNG = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"  # its first and its last bytes
@@ -65,7 +65,7 @@ def examine(folder: str | Path) -> list[Finding]:
     Every byte is compared with its checksum where there is one. Raises InputError if the folder has nothing that this
     project writes.
     """
-    demand_weights_on_disk(folder)
+    require_weights_on_disk(folder)
     path = Path(folder)
     if not path.is_dir():
         raise InputError(f"{folder} is not a folder")
@@ -205,7 +205,7 @@ def _read_json(file: Path) -> None:
 
 def _read_lines(file: Path) -> None:
     """Read a file with a JSON object per line. A killed run may leave a part of the last line."""
-    demand_regular(file)
+    require_regular(file)
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if line.endswith(b"\n"):

@@ -49,7 +49,7 @@ class Embedding(Task[E, A]):
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
-        self.demand_room(SPECIALS)
+        self.require_room(SPECIALS)
         if config.data.long_texts != "tail":
             raise InputError("data.long_texts", config.data.long_texts, ": embedding cuts long texts; leave it at tail")
         self._rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # texts encoded so far; a run has one tokenizer

@@ -163,11 +163,11 @@ def _measure_windows(
     settings: EvaluateSettings, pretrained: Pretrained, run: PretrainingRun | None, config: Config, on_batch: OnBatch
 ) -> tuple[Measured, list[str]]:
     from xlnet_jax.training.evaluation import measure_loss
-    from xlnet_jax.training.resolve import demand_memory
+    from xlnet_jax.training.resolve import require_memory
 
     with _corpus(settings, config, pretrained, run) as (corpus, name):
         if settings.mem_len is not None:
-            demand_memory(corpus, config)
+            require_memory(corpus, config)
         counts_V, known = _count_pieces(corpus, run)
         measured = measure_loss(pretrained, corpus, config, counts_V, on_batch)
     return measured, _report(measured, config, name, corpus.manifest, known)
@@ -178,11 +178,11 @@ def _measure_texts(
 ) -> tuple[Estimates, list[str]]:
     from xlnet_jax.checkpoints.pretrained import on_device
     from xlnet_jax.inference.likelihood import measure_likelihoods
-    from xlnet_jax.inference.score import LEFT_TO_RIGHT, demand_orders
+    from xlnet_jax.inference.score import LEFT_TO_RIGHT, require_orders
     from xlnet_jax.inference.suites import ORDERS, measure_accuracies
 
-    words = settings.orders or ((LEFT_TO_RIGHT,) if pretrained.reads_left_to_right else ORDERS)
-    tokenizer, model = demand_orders(pretrained, words), on_device(pretrained, pretrained.model.dtype)
+    words = settings.orders or ((LEFT_TO_RIGHT,) if pretrained.is_causal else ORDERS)
+    tokenizer, model = require_orders(pretrained, words), on_device(pretrained, pretrained.model.dtype)
     how: dict[str, Any] = {"seed": settings.seed, "max_len": config.data.seq_len, "mem_len": config.model.mem_len}
     if settings.suite:
         name, pairs = _pairs(settings, settings.suite)
@@ -232,13 +232,13 @@ def _whole_texts(
 
     corpus = _prepared(settings, run)
     if corpus:
-        corpus.demand(tokenizer, "the checkpoint's")
+        corpus.require(tokenizer, "the checkpoint's")
         name, encoded = str(corpus.folder), [*corpus.documents("validation")]
         names = [f"document {i} of {name}" for i in range(len(encoded))]
     else:
         of_text = settings.find(settings.text, "validation")
         records, faults = [*sources.read_texts(of_text, "document")], Faults()
-        tokenizer.demand_known((record.text for record in records), "the text")
+        tokenizer.require_known((record.text for record in records), "the text")
         encoded = tokenizer.encode_lines([record.text for record in records])
         name, names = sources.name_of(of_text), [record.where for record in records]
         faults.watch(records, [len(ids_P) > 0 for ids_P in encoded])

@@ -21,7 +21,7 @@ from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.settings.fields import with_values
-from xlnet_jax.storage.files import demand_space
+from xlnet_jax.storage.files import require_space
 from xlnet_jax.storage.reading import write_versioned
 from xlnet_jax.tasks.defaults import make_task
 from xlnet_jax.tasks.model import Model
@@ -82,7 +82,7 @@ def write(model: Model, folder: Path, *, seq_len: int | None = None) -> None:
         "platforms": PLATFORMS,
         "jax": jax.__version__,
     }
-    demand_space(folder, sum(array.nbytes for array in weights.values()))
+    require_space(folder, sum(array.nbytes for array in weights.values()))
     (folder / "model.stablehlo").write_bytes(exported.serialize())
     np.savez(folder / "weights.npz", **weights)
     write_versioned(folder / "export.json", "export", about)

@@ -132,7 +132,7 @@ def finetune_as(process: Process, config: FinetuneConfig, callbacks: Sequence[Ca
 def _finetune_seeds(config: FinetuneConfig, top: Workdir, process: Process, callbacks: Sequence[Callback]) -> Result:
     seeds = config.seeds
     if len(seeds) > 1:
-        _demand_no_run(top, "give several seeds a `workdir` of their own")
+        _require_no_run(top, "give several seeds a `workdir` of their own")
     elif any(top.folder.glob(f"{seed_folder('*')}/config.json")):
         raise InputError(f"workdir {top.folder} holds the runs of several seeds: give one seed a `workdir` of its own")
     workdirs = {s: top if len(seeds) == 1 else Workdir(top.folder / seed_folder(s)) for s in seeds}
@@ -162,7 +162,7 @@ def seed_folder(seed: int | str) -> str:
     return f"seed-{seed}"
 
 
-def _demand_no_run(workdir: Workdir, hint: str) -> None:
+def _require_no_run(workdir: Workdir, hint: str) -> None:
     """Raise InputError if the workdir holds a run, whose results and predictions would be overwritten."""
     if workdir.has_checkpoints:
         raise InputError(f"workdir {workdir.folder} holds a run, with results of its own: {hint}")
@@ -218,8 +218,8 @@ def finetune_seed(prepared: Prepared, workdir: Workdir, process: Process, callba
         if not workdir.has_checkpoints:  # an earlier attempt with other weights may have left a tokenizer
             workdir.tokenizer.rmtree(missing_ok=True)
             prepared.tokenizer.save(workdir.tokenizer)
-    process.demand_same("other examples in `train`", {"SHA-256": prepared.sha256[:12]})
-    workdir.demand_shared()
+    process.require_same("other examples in `train`", {"SHA-256": prepared.sha256[:12]})
+    workdir.require_shared()
     # ---- program and weights ----------------------------------------------------------------------------------------
     batches = TrainingBatches(prepared.training_features, settings.config.data, settings.config.seed)
     program, memory = build_fitting(settings, _builder(settings.config, task, batches, process), workdir, process)
@@ -319,7 +319,7 @@ def predict(config: FinetuneConfig, workdir: Workdir, process: Process) -> Resul
     Raises InputError if the checkpoint has no head for the task, or the workdir holds a training run.
     """
     say = process.console.print
-    _demand_no_run(workdir, "give predictions another `workdir`")
+    _require_no_run(workdir, "give predictions another `workdir`")
     settings = Resolution.of(config, DEFAULTS[config.task]())
     start = begin_from(settings, None)
     config = settings.config

@@ -65,7 +65,7 @@ class MultipleChoice(Task[ChoiceQuestion, list[Prediction]]):
             raise InputError(
                 f"task {config.task} has fields of its own: leave `columns` out, or `task` multiple_choice"
             )
-        self.demand_room(config.choice.max_qa_len + SPECIALS, "choice.max_qa_len")
+        self.require_room(config.choice.max_qa_len + SPECIALS, "choice.max_qa_len")
 
     def published_rows(self, path: str) -> Iterator[Row]:
         forms = {"race": _race, "dream": _dream}

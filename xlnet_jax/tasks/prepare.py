@@ -77,7 +77,7 @@ def prepare(config: FinetuneConfig, seed: int, workdirs: Sequence[Workdir], cons
     train = task.read(config.train, "train")
     head = task.head(train)
     settings.set({"head": head})
-    unknown = demand_known(task, train, tokenizer, "train")
+    unknown = require_known(task, train, tokenizer, "train")
     splits = read_splits(settings.config, task, tokenizer)
 
     @functools.lru_cache(1)
@@ -125,14 +125,14 @@ def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokeniz
     for role in roles:
         if paths := getattr(config, role):
             examples = task.read(paths, role)
-            demand_known(task, examples, tokenizer, role)
+            require_known(task, examples, tokenizer, role)
             splits[role] = EncodedExamples(examples, task.features(examples, tokenizer, config.head, training=False))
     return splits
 
 
-def demand_known(task: Task[Any, Any], examples: Sequence[Any], tokenizer: Tokenizer, role: Role) -> float:
-    """Return the share of the letters that the tokenizer does not know (`Tokenizer.demand_known`)."""
-    return tokenizer.demand_known((max(task.texts_of(each), key=len) for each in examples), f"`{role}`")
+def require_known(task: Task[Any, Any], examples: Sequence[Any], tokenizer: Tokenizer, role: Role) -> float:
+    """Return the share of the letters that the tokenizer does not know (`Tokenizer.require_known`)."""
+    return tokenizer.require_known((max(task.texts_of(each), key=len) for each in examples), f"`{role}`")
 
 
 USES: dict[Role, str] = {"train": "training", "eval": "eval", "predict": "to predict"}

@@ -37,7 +37,7 @@ class Row:
             raise InputError(f"{self.where} {self.fault}")
         if key not in self.content:
             raise InputError(f"{self.where} has no {key!r}, only {', '.join(map(repr, self.content)) or 'nothing'}")
-        return demand_form(self.content[key], form, f"{self.where}: {key!r}")
+        return require_form(self.content[key], form, f"{self.where}: {key!r}")
 
     def text(self, key: str) -> str:
         """Return the text of a key, "" for null. Raises InputError as `get` does."""
@@ -58,7 +58,7 @@ NO_CONTENT = _Nulls()
 """Content of a row in which everything is missing"""
 
 
-def demand_form(value: Any, form: Any, where: str) -> Any:
+def require_form(value: Any, form: Any, where: str) -> Any:
     """Return the value, converted to a type such as list[str] or a TypedDict (`msgspec.convert`). Raises InputError if
     it has the wrong type, or has text that is not valid UTF-8."""
     whole(json.dumps(value, ensure_ascii=False, default=str), where)
@@ -95,7 +95,7 @@ def lines(path: str) -> Iterator[tuple[int, str]]:
 
 def json_file(path: str, form: Any = Any) -> Any:
     """Return the value of a JSON file. Raises InputError if it has the wrong type."""
-    return demand_form(decode_json(read_text(path), path, "mend the file, or fetch it again"), form, path)
+    return require_form(decode_json(read_text(path), path, "fix the file, or fetch it again"), form, path)
 
 
 def json_lines(path: str) -> Iterator[Row]:
@@ -109,7 +109,7 @@ def json_lines(path: str) -> Iterator[Row]:
             yield Row({}, where, str(error).removeprefix(where).strip())
             continue
         if isinstance(value, dict):
-            yield Row(demand_form(value, dict[str, Any], where), where)
+            yield Row(require_form(value, dict[str, Any], where), where)
         else:
             yield Row({}, where, f"is not a JSON object; {wanted}")
 

@@ -26,7 +26,7 @@ from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.storage.reading import naming_damage
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs
-from xlnet_jax.tasks.readers import NO_CONTENT, Role, Row, demand_form, files, json_lines
+from xlnet_jax.tasks.readers import NO_CONTENT, Role, Row, files, json_lines, require_form
 
 
 def inputs_of(batch: DeviceBatch) -> Inputs:
@@ -85,7 +85,7 @@ class Task(ABC, Generic[E, A]):
         self.faults: dict[Role, Faults] = {}
         """what is wrong with the rows that were read"""
 
-    def demand_room(self, others: int, setting: str = "") -> None:
+    def require_room(self, others: int, setting: str = "") -> None:
         """Raise InputError if data.seq_len leaves no room for text beside `others` tokens. setting: the setting that
         asks for these tokens, if one does."""
         if (seq_len := self.config.data.seq_len) <= others:
@@ -121,7 +121,7 @@ class Task(ABC, Generic[E, A]):
         for path in self.find(paths, role):
             before, first = len(examples), faults.read
             with naming_damage(path):
-                examples += self.mend(path, self._usable(path, role, faults))
+                examples += self.repair(path, self._usable(path, role, faults))
             if faults.read == first:
                 raise InputError(f"{path}: there are no examples in it")
             for example in examples[before:]:
@@ -181,7 +181,7 @@ class Task(ABC, Generic[E, A]):
         """Return the files that the settings name. Raises InputError if there are none."""
         return files(paths, "examples")
 
-    def mend(self, path: str, examples: Iterable[E]) -> Iterable[E]:
+    def repair(self, path: str, examples: Iterable[E]) -> Iterable[E]:
         """Return the labelled examples of a file with corrections."""
         return examples
 
@@ -195,7 +195,7 @@ class Task(ABC, Generic[E, A]):
 
     def example_of(self, value: Any, where: str, number: int) -> E:
         """Return the example of a Python value."""
-        return self.example(Row(demand_form(value, dict[str, Any], where), where), number, False)
+        return self.example(Row(require_form(value, dict[str, Any], where), where), number, False)
 
     def example(self, record: Row, number: int, labelled: bool) -> E:
         """Return the example of a row. number: its id if the row has none."""

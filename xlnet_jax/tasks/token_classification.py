@@ -112,7 +112,7 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
             raise InputError(
                 "leave `columns.text_pair` and `columns.id` out: a file in CoNLL format has only words and labels"
             )
-        self.demand_room(SPECIALS)
+        self.require_room(SPECIALS)
 
     def published_rows(self, path: str) -> Iterator[Row]:
         return read_conll(path, self._word, self._label)

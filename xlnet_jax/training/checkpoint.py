@@ -28,10 +28,10 @@ from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.fields import from_dict, identity_difference, to_dict
 from xlnet_jax.storage.files import (
     absolute,
-    demand_space,
     disk_errors_as_os_error,
     in_bucket,
     move_folder,
+    require_space,
     sync,
     sync_tree,
 )
@@ -157,7 +157,7 @@ class Checkpoints:
             items["mems"] = {"mems_ZBMD": state.mems_ZBMD}
         self.wait()
         with disk_errors_as_os_error(self.folder):
-            demand_space(self.folder, sum(a.nbytes for a in jax.tree.leaves(items)))
+            require_space(self.folder, sum(a.nbytes for a in jax.tree.leaves(items)))
             self._saving = step
             self._response = self._orbax.save_checkpointables_async(step, items, force=True)
         self._saved_at = time.monotonic()
@@ -191,7 +191,7 @@ class Checkpoints:
             reason = self._damage(step)
             if reason is None:
                 try:
-                    self._demand_same_run(self.path(step))
+                    self._require_same_run(self.path(step))
                     state = self._restore_step(step, plan, say)
                     if not is_verified(self.path(step)):
                         say(f"checkpoint {step} {UNVERIFIED}")
@@ -280,7 +280,7 @@ class Checkpoints:
         damage: str | None = self._process.gather(f"damage of checkpoint {step}", found)[0]
         return damage
 
-    def _demand_same_run(self, checkpoint: epath.Path) -> None:
+    def _require_same_run(self, checkpoint: epath.Path) -> None:
         there = from_dict(type(self._config), native.read_settings(checkpoint))
         if difference := identity_difference(self._config, there, resumes=True):
             raise InputError(

@@ -216,7 +216,7 @@ def measure_loss(
     fit.
     """
     tokenizer = vocabulary_tokenizer(pretrained)
-    corpus.demand(tokenizer, "the checkpoint's")
+    corpus.require(tokenizer, "the checkpoint's")
     seen = {name: getattr(config.model, name) for name in AT_EVALUATION}
     config = replace(config, model=replace(pretrained.model, **seen))
     validate(config)

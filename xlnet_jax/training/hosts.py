@@ -23,8 +23,8 @@ from xlnet_jax.printing import Console, without_secrets
 from xlnet_jax.settings.config import DistributedConfig, RunConfig
 from xlnet_jax.settings.fields import flatten
 from xlnet_jax.storage.reading import decode_json
-from xlnet_jax.training.machine import demand_tpu, initialize_jax, place_of
-from xlnet_jax.training.metrics import demand_wandb
+from xlnet_jax.training.machine import initialize_jax, place_of, require_tpu
+from xlnet_jax.training.metrics import require_wandb
 
 _SECONDS = 2.0
 """time between two checks whether another process has ended the run"""
@@ -74,10 +74,10 @@ class Process:
         Raises InputError if the settings ask for a TPU that is not there, or for Weights & Biases without its package.
         """
         if config.log.wandb and self.first:
-            demand_wandb(config.log.wandb)
+            require_wandb(config.log.wandb)
         jax.devices()  # all processes must ask at the same time
         if config.tpu:
-            demand_tpu()
+            require_tpu()
 
     def gather(self, name: str, value: Any) -> list[Any]:
         """Wait until all processes have given a value (plain JSON) for this name. Return the values, by process.
@@ -93,7 +93,7 @@ class Process:
             self._client.key_value_set(f"{key}/all", json.dumps(values))
         return list(self._get(f"{key}/all"))
 
-    def demand_same(self, what: str, values: Mapping[str, Any]) -> None:
+    def require_same(self, what: str, values: Mapping[str, Any]) -> None:
         """Raise InputError in all processes if one has other values (plain JSON) than process 0. The message names the
         process and the difference. what: what differs, such as "other settings"."""
         own = decode_json(json.dumps(values), what)  # lists in place of tuples
@@ -155,7 +155,7 @@ def connect(config: RunConfig, is_command: bool = False) -> Iterator[Process]:
     threading.Thread(target=process.watch, args=(over,), daemon=True).start()
     try:
         settings = {s.name: without_secrets(s.value) for s in flatten(config) if not s.name.startswith("distributed.")}
-        process.demand_same("other settings", settings)
+        process.require_same("other settings", settings)
         process.find_devices(config)
         yield process
         process.gather("done", None)

@@ -15,7 +15,7 @@ from xlnet_jax.objectives.language_model import objective_of
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, ModelConfig, RunConfig
 from xlnet_jax.settings.resolution import Resolution, Values
 from xlnet_jax.storage import hub
-from xlnet_jax.storage.files import demand_weights_on_disk, in_bucket
+from xlnet_jax.storage.files import in_bucket, require_weights_on_disk
 from xlnet_jax.training.sharding import unboxed
 
 R = TypeVar("R", bound=RunConfig)
@@ -39,7 +39,7 @@ def begin_from(settings: Resolution[R], there: R | None) -> Pretrained | None:
     Raises InputError if a setting of the network was given with another value than the weights have.
     """
     init = str(settings.config.init)
-    demand_weights_on_disk(init, "`init` ")
+    require_weights_on_disk(init, "`init` ")
     origin = _origin(init, settings.config.workdir, there)
     start = None if there and there.init == origin else formats.load(origin)
     source = start or there

@@ -335,14 +335,14 @@ class Loop:
                 f"step {step} was skipped: loss {numbers['loss']:.4g}, gradient norm {numbers['gradient_norm']:.4g} "
                 f"(batch {step - 1}); {numbers['skipped_in_a_row']:.0f} in a row, {numbers['skipped']:.0f} in all"
             )
-            self._demand_progress(step, numbers)
+            self._require_progress(step, numbers)
         if step % self.run.config.log.every_steps == 0 or step in (1, self.run.config.steps):  # curves start at step 1
             if seconds := self.times.seconds_per_step(step):
                 numbers = {**numbers, **self.run.rates(seconds)}
             for callback in self.callbacks:
                 callback.on_step(self, step, {**numbers, **self.run.reference})
 
-    def _demand_progress(self, step: int, numbers: Numbers) -> None:
+    def _require_progress(self, step: int, numbers: Numbers) -> None:
         """Raise InputError after optimizer.max_skipped skipped steps in a row: the training has diverged."""
         skipped = int(numbers["skipped_in_a_row"])
         if skipped < self.run.config.optimizer.max_skipped:

@@ -151,7 +151,7 @@ def _wait_for_name(host: str, seconds: int) -> None:
             time.sleep(min(5, seconds))
 
 
-def demand_tpu() -> None:
+def require_tpu() -> None:
     """Raise InputError if there is no TPU."""
     import jax
 

@@ -19,10 +19,10 @@ from xlnet_jax.objectives.registry import step_flops
 from xlnet_jax.printing import tell
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.files import Spool
-from xlnet_jax.storage.reading import demand_regular, parse_json, without_version
+from xlnet_jax.storage.reading import parse_json, require_regular, without_version
 
 
-def demand_wandb(project: str) -> None:
+def require_wandb(project: str) -> None:
     """Raise InputError if the package wandb is not installed."""
     if importlib.util.find_spec("wandb") is None:
         raise InputError(
@@ -44,7 +44,7 @@ def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
     """
     if not path.exists():
         return
-    demand_regular(path)
+    require_regular(path)
     lines = path.read_bytes().decode(errors="replace").splitlines()
     if lines:
         where, remedy = f"{path}, line 1", "delete the file; the run continues without its earlier records"

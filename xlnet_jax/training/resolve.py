@@ -76,10 +76,10 @@ class Text:
             return sources.find(names, config.text_field, config.tfds_data_dir, split, config.corpus_errors)
 
         train, held_out = find(names, "train"), find(validation, "validation") if validation else None
-        sources.demand_distinct(train, held_out or ())
+        sources.require_distinct(train, held_out or ())
         return cls(name, None, train, held_out)
 
-    def demanded_tokenizer(self, settings: Resolution[Config], of_weights: Tokenizer | None) -> Tokenizer | None:
+    def required_tokenizer(self, settings: Resolution[Config], of_weights: Tokenizer | None) -> Tokenizer | None:
         """Return the tokenizer that the run must use: of its initial weights, of the setting `tokenizer`, or of a
         prepared corpus; None if the run trains one.
 
@@ -91,7 +91,7 @@ class Text:
         origin = f"`init` {config.init}" if of_weights else f"`tokenizer` {config.tokenizer}"
         if self.prepared is not None:
             if known:
-                self.prepared.demand(known, str(config.init if of_weights else config.tokenizer))
+                self.prepared.require(known, str(config.init if of_weights else config.tokenizer))
             known, origin = self.prepared.tokenizer, f"`corpus` {config.corpus[0]}"
         level = config.data.token_level
         if known and level not in ("piece", known.settings.token_level):
@@ -134,7 +134,7 @@ class Text:
             return None
 
         def suited() -> TokenizerSettings:
-            return TokenizerSettings.suited_to(self._normalization(config))
+            return TokenizerSettings.usual_for(self._normalization(config))
 
         return Tokenizer.load(config.tokenizer, TokenizerSettings if self.prepared else suited)
 
@@ -177,7 +177,7 @@ class Text:
     def find_corpus(self, config: Config, tokenizer: Tokenizer, workdir: Workdir) -> Corpus:
         """Return the prepared corpus, or the one in the workdir, which is made if it does not exist."""
         if self.prepared:
-            demand_memory(self.prepared, config)
+            require_memory(self.prepared, config)
             return self.prepared
         return prepare(
             self.train,
@@ -189,7 +189,7 @@ class Text:
         )
 
 
-def demand_memory(corpus: Corpus, config: Config) -> None:
+def require_memory(corpus: Corpus, config: Config) -> None:
     """Raise InputError if the blocks of a corpus are too short to ever fill the memory."""
     held = windows.steps_per_block(corpus.block_len, config.data)
     carried = (held - 1) * config.data.reuse_len
@@ -237,7 +237,7 @@ def resolve(config: Config, workdir: Workdir, process: Process) -> Resolved:
     if not process.first:
         settings = Resolution(from_dict(Config, shared["config"]))
         start, corpus, tokenizer = _find(settings, shared["corpus"], workdir)
-    process.demand_same("another corpus", {"SHA-256 of its manifest": corpus.manifest.sha256})
+    process.require_same("another corpus", {"SHA-256 of its manifest": corpus.manifest.sha256})
     batches = batch_source(corpus, tokenizer, settings.config)
     # ---- attention --------------------------------------------------------------------------------------------------
     attention = check_attention(settings.config, process)
@@ -266,7 +266,7 @@ def _prepare(settings: Resolution[Config], workdir: Workdir, console: Console) -
         console.print(line)
     validate(settings.config)
     # ---- tokenizer --------------------------------------------------------------------------------------------------
-    known = text.demanded_tokenizer(settings, tokenizer_of(start, settings.config) if start else None)
+    known = text.required_tokenizer(settings, tokenizer_of(start, settings.config) if start else None)
     is_chosen = settings.config.model.vocab_size < most
     if known is None and (known := text.counted_tokenizer(settings.config, workdir, is_chosen)):
         settings.set({"model.vocab_size": known.vocab_size})
@@ -289,6 +289,6 @@ def _prepare(settings: Resolution[Config], workdir: Workdir, console: Console) -
 
 def _find(settings: Resolution[Config], corpus: str, workdir: Workdir) -> _Prepared:
     """Read what process 0 prepared."""
-    workdir.demand_shared()
+    workdir.require_shared()
     start = begin_from(settings, workdir.resumes(Config)) if settings.config.init else None
     return start, Corpus(corpus), Tokenizer.load(workdir.tokenizer)

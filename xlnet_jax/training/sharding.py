@@ -41,7 +41,7 @@ def make_mesh(config: RunConfig, devices: Sequence[jax.Device] | None = None) ->
     devices = jax.devices() if devices is None else devices
     mesh = config.mesh
     shape = _shape(mesh, len(devices))
-    _demand_divisible(config, shape)
+    _require_divisible(config, shape)
     # For jax every host of GPUs or CPUs is a slice. In the order of jax.devices(), neighbors share a host.
     slices = {getattr(d, "slice_index", 0) for d in devices if d.platform == "tpu"}
     in_slice = (shape[0] // mesh.dcn_data, *shape[1:])
@@ -69,7 +69,7 @@ def _shape(mesh: MeshConfig, devices: int) -> tuple[int, int, int, int]:
     return mesh.dcn_data * (devices // others), mesh.fsdp, mesh.context, mesh.tensor
 
 
-def _demand_divisible(config: RunConfig, shape: tuple[int, int, int, int]) -> None:
+def _require_divisible(config: RunConfig, shape: tuple[int, int, int, int]) -> None:
     data, fsdp, context, tensor = shape
     model, accumulate = config.model, config.optimizer.accumulate
     targets = config.data.num_slots if isinstance(config.data, DataConfig) else 0

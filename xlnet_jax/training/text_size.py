@@ -103,7 +103,7 @@ def choose_sizes(settings: Resolution[Config], size: TextSize) -> None:
         follow=lambda config: lengths_of_window(usual, config.data.seq_len),
         together=WINDOWS,
     )
-    demand_enough(settings.config, size)
+    require_enough(settings.config, size)
     if settings.config != usual:
         settings.choose(held_out_share(size, settings.config), why)
         if steps := settings.choose(steps_for(size, settings.config), why):
@@ -142,7 +142,7 @@ def _is_enough(config: Config, size: TextSize) -> bool:
     return min(train + held_out) >= 2 and sum(train) >= max(2 * config.data.batch_size, LEAST_BLOCKS)
 
 
-def demand_enough(config: Config, size: TextSize) -> None:
+def require_enough(config: Config, size: TextSize) -> None:
     """Raise InputError if the text has too few blocks of the smallest windows."""
     train, held_out = _blocks(config, size)
     is_smallest = (config.data.windows_per_block, config.data.seq_len) == SIZES[-1][:2]

@@ -26,7 +26,7 @@ from xlnet_jax.checkpoints.listing import list_checkpoints
 from xlnet_jax.errors import InputError, OtherRun
 from xlnet_jax.settings.config import Config, RunConfig
 from xlnet_jax.settings.fields import differences, from_dict, identity_difference, to_dict
-from xlnet_jax.storage.files import demand_bucket_library, in_bucket
+from xlnet_jax.storage.files import in_bucket, require_bucket_library
 from xlnet_jax.storage.lock import BucketLock, DiskLock, lock
 from xlnet_jax.storage.reading import read_versioned, write_versioned
 
@@ -132,11 +132,11 @@ class Workdir:
         if self._lock:
             return
         if in_bucket(self.folder):
-            demand_bucket_library()
+            require_bucket_library()
         with self._named():
             self._lock = lock(self.folder, f"workdir {self.folder}")
 
-    def demand_shared(self) -> None:
+    def require_shared(self) -> None:
         """Raise InputError if this is not the folder that process 0 claimed. Other processes call it, after the claim.
 
         It waits, because a network file system may show a new file late.

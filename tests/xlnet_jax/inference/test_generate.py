@@ -314,7 +314,7 @@ def test_a_masked_text_must_fit_into_the_context(make_masked):
     with pytest.raises(
         InputError, match="which exceeds the context of 24: a network that reads <mask> cannot go beyond"
     ):
-        make_sampler(masked).demand_room(read_prompt(masked.tokenizer, TEXT, max_new_tokens=CONTEXT))
+        make_sampler(masked).require_room(read_prompt(masked.tokenizer, TEXT, max_new_tokens=CONTEXT))
     assert make_sampler(make_masked(BERT), context=None).context == BERT.num_places
 
 
@@ -466,14 +466,14 @@ def test_the_context_is_that_of_pretraining_and_places_in_one_window_cannot_be_l
     for network, context in ((causal, 4 + 5), (model, 2 * 4 + 5), (dataclasses.replace(model, reuse_len=None), 512)):
         assert make_sampler(network, context=None).context == context
     sampler = make_sampler(dataclasses.replace(causal, model=dataclasses.replace(causal.model, positions="sinusoidal")))
-    sampler.demand_room(read_prompt(model.tokenizer, TEXT, max_new_tokens=2))
+    sampler.require_room(read_prompt(model.tokenizer, TEXT, max_new_tokens=2))
     text = read_prompt(model.tokenizer, TEXT, max_new_tokens=CONTEXT)
     with pytest.raises(InputError, match=r"\d+ pieces .* a checkpoint with sinusoidal positions cannot go beyond it"):
-        sampler.demand_room(text)
+        sampler.require_room(text)
     for settings, limit in [({"order": "random"}, "`order` random"), ({"parallel": 0}, "`parallel` 0")]:
         with pytest.raises(InputError, match=rf"{limit} cannot go beyond it; ask for fewer pieces, or raise `context`"):
-            make_sampler(model, **settings).demand_room(text)
-    make_sampler(model, parallel=4).demand_room(text)
+            make_sampler(model, **settings).require_room(text)
+    make_sampler(model, parallel=4).require_room(text)
 
 
 @pytest.fixture(scope="module")

@@ -337,7 +337,7 @@ def test_help_shows_the_settings_that_people_use_and_help_all_all_flags(capsys, 
 def test_demanding_a_tpu_where_there_is_none_is_refused(monkeypatch):
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
     with pytest.raises(InputError, match=r"`tpu`: no TPU here, jax sees cpu only"):
-        machine.demand_tpu()
+        machine.require_tpu()
 
 
 WORKERS = {

@@ -103,7 +103,7 @@ def test_the_vocabulary_that_is_given_is_that_of_the_tokenizer(tmp_path):
     with pytest.raises(
         InputError, match=rf"`model.vocab_size` 4000: the tokenizer of .* has {size:,} pieces; leave it"
     ):
-        text.demanded_tokenizer(Resolution.of(presets.parse_config(words, "train", "")), None)
+        text.required_tokenizer(Resolution.of(presets.parse_config(words, "train", "")), None)
 
 
 def test_each_step_keeps_what_was_given_and_the_log_says_what_it_chose():

@@ -13,13 +13,13 @@ from etils import epath
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.reading import (
     Count,
-    demand_regular_files,
     inside,
     parse_json,
     read_array,
     read_arrays,
     read_document,
     read_versioned,
+    require_regular_files,
     write_versioned,
 )
 
@@ -44,12 +44,12 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, make, kind):
 def test_a_pipe_below_a_folder_and_a_document_without_end_are_refused(tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "large").write_bytes(bytes(11))
-    assert demand_regular_files(tmp_path) == 11
+    assert require_regular_files(tmp_path) == 11
     with pytest.raises(InputError, match="large is too large: it has 11 bytes, at most 10 are allowed"):
         read_document(tmp_path / "large", 10)
     os.mkfifo(tmp_path / "deep" / "pipe")
     with pytest.raises(InputError, match="deep/pipe is a pipe or a device, not a file"):
-        demand_regular_files(tmp_path)
+        require_regular_files(tmp_path)
 
 
 @dataclass(frozen=True)

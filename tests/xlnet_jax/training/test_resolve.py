@@ -15,7 +15,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.resolution import Resolution
-from xlnet_jax.training.resolve import Text, demand_memory
+from xlnet_jax.training.resolve import Text, require_memory
 from xlnet_jax.training.workdir import Workdir
 
 train = COMMANDS["train"]
@@ -53,9 +53,9 @@ def test_a_tokenizer_that_did_not_make_a_corpus_is_refused(folder, tmp_path):
     other.save(tmp_path / "other")
     config = settings(folder / "corpus", tokenizer=str(tmp_path / "other"))
     with pytest.raises(InputError, match=r"corpus: it was made with another tokenizer than .*other \(sha256 "):
-        Text.of(config).demanded_tokenizer(Resolution(config), None)
+        Text.of(config).required_tokenizer(Resolution(config), None)
     with pytest.raises(InputError, match=r"it was made with another tokenizer than weights \(sha256 "):
-        Text.of(config).demanded_tokenizer(Resolution(replace(config, init="weights")), other)
+        Text.of(config).required_tokenizer(Resolution(replace(config, init="weights")), other)
 
 
 def leveled(names, level, **changes):
@@ -81,19 +81,19 @@ def test_a_tokenizer_of_another_level_than_the_one_asked_for_is_refused(folder, 
         (leveled([folder / "corpus"], "byte"), "`corpus` .* at level piece"),
     ):
         with pytest.raises(InputError, match=f"`data.token_level` .*: the tokenizer of {origin}; leave one of the two"):
-            Text.of(config).demanded_tokenizer(Resolution(config), None)
+            Text.of(config).required_tokenizer(Resolution(config), None)
     for level in ("byte", "piece"):  # its own level, or none asked for
         config = leveled([folder / "one.txt"], level, tokenizer=str(tmp_path / "bytes"))
-        assert Text.of(config).demanded_tokenizer(Resolution(config), None).vocab_size == 265
+        assert Text.of(config).required_tokenizer(Resolution(config), None).vocab_size == 265
 
 
 def test_blocks_that_never_fill_the_memory_are_refused(folder):
     data, corpus = replace(demo().data, seq_len=32, reuse_len=16, perm_size=16), Corpus(folder / "corpus")
     config = Config(data=data, model=replace(demo().model, mem_len=48))
-    demand_memory(corpus, config)
+    require_memory(corpus, config)
     config = replace(config, model=replace(config.model, mem_len=49))
     with pytest.raises(InputError, match=r"`model\.mem_len` 49 can never be filled: .* 4 windows and at most 48 posi"):
-        demand_memory(corpus, config)
+        require_memory(corpus, config)
 
 
 def test_training_starts_from_a_prepared_corpus_and_goes_on(folder, tmp_path, capsys):

@@ -33,7 +33,7 @@ from xlnet_jax.tasks.classification.tables import ANY, field, files_of_role, rea
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text, head_and_tail, shorten
 from xlnet_jax.tasks.labels import OFF, ON, SHOWN, label_list, label_name, vector_length
-from xlnet_jax.tasks.readers import Row, demand_form
+from xlnet_jax.tasks.readers import Row, require_form
 from xlnet_jax.tasks.task import Prediction, Role, Task, most_frequent
 
 PARTS = ("accuracy_m", "accuracy_mm")  # of MNLI
@@ -90,7 +90,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
         known = sorted({*self.scores, self.metric, *(PARTS if published.parts else ())})
         if config.selection.metric not in (None, *known):
             raise InputError("selection.metric", config.selection.metric, f": {config.task} has {', '.join(known)}")
-        self.demand_room(4)  # A <sep> B <sep> <cls>
+        self.require_room(4)  # A <sep> B <sep> <cls>
         if config.data.long_texts == "memory" and config.model.mem_len == 0:
             why = "needs a memory: give its length by `model.mem_len`, such as 384"
             raise InputError("data.long_texts", "memory", why)
@@ -129,7 +129,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
         if not isinstance(texts, list | tuple) or not 1 <= len(texts) <= 2:
             raise InputError(f"{where} is neither a text nor a pair of texts, but {value!r:.60}")
         texts = [None if text != text else text for text in texts]  # NaN, which pandas takes for None
-        text, *pair = (text or "" for text in demand_form(texts, list[str | None], where))
+        text, *pair = (text or "" for text in require_form(texts, list[str | None], where))
         return TextExample(str(number), text, pair[0] if pair else None, None, where)
 
     def key(self, example: TextExample) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.readers import Row, demand_form, json_file
+from xlnet_jax.tasks.readers import Row, json_file, require_form
 
 NOWHERE = -1
 
@@ -68,7 +68,7 @@ def question_of(row: Row, number: int, labelled: bool, unanswerable: bool) -> Qu
     if isinstance(given, Mapping):
         given = [{"text": t, "answer_start": s} for t, s in zip(given["text"], given["answer_start"], strict=True)]
         is_impossible = not given
-    given = demand_form(given, list, f"{where}: 'answers'")
+    given = require_form(given, list, f"{where}: 'answers'")
     if "is_impossible" in row.content:
         is_impossible = row.get("is_impossible", bool)
     answers = tuple(
@@ -83,7 +83,7 @@ def question_of(row: Row, number: int, labelled: bool, unanswerable: bool) -> Qu
     return Question(name, question, context, answers, is_impossible, where)
 
 
-def mend_answers(path: str, found: Sequence[Question]) -> list[Question]:
+def repair_answers(path: str, found: Sequence[Question]) -> list[Question]:
     """Move answers that are not at their answer_start to the nearest place where they occur. Print their number on
     stderr."""
     mended = [replace(q, answers=tuple(_moved(a, q.context) for a in q.answers)) for q in found]

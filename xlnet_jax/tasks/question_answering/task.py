@@ -29,7 +29,7 @@ from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs
 from xlnet_jax.tasks.question_answering.alignment import Alignment, align
-from xlnet_jax.tasks.question_answering.files import Question, mend_answers, question_of, read_rows
+from xlnet_jax.tasks.question_answering.files import Question, question_of, read_rows, repair_answers
 from xlnet_jax.tasks.question_answering.scores import (
     best_threshold,
     cmrc_scores,
@@ -112,7 +112,7 @@ class QuestionAnswering(Task[Question, Answers]):
         self._unanswerable = config.task == "squad2"
         self.metric = "best_f1" if self._unanswerable else "f1"
         self._tuned: float | None = None
-        self.demand_room(self._qa.max_query_len + SPECIALS, "qa.max_query_len")
+        self.require_room(self._qa.max_query_len + SPECIALS, "qa.max_query_len")
 
     @property
     def tuned_thresholds(self) -> dict[str, float]:
@@ -122,9 +122,9 @@ class QuestionAnswering(Task[Question, Answers]):
     def published_rows(self, path: str) -> Iterator[Row]:
         return read_rows(path)
 
-    def mend(self, path: str, examples: Iterable[Question]) -> list[Question]:
-        """Return the questions of a file, with answers moved to where they occur in the text (`files.mend_answers`)."""
-        return mend_answers(path, list(examples))
+    def repair(self, path: str, examples: Iterable[Question]) -> list[Question]:
+        """Return the questions of a file, with answers moved to where they occur (`files.repair_answers`)."""
+        return repair_answers(path, list(examples))
 
     def example(self, record: Row, number: int, labelled: bool) -> Question:
         return question_of(record, number, labelled, self._unanswerable)

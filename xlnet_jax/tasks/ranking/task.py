@@ -128,7 +128,7 @@ class Retrieval(Task[RankedQuery, TrecRun]):
         everything = None if labelled else tuple(self.documents)
         digest = hashlib.sha256("\n".join(f"{name} {text}" for name, text in self.documents.items()).encode())
         asked = judged or (best if of_runs else queries)
-        _demand_known(asked, queries, "queries", where)
+        _require_known(asked, queries, "queries", where)
         examples = []
         for query in asked:
             if labelled and not queries[query]:
@@ -138,7 +138,7 @@ class Retrieval(Task[RankedQuery, TrecRun]):
             candidates = tuple(d for d in best.get(query, ()) if d not in left_out)
             chosen = candidates if of_runs or settings.candidates else everything
             examples.append(RankedQuery(query, queries[query], grades, left_out, chosen, digest.hexdigest()))
-        _demand_known((d for example in examples for d in example.grades), self.documents, "documents", where)
+        _require_known((d for example in examples for d in example.grades), self.documents, "documents", where)
         highest = max((grade for example in examples for grade in example.grades.values()), default=0)
         if highest > settings.max_grade:
             raise InputError(
@@ -165,7 +165,7 @@ class Retrieval(Task[RankedQuery, TrecRun]):
 
     def _best(self, runs: Sequence[str], where: str) -> dict[str, tuple[str, ...]]:
         best = {query: tuple(best_first(scores)[: self._settings.depth]) for query, scores in read_run(runs).items()}
-        _demand_known((d for found in best.values() for d in found), self.documents, "documents", where)
+        _require_known((d for found in best.values() for d in found), self.documents, "documents", where)
         return best
 
     @cached_property
@@ -282,7 +282,7 @@ class Ranking(Retrieval):
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
-        self.demand_room(config.ranking.max_query_len + SPECIALS, "ranking.max_query_len")
+        self.require_room(config.ranking.max_query_len + SPECIALS, "ranking.max_query_len")
         if config.data.long_texts != "tail":
             raise InputError(
                 "data.long_texts", config.data.long_texts, ": ranking reads long documents by `ranking.max_passages`"
@@ -391,7 +391,7 @@ def first_of_shuffle(uniform: np.ndarray, size: int) -> Iterator[int]:
         moved[j] = moved.get(i, i)
 
 
-def _demand_known(ids: Iterable[str], texts: Mapping[str, str], what: str, where: str) -> None:
+def _require_known(ids: Iterable[str], texts: Mapping[str, str], what: str, where: str) -> None:
     asked = list(dict.fromkeys(ids))
     if unknown := [name for name in asked if name not in texts]:
         raise InputError(

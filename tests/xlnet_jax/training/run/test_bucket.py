@@ -34,7 +34,7 @@ FOLDER = "gs://bucket/run"
 @pytest.fixture
 def quick(monkeypatch):
     """Make locks fast."""
-    monkeypatch.setattr(workdir_module, "demand_bucket_library", lambda: None)
+    monkeypatch.setattr(workdir_module, "require_bucket_library", lambda: None)
     monkeypatch.setattr(lock, "SECONDS_BETWEEN_BEATS", 0.1)
 
 
@@ -100,7 +100,7 @@ def test_a_missing_library_and_a_missing_permission_are_one_line(bucket, monkeyp
     def refuse(self, path, mode):  # as TensorFlow does, whose error is no OSError
         raise ValueError("Error executing an HTTP request: HTTP response code 403 with body '{\n ...\n}'")
 
-    monkeypatch.setattr(workdir_module, "demand_bucket_library", lambda: None)
+    monkeypatch.setattr(workdir_module, "require_bucket_library", lambda: None)
     monkeypatch.setattr(type(epath.Path(FOLDER)._backend), "open", refuse)
     with pytest.raises(InputError, match=r"run cannot be written \(.*403 with body '{\): check .*login`\)$"):
         Workdir(FOLDER).claim(Config())

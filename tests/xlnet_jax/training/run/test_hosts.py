@@ -68,11 +68,11 @@ def team(monkeypatch):
 
 def test_all_processes_name_the_one_that_differs_and_the_difference(team):
     def talk(process):
-        process.demand_same("other settings", {"seed": 7 if process.process_id == 2 else 0, "betas": (1, 2)})
+        process.require_same("other settings", {"seed": 7 if process.process_id == 2 else 0, "betas": (1, 2)})
 
     line = f"process 2 on {HERE} has other settings than process 0 (seed: 0 at process 0, 7 there)"
     assert [(type(error), str(error)) for error in team(talk)] == [(InputError, line)] * 3
-    assert team(lambda process: process.demand_same("other settings", {"betas": (1, 2)})) == [None] * 3
+    assert team(lambda process: process.require_same("other settings", {"betas": (1, 2)})) == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_no_announcement_makes_a_run_look_done(code):
 def test_a_workdir_that_process_0_has_not_claimed_is_not_shared(tmp_path, monkeypatch):
     monkeypatch.setattr(workdir, "_SECONDS_TO_APPEAR", -1)
     with pytest.raises(InputError, match=f"{tmp_path} on {HERE} is not the folder that process 0 has by this name"):
-        Workdir(tmp_path).demand_shared()
+        Workdir(tmp_path).require_shared()
     (tmp_path / "config.json").touch()
-    Workdir(tmp_path).demand_shared()
+    Workdir(tmp_path).require_shared()
 
 
 COMMAND = ["-m", "xlnet_jax.train"]
