@@ -127,13 +127,14 @@ def _place_on_tpu(given: DistributedConfig) -> DistributedConfig:
             f": {worker_count()} workers are named here, and nothing says which of them this is: give "
             "`distributed.coordinator_address`, `distributed.num_processes` and `distributed.process_id`",
         )
-    names = _worker_names()
+    addresses = os.environ.get("TPU_PROCESS_ADDRESSES")
+    names = addresses.split(",") if addresses else _worker_names()
     host = (_of_slices("MEGASCALE_COORDINATOR_ADDRESS") or names[0]).split(":")[0]
     _wait_for_name(host, given.initialization_timeout)
     return replace(
         given,
         coordinator_address=f"{host}:{os.environ.get('JAX_COORDINATOR_PORT') or _TPU_PORT}",
-        num_processes=worker_count(),
+        num_processes=len(names) * _slice_count(),
         process_id=int(number) + int(_of_slices("MEGASCALE_SLICE_ID") or 0) * len(names),
     )
 
@@ -171,7 +172,11 @@ def require_tpu() -> None:
 def worker_count() -> int:
     """Return the number of hosts of all slices, from TPU_WORKER_HOSTNAMES on GKE, or the metadata server on a TPU VM.
     Colab lists one or none."""
-    return max(len(_worker_names()), 1) * int(_of_slices("MEGASCALE_NUM_SLICES") or 1)
+    return max(len(_worker_names()), 1) * _slice_count()
+
+
+def _slice_count() -> int:
+    return int(_of_slices("MEGASCALE_NUM_SLICES") or 1)
 
 
 def _of_slices(name: str) -> str:
@@ -184,11 +189,9 @@ def _of_slices(name: str) -> str:
 
 
 def _worker_names() -> list[str]:
-    if named := os.environ.get("TPU_PROCESS_ADDRESSES") or os.environ.get("TPU_WORKER_HOSTNAMES"):
-        return [endpoint.split(":")[0] for endpoint in named.split(",") if endpoint]
+    named = os.environ.get("TPU_WORKER_HOSTNAMES") or metadata("instance/attributes/worker-network-endpoints")
     # The metadata server may give an endpoint as name:port:address.
-    endpoints = metadata("instance/attributes/worker-network-endpoints").split(",")
-    return [endpoint.split(":")[-1] for endpoint in endpoints if endpoint]
+    return [endpoint.split(":")[-1] for endpoint in named.split(",") if endpoint]
 
 
 def metadata(name: str) -> str:

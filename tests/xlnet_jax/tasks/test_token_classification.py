@@ -72,7 +72,7 @@ def test_columns_are_named_by_number(tmp_path):
     first, _ = read(tmp_path, CONLL_2003, task_with("token_classification", text="2", label="1"))
     assert first.labels == ("NNP", "NNP", "VBD", "NNP", ".")
     assert first.words == ("B-NP", "I-NP", "B-VP", "B-NP", "O")
-    with pytest.raises(InputError, match=r"`columns\.text` and `columns\.label` of a file in CoNLL format are numbers"):
+    with pytest.raises(InputError, match=r"`columns\.text` and `columns\.label` of a CoNLL file are numbers"):
         task_with(text="word")
 
 
