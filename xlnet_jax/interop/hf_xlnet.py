@@ -65,7 +65,9 @@ def _body(config: ModelConfig) -> Iterator[Weight]:
     yield Weight(f"{BODY}.mask_emb", "backbone/mask_embedding", (), TWO_LEADING_ONES, required=False)
     for layer in range(config.num_layers):
         prefix = f"{BODY}.layer.{layer}"
-        yield from stack(_layer(prefix), (layer,))
+        yield from stack(layer_weights(prefix), (layer,))
+        segments = Weight(f"{prefix}.rel_attn.seg_embed", "attention/segment_embedding")
+        yield from stack([segments], (layer,))
         for number, name in enumerate(_BIASES):
             if config.untie_r:
                 yield Weight(f"{prefix}.rel_attn.{name}", "backbone/layers/attention/biases", (layer, number))
@@ -73,10 +75,10 @@ def _body(config: ModelConfig) -> Iterator[Weight]:
                 yield Weight(f"{prefix}.rel_attn.{name}", "backbone/biases", (number,))
 
 
-def _layer(prefix: str) -> Iterator[Weight]:
+def layer_weights(prefix: str) -> Iterator[Weight]:
+    """Yield the weights of a layer, without segments: the 2019 code stacks those of all layers."""
     for name in "qkvor":
         yield Weight(f"{prefix}.rel_attn.{name}", f"attention/{name}")
-    yield Weight(f"{prefix}.rel_attn.seg_embed", "attention/segment_embedding")
     yield from norm(f"{prefix}.rel_attn.layer_norm", "attention/norm")
     yield from dense(f"{prefix}.ff.layer_1", "feed_forward/inner")
     yield from dense(f"{prefix}.ff.layer_2", "feed_forward/outer")
@@ -87,18 +89,23 @@ def _top(head: HeadConfig | None) -> Iterator[Weight]:
     if head is None:
         yield Weight("lm_loss.bias", "output_bias")
     elif head.task == "question_answering":
-        yield from dense("start_logits.dense", "start")
-        yield from dense("end_logits.dense_0", "end_inner")
-        yield from norm("end_logits.LayerNorm", "end_norm")
-        yield from dense("end_logits.dense_1", "end_outer")
-        yield from dense("answer_class.dense_0", "answer_inner")
-        yield Weight("answer_class.dense_1.weight", "answer_outer/kernel", (), TRANSPOSED)
+        yield from span_weights()
     elif head.task == "token_classification":
         yield from dense(SPAN_SCOPE if head.scope == SPAN_SCOPE else TAG_SCOPE, "logits")
     elif head.has_weights:
         if head.use_projection:
             yield from dense("sequence_summary.summary", "summary/projection")
         yield from dense("logits_proj", "logits")
+
+
+def span_weights() -> Iterator[Weight]:
+    """Yield the weights of the head for question answering."""
+    yield from dense("start_logits.dense", "start")
+    yield from dense("end_logits.dense_0", "end_inner")
+    yield from norm("end_logits.LayerNorm", "end_norm")
+    yield from dense("end_logits.dense_1", "end_outer")
+    yield from dense("answer_class.dense_0", "answer_inner")
+    yield Weight("answer_class.dense_1.weight", "answer_outer/kernel", (), TRANSPOSED)
 
 
 def tokenizer_settings(config: ModelConfig) -> dict[str, Any]:

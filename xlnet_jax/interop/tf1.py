@@ -6,7 +6,7 @@ import glob
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,8 @@ import numpy as np
 from data_pipelines.tokenizer import MODEL_FILE, SETTINGS_FILE, Tokenizer, TokenizerSettings
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import ForeignCheckpoint, Pretrained, describe_thresholds, require_layers
+from xlnet_jax.interop.hf_settings import dense, norm
+from xlnet_jax.interop.hf_xlnet import layer_weights, span_weights
 from xlnet_jax.interop.weights import TWO_LEADING_ONES, Weight, left_behind, refuse_beyond_xlnet, stack, to_theirs
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.storage.quiet import tensorflow
@@ -49,49 +51,36 @@ def _body(config: ModelConfig) -> Iterator[Weight]:
             yield Weight(f"{BODY}/{name}", "backbone/biases", (number,))
     yield Weight(f"{BODY}/seg_embed", "backbone/layers/attention/segment_embedding")
     for number in range(config.num_layers):
-        yield from stack(_layer(f"{BODY}/layer_{number}"), (number,))
-
-
-def _layer(prefix: str) -> Iterator[Weight]:
-    for name in "qkvro":
-        yield Weight(f"{prefix}/rel_attn/{name}/kernel", f"attention/{name}")
-    yield from _norm(f"{prefix}/rel_attn/LayerNorm", "attention/norm")
-    yield from _dense(f"{prefix}/ff/layer_1", "feed_forward/inner")
-    yield from _dense(f"{prefix}/ff/layer_2", "feed_forward/outer")
-    yield from _norm(f"{prefix}/ff/LayerNorm", "feed_forward/norm")
+        yield from stack(_renamed(layer_weights(f"{BODY}/layer_{number}")), (number,))
 
 
 def _top(head: HeadConfig | None) -> Iterator[Weight]:
     if head is None:
         yield Weight("model/lm_loss/bias", "output_bias")
     elif head.task == "question_answering":
-        yield from _dense("start_logits/dense", "start")
-        yield from _dense("end_logits/dense_0", "end_inner")
-        yield from _norm("end_logits/LayerNorm", "end_norm")
-        yield from _dense("end_logits/dense_1", "end_outer")
-        yield from _dense("answer_class/dense_0", "answer_inner")
-        yield Weight("answer_class/dense_1/kernel", "answer_outer/kernel")
+        yield from _renamed(span_weights())
     else:
         if head.summary == "attn":
             yield Weight(f"{SUMMARY}/summary_bias", "summary/attention/query")
             for name in "qkvo":
                 yield Weight(f"{SUMMARY}/abs_attn/{name}/kernel", f"summary/attention/{name}")
-            yield from _norm(f"{SUMMARY}/abs_attn/LayerNorm", "summary/attention/norm")
+            yield from _renamed(norm(f"{SUMMARY}/abs_attn/LayerNorm", "summary/attention/norm"))
         if head.use_projection:
-            yield from _dense(f"{SUMMARY}/summary", "summary/projection")
+            yield from _renamed(dense(f"{SUMMARY}/summary", "summary/projection"))
         # Default scope of a task without a name.
-        scope = f"model/{head.scope or f'{head.task}_task'}/logit"
-        yield from _dense(RACE_SCOPE if head.task == "multiple_choice" else scope, "logits")
+        named = f"model/{head.scope or f'{head.task}_task'}/logit"
+        scope = RACE_SCOPE if head.task == "multiple_choice" else named  # may have dots
+        yield Weight(f"{scope}/kernel", "logits/kernel")
+        yield Weight(f"{scope}/bias", "logits/bias")
 
 
-def _dense(theirs: str, ours: str) -> Iterator[Weight]:
-    yield Weight(f"{theirs}/kernel", f"{ours}/kernel")
-    yield Weight(f"{theirs}/bias", f"{ours}/bias")
-
-
-def _norm(theirs: str, ours: str) -> Iterator[Weight]:
-    yield Weight(f"{theirs}/gamma", f"{ours}/LayerNorm_0/scale")
-    yield Weight(f"{theirs}/beta", f"{ours}/LayerNorm_0/bias")
+def _renamed(weights: Iterable[Weight]) -> Iterator[Weight]:
+    """Yield weights of Hugging Face, where kernels are transposed, under the names of the 2019 code."""
+    for weight in weights:
+        scope, _, kind = weight.name.replace("layer_norm", "LayerNorm").rpartition(".")
+        is_norm = scope.endswith("LayerNorm")
+        ends = {"weight": "gamma" if is_norm else "kernel", "bias": "beta" if is_norm else "bias"}
+        yield Weight(f"{scope.replace('.', '/')}/{ends.get(kind, f'{kind}/kernel')}", weight.path)
 
 
 def _head_of(variables: Mapping[str, np.ndarray]) -> HeadConfig | None:
