@@ -152,8 +152,8 @@ def test_what_does_not_fit_is_listed_and_refused_unless_partial(hf_folder):
     ("changes", "message"),
     [
         ({"n_layer": 4}, r"incomplete: 17 missing: transformer\.layer\.3\.rel_attn\.q, .*, …"),
-        ({"n_layer": 10**9}, r"1,000,000,000 layers, but its weights are only \d+ arrays"),
-        ({"n_head": None}, "num-heads None must be a whole number"),
+        ({"n_layer": 10**9}, r"declares 1,000,000,000 layers, but holds only \d+ arrays"),
+        ({"n_head": None}, "num_heads` None must be a whole number"),
         ({"ff_activation": "silu"}, "ff_activation silu is not supported"),
         ({"reuse_len": "all"}, "reuse_len 'all'"),
     ],
