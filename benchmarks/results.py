@@ -43,8 +43,8 @@ COMMANDS = {
     "--orders left-to-right random:4 bound:16",
     "ngram": "benchmarks.ngram CORPUS",
     "pipeline": "benchmarks.pipeline --corpus CORPUS --pairs 3",
-    "plan-v5e": "xlnet_jax.plan --topology v5e-1 --preset large --batch 16 --model.remat dots",
-    "plan-v5e-1024": "xlnet_jax.plan --topology v5e:16x16 --mesh.dcn-data 4 --preset large --batch 8192 "
+    "plan-v5e": "xlnet_jax.plan --topology v5e-1 --preset large --data.batch-size 16 --model.remat dots",
+    "plan-v5e-1024": "xlnet_jax.plan --topology v5e:16x16 --mesh.dcn-data 4 --preset large --data.batch-size 8192 "
     "--model.remat dots",
     "prepare": "benchmarks.prepare --corpus NOVELS --tokenizer TOKENIZER --pairs 3",
     "tiny": "xlnet_jax.evaluate tiny --text data_pipelines/corpora/austen/validation.txt",

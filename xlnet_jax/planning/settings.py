@@ -25,11 +25,9 @@ class PlanConfig(Config):
     topology: tuple[str, ...] = operational((), "common")
     """TPU slices such as v3:16x32 (chips along each axis), v3-1024 or v5e-1, or GPUs such as h100-8; several names
     print a line each; with --mesh.dcn-data 2, two such slices"""
-    batch: int | None = operational(None, at_least(1), "common")
-    """rows in the global batch; short for --data.batch-size"""
     batch_per_device: tuple[int, ...] = operational((), at_least(1), "common")
-    """rows per device, instead of --batch, to compare topologies of different sizes; several numbers print a line
-    each"""
+    """rows per device, instead of --data.batch-size, to compare topologies of different sizes; several numbers print a
+    line each"""
     utilization: float = operational(0.4, between(0, 1, "(]"), "common")
     """share of the peak FLOPs per second that the run is assumed to reach"""
     breakdown: bool = operational(False, "common")
@@ -82,10 +80,8 @@ def check_plan(settings: PlanConfig) -> None:
         raise InputError(
             "topology", "", "is missing: give a TPU slice such as v3:16x32, v5e-1 or v2-8, or GPUs such as h100-8"
         )
-    only_one = "`batch`, `batch_per_device` and `data.batch_size` all set the batch: give only one"
-    if settings.batch and settings.batch_per_device:
-        raise InputError(only_one)
-    if settings.batch or settings.batch_per_device:
+    if settings.batch_per_device:
+        only_one = "`batch_per_device` and `data.batch_size` both set the batch: give only one"
         Resolution.of(settings).refuse("data.batch_size", InputError(only_one))
     for name in ("topology", "batch_per_device"):
         if settings.search and len(getattr(settings, name)) > 1:
@@ -102,9 +98,8 @@ def list_runs(settings: PlanConfig, devices: int) -> list[Config]:
     """
     shared = settings.mesh.tensor * settings.mesh.context
     batches = [rows * devices // shared for rows in settings.batch_per_device]
-    batches = batches or [settings.data.batch_size if settings.batch is None else settings.batch]
     runs = []
-    for rows in batches:
+    for rows in batches or [settings.data.batch_size]:
         run = Resolution(shared_with(Config, settings))
         run.set({"data.batch_size": rows})
         validate(run.config)

@@ -44,8 +44,7 @@ from xlnet_jax.storage.reading import FORMAT_VERSION, read_json, without_version
 REPLACED = {
     "steps": {"epochs"},
     "epochs": {"steps"},
-    "batch": {"data.batch-size", "batch-per-device"},
-    "batch-per-device": {"data.batch-size", "batch"},
+    "batch-per-device": {"data.batch-size"},
     "tokenizer": {"model.vocab-size"},
 }
 """Flags, and the settings of a file that they replace because they set the same thing."""

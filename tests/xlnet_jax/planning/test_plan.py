@@ -332,7 +332,7 @@ def test_a_device_holds_the_same_where_devices_and_batch_grow_together():
 
 @needs_libtpu
 def test_a_search_ends_with_the_settings_and_their_plan():
-    code, out = run_plan(f"{TINY} --batch 2 --topology v5e-1 --search")
+    code, out = run_plan(f"{TINY} --data.batch-size 2 --topology v5e-1 --search")
     assert code == 0
     tried = re.findall(r"trying remat (\w+), accumulate 1\n", out)
     quickest, *_ = re.findall(r"v5e:1x1 .* one +(\w+) +1 +yes ", out)
@@ -346,7 +346,7 @@ def test_a_search_ends_with_the_settings_and_their_plan():
 
 @needs_libtpu
 def test_what_cannot_fit_is_said_without_compiling():
-    code, out = run_plan("--preset large --topology v2-8 --batch 8192")
+    code, out = run_plan("--preset large --topology v2-8 --data.batch-size 8192")
     assert code == 1
     assert "DOES NOT FIT" in out
 
@@ -354,7 +354,7 @@ def test_what_cannot_fit_is_said_without_compiling():
 @needs_libtpu
 @pytest.mark.slow
 def test_the_papers_setting_fits_a_core_of_its_pod():
-    code, out = run_plan("--preset large --topology v3:16x32 --batch 8192")
+    code, out = run_plan("--preset large --topology v3:16x32 --data.batch-size 8192")
     assert code == 0
     needed, there = map(float, re.findall(r"FITS: ([\d.]+) GiB a device of the ([\d.]+) GiB", out)[0])
     assert needed < 12 < there

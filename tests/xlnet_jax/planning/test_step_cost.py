@@ -331,7 +331,7 @@ TINY_WITH_DROPOUT = f"{TINY} --model.dropout 0.1 --model.attention-dropout 0.1 -
 
 @needs_libtpu
 def test_a_real_step_has_every_part():
-    code, out = run_plan(f"{TINY_WITH_DROPOUT} --batch 8 --topology v5e:2x2 --breakdown")
+    code, out = run_plan(f"{TINY_WITH_DROPOUT} --data.batch-size 8 --topology v5e:2x2 --breakdown")
     assert code == 0
     table = out.partition("part of a step")[2]
     rows = dict(re.findall(r"^ +([a-z][a-z,\- ]*?)  +[\d.,]+ +.* ([\d.]+)%", table, re.MULTILINE))

@@ -51,8 +51,8 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
         ("--topology v3:2x2 --utilization 40", "--utilization 40.0 must be in (0, 1]"),
         ("--topology v3:2x2 v3:4x4 --search", "--search accepts only one --topology"),
         (
-            "--topology h100-1 --batch-per-device 8 --batch 8",
-            "--batch, --batch-per-device and --data.batch-size all set",
+            "--topology h100-1 --batch-per-device 8 --data.batch-size 8",
+            "--batch-per-device and --data.batch-size both set",
         ),
         ("--topology v3:2x2 --init runs/x", "--init: a plan reads no files"),
         ("--topolgy v3:2x2", "unknown setting --topolgy: did you mean --topology?"),

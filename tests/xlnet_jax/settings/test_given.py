@@ -69,7 +69,7 @@ def test_steps_beside_epochs_are_refused_and_a_flag_replaces_those_of_a_file(tmp
 
 def test_a_batch_of_a_plan_replaces_that_of_a_file(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(to_dict(Config())))
-    words = ["--topology", "v5e-1", "--batch", "8", "--config", str(tmp_path / "config.json")]
+    words = ["--topology", "v5e-1", "--batch-per-device", "8", "--config", str(tmp_path / "config.json")]
     check_plan(parsed(PlanConfig, *words))
 
 
