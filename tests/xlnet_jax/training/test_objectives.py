@@ -116,7 +116,7 @@ def test_a_causal_loss_is_told_in_the_units_of_the_literature(causal, tmp_path, 
     assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(text.replace("▁", " ").encode()))
     assert found["word_perplexity"] == pytest.approx(math.exp(nats / text.count("▁")))
     out = capsys.readouterr().out
-    assert f"{found['perplexity']:,.2f} a piece, {found['word_perplexity']:,.2f} a word" in out
+    assert f"{found['perplexity']:,.2f} per piece, {found['word_perplexity']:,.2f} per word" in out
     assert f"{found['bits_per_character']:.4f} a character, {found['bits_per_byte']:.4f} a byte" in out
     assert f"counted     {len(ids):,} pieces and 0 ends of documents: {len(text):,} characters" in out
     assert f"unknown     0.00% of the pieces: 0 of {len(ids):,} are <unk>" in out
@@ -139,7 +139,7 @@ def test_an_end_of_a_document_counts_as_a_word_of_one_character():
     assert numbers["word_perplexity"] == pytest.approx(2 ** (7 / (2 + 1)))
     without_spaces = Measured("clm", math.log(2), 3001, 0.0, 1, replace(content, words=1, documents=1), {})
     assert without_spaces.numbers()["word_perplexity"] is None
-    assert "a word" not in next(_units(without_spaces))
+    assert "per word" not in next(_units(without_spaces))
 
 
 def test_a_causal_checkpoint_is_evaluated_with_another_memory_than_in_training(causal, tmp_path, capsys):
