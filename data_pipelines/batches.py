@@ -27,6 +27,7 @@ import numpy as np
 
 from data_pipelines import permutation, windows
 from data_pipelines.corpus import Corpus, SplitName, Start
+from data_pipelines.ids import IdCorpus
 from data_pipelines.mixture import Mixture
 from data_pipelines.objectives import HELD_OUT, Filling, Windows, batch_spec
 from data_pipelines.stateless import Purpose, uniforms
@@ -48,7 +49,7 @@ class BatchSource:
     number of held-out windows, rounded up to whole batches; None = all. Skipped blocks are spread evenly over the text.
     """
 
-    corpus: Corpus
+    corpus: Corpus | IdCorpus
     split: SplitName
     is_word_start: np.ndarray  # bool [V]
     data: DataConfig

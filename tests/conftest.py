@@ -44,9 +44,10 @@ def programs_traced_once():
     make_program, make_eval_step, init_state = step.Program.of.__func__, step.make_eval_step, step.init_state
     make_predictor = Predictor.__init__
 
-    def program_of(cls, config, objective, devices=None):
-        if devices or interpretation():
-            return make_program(cls, config, objective, devices)
+    def program_of(cls, config, objective, devices=None, optimizer=None):
+        is_own = optimizer or getattr(objective, "network", None) or not type(objective).__module__.startswith("xlnet")
+        if devices or is_own or interpretation():
+            return make_program(cls, config, objective, devices, optimizer)
         has_dropout = config.model.dropout > 0 or config.model.attention_dropout > 0
         untraced = UNTRACED if has_dropout else [*UNTRACED, "seed"]
         key = repr([type(config), *(item for item in vars(config).items() if item[0] not in untraced)])

@@ -99,6 +99,13 @@ class LanguageModel:
     """Loss (`Objective`) of all objectives that predict pieces with a single network."""
 
     config: Config
+    network: nn.Module | None = None
+    """module with the arguments and results of XLNetLM; None = the network of the settings"""
+
+    @property
+    def model(self) -> Any:
+        """The network."""
+        return self.network or build_model(self.config.model, None)
 
     @property
     def mems(self) -> jax.ShapeDtypeStruct:
@@ -114,8 +121,9 @@ class LanguageModel:
         row = {name: jnp.zeros(shape, spec[name].dtype) for name, shape in shapes_of(spec, 1, c).items()}
         mems = jnp.zeros((m.num_layers, 1, m.mem_len, m.d_model), m.dtype)
         inputs, at_BP = inputs_of(row, self.config)
-        model = cast(Any, build_model(m, None))
-        params = model.init({"params": key}, inputs, mems, at_BP=at_BP, reuse_len=c.reuse_len, train=False)["params"]
+        params = self.model.init({"params": key}, inputs, mems, at_BP=at_BP, reuse_len=c.reuse_len, train=False)[
+            "params"
+        ]
         if c.pair_loss == "none":
             return params
         pair_head = PairHead(m).init(jax.random.fold_in(key, 1), jnp.zeros((1, 1, m.d_model)))["params"]
@@ -133,7 +141,7 @@ class LanguageModel:
         inputs, at_BP = inputs_of(batch, c)
         network = {name: tree for name, tree in params.items() if name != "pair_head"}
         logits_BPV, outputs = apply(
-            build_model(c.model, None),
+            self.model,
             network,
             dropout,
             inputs,

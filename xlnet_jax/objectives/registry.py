@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from xlnet_jax.costs import MultiplyAdds, network_multiply_adds, remat_flops, spared_multiply_adds, total_flops
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.records import OBJECTIVES, ObjectiveRecord
@@ -16,6 +18,7 @@ from xlnet_jax.settings.rules import absolute_positions, data_contradictions, me
 if TYPE_CHECKING:
     from data_pipelines.batches import BatchSource
     from data_pipelines.corpus import Corpus, SplitName
+    from data_pipelines.ids import IdCorpus
     from data_pipelines.tokenizer import Tokenizer
 
 _BY_NAME = {record.name: record for record in OBJECTIVES}
@@ -31,26 +34,27 @@ def objective_named(name: str, where: str = "`objective`") -> ObjectiveRecord:
 
 
 def batch_source(
-    corpus: Corpus | str | Path,
-    tokenizer: Tokenizer,
+    corpus: Corpus | IdCorpus | str | Path,
+    tokenizer: Tokenizer | None,
     config: Config,
     split: SplitName = "train",
     max_windows: int | None = None,
 ) -> BatchSource:
     """Return the batches that pretraining with these settings reads from a corpus.
 
-    corpus: made by `prepare_corpus`, or its folder. max_windows: largest number of held-out windows, in whole batches;
-    None = all. `iterate(start, stop)` yields batches, which are made ahead of time: dicts of NumPy arrays
-    (docs/data.md). Each is a pure function of (corpus, settings, seed, number). Raises InputError if the corpus cannot
-    be read or its blocks are too short for a window.
+    corpus: made by `prepare_corpus`, or its folder. tokenizer: None = each token is a word. max_windows: largest number
+    of held-out windows, in whole batches; None = all. `iterate(start, stop)` yields batches, which are made ahead of
+    time: dicts of NumPy arrays (docs/data.md). Each is a pure function of (corpus, settings, seed, number). Raises
+    InputError if the corpus cannot be read or its blocks are too short for a window.
     """
     from data_pipelines.batches import BatchSource
     from data_pipelines.corpus import Corpus
 
     opened = Corpus(corpus) if isinstance(corpus, str | Path) else corpus
     filling = objective_named(config.objective).filling
+    is_word_start = tokenizer.is_word_start if tokenizer else np.ones(config.model.vocab_size, bool)
     return BatchSource(
-        opened, split, tokenizer.is_word_start, config.data, config.model.mem_len, config.seed, filling, max_windows
+        opened, split, is_word_start, config.data, config.model.mem_len, config.seed, filling, max_windows
     )
 
 

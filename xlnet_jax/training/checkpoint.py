@@ -289,8 +289,8 @@ class Checkpoints:
             )
         if (found := read_json(checkpoint / "data" / "metadata")) != self._data:
             raise InputError(
-                f"checkpoint {checkpoint} is of another text ({found} there, {self._data} here): give its text, or "
-                "another `workdir`"
+                f"checkpoint {checkpoint} is of another text or other values in Python ({found} there, {self._data} "
+                "here): give its own, or another `workdir`"
             )
 
     def _complete(self) -> None:
@@ -304,7 +304,7 @@ class Checkpoints:
                 (unfinished / folder).mkdir(exist_ok=True)
             write_versioned(unfinished / CONFIG, "checkpoint", to_dict(self._config))
             (unfinished / "data" / "metadata").write_text(json.dumps(self._data))
-            for file in self._tokenizer_folder.iterdir():
+            for file in self._tokenizer_folder.iterdir() if self._tokenizer_folder.exists() else ():
                 file.copy(unfinished / TOKENIZER / file.name)
             if is_on_disk:
                 write_checksums(Path(unfinished))

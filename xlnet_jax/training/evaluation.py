@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from data_pipelines.corpus import Corpus
+from data_pipelines.ids import IdCorpus
 from data_pipelines.tokenizer import CLS, EOD, EOP, SEP, UNK, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
 from xlnet_jax.dims import Batch
@@ -180,7 +181,7 @@ class HeldOutLoss:
         return f"loss {numbers['loss']:.3f}, {relative_to_unigram(numbers['loss'], self.unigram_nats)}{besides}"
 
 
-def held_out_batches(corpus: Corpus, tokenizer: Tokenizer, config: Config) -> list[Batch]:
+def held_out_batches(corpus: Corpus | IdCorpus, tokenizer: Tokenizer | None, config: Config) -> list[Batch]:
     """Return the batches of an evaluation: all blocks once, up to eval.max_windows."""
     source = batch_source(corpus, tokenizer, config, "validation", config.eval.max_windows)
     return list(source.iterate(0, source.steps_per_epoch))
@@ -223,7 +224,7 @@ def measure_loss(
     program = Program.of(config, objective_of(config))
     batches = held_out_batches(corpus, tokenizer, config)
     unigram = unigram_line(unigram_counts, batches)
-    params, missing = params_of(pretrained, config)
+    params, missing = params_of(pretrained, program.objective)
     if missing:
         raise InputError(
             f"the checkpoint has no {', '.join(missing)}: it was trained with another objective, or without "

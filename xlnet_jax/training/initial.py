@@ -11,8 +11,8 @@ from xlnet_jax.checkpoints import formats
 from xlnet_jax.checkpoints.pretrained import Pretrained, check_given
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest, size
-from xlnet_jax.objectives.language_model import objective_of
-from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, ModelConfig, RunConfig
+from xlnet_jax.objectives.language_model import Objective
+from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, ModelConfig, RunConfig
 from xlnet_jax.settings.resolution import Resolution, Values
 from xlnet_jax.storage import hub
 from xlnet_jax.storage.files import in_bucket, require_weights_on_disk
@@ -105,13 +105,13 @@ def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
     return start.tokenizer or given
 
 
-def params_of(start: Pretrained, config: Config) -> tuple[dict[str, Any], list[str]]:
+def params_of(start: Pretrained, objective: Objective) -> tuple[dict[str, Any], list[str]]:
     """Return the parameters of the checkpoint that the objective uses, and the paths of those that are missing.
 
     A finetuned checkpoint has no output bias, and one of another objective may have no mask embedding; the head of a
     task is left out. Raises InputError if a parameter has another shape.
     """
-    wanted = flatten(unboxed(jax.eval_shape(objective_of(config).init, jax.random.key(0))))
+    wanted = flatten(unboxed(jax.eval_shape(objective.init, jax.random.key(0))))
     given = flatten(start.params)
     for path in wanted.keys() & given.keys():
         if given[path].shape != wanted[path].shape:

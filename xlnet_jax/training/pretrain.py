@@ -5,7 +5,7 @@ and finds them again, so the same command resumes after any interruption.
 import functools
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.console import Console
 
 from xlnet_jax.dims import Batch
 from xlnet_jax.errors import InputError, OtherRun
+from xlnet_jax.objectives.language_model import LanguageModel, Objective
 from xlnet_jax.objectives.presets import PRESETS, defaults_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.plots.curves import draw_curves
@@ -36,7 +37,7 @@ from xlnet_jax.training.hosts import Process, connect
 from xlnet_jax.training.initial import describe_origin, network_of, params_of
 from xlnet_jax.training.loop import Callback, Run, train
 from xlnet_jax.training.metrics import read_records, speed
-from xlnet_jax.training.resolve import Resolved, folder_of, resolve
+from xlnet_jax.training.resolve import Own, Resolved, folder_of, resolve
 from xlnet_jax.training.selection import Evaluation, Result
 from xlnet_jax.training.step import make_eval_step
 from xlnet_jax.training.stop import exit_code_of
@@ -95,40 +96,57 @@ def propose_instead(config: Config, workdir: Workdir) -> str:
     return f"{does}: {shlex.join([*TRAIN, *words])}"
 
 
-def pretrain(config: Config, *, callbacks: Sequence[Callback] = ()) -> Result:
+def pretrain(
+    config: Config,
+    *,
+    callbacks: Sequence[Callback] = (),
+    objective: Callable[[Config], Objective] | None = None,
+    network: Any = None,
+    optimizer: Any = None,
+    dataset: Mapping[str, Any] | None = None,
+) -> Result:
     """Train to config.steps, in this process and on all its devices; return the result.
 
     The same call resumes a run that was stopped, and returns the result of a finished one. A run has one process, or
-    one on each host if config.distributed, the environment or the platform defines several (hosts.connect). callbacks:
-    are called by process 0 while the run trains. Raises InputError if settings contradict each other, the text or the
-    workdir.
+    one on each host if config.distributed, the environment or the platform defines several (hosts.connect).
+
+    callbacks: are called by process 0 while the run trains. objective: returns the loss of the final settings, as a
+    subclass of `LanguageModel` does. network: flax module with the arguments and results of `XLNetLM`. optimizer: optax
+    transformation, with its own learning rate. dataset: arrays of token ids by split, train and validation, in place of
+    text; ids below 9 are special symbols. The same call must pass them again to go on.
+
+    Raises InputError if settings contradict each other, the text or the workdir.
     """
     config = with_plain_paths(config)
+    if network is not None:
+        if objective:
+            raise InputError("network", "", "and `objective` both choose the network: leave one of them out")
+        objective = functools.partial(LanguageModel, network=network)
     with connect(config) as process:
-        return pretrain_as(process, config, callbacks)
+        return pretrain_as(process, config, Own(objective, optimizer, dataset), callbacks)
 
 
 def run_pretraining(config: Config) -> int:
     """Pretrain as the command does; return the exit code."""
     config = with_plain_paths(config)
     with connect(config, is_command=True) as process:
-        return exit_code_of(pretrain_as(process, config).stopped)
+        return exit_code_of(pretrain_as(process, config, Own()).stopped)
 
 
-def pretrain_as(process: Process, config: Config, callbacks: Sequence[Callback] = ()) -> Result:
+def pretrain_as(process: Process, config: Config, own: Own, callbacks: Sequence[Callback] = ()) -> Result:
     """Train as this process of a run. Process 0 prepares what the others read, and writes everything except the
     checkpoints."""
     with closing(Workdir(folder_of(config))) as workdir, workdir.keep_programs():
         # ---- text and program ---------------------------------------------------------------------------------------
         try:
-            resolved = resolve(config, workdir, process)
+            resolved = resolve(config, workdir, process, own)
         except OtherRun as refusal:
             raise InputError(f"{refusal}; {propose_instead(config, workdir)}") from None
         config, program, batches = resolved.config, resolved.program, resolved.batches
         # ---- weights ------------------------------------------------------------------------------------------------
         params, origin = dict[str, Any](), ""
         if resolved.start:
-            params, drawn = params_of(resolved.start, config)
+            params, drawn = params_of(resolved.start, program.objective)
             origin = describe_origin(config.init, drawn)
         # ---- evaluation ---------------------------------------------------------------------------------------------
         held_out = held_out_batches(resolved.corpus, resolved.tokenizer, config)
@@ -147,14 +165,14 @@ def pretrain_as(process: Process, config: Config, callbacks: Sequence[Callback] 
             reference={"unigram": unigram_nats},
         )  # fmt: skip
         _describe(run, resolved, held_out, process.console)
-        data, block = {"manifest_sha256": resolved.corpus.manifest.sha256}, batches.steps_per_block
+        data, block = {"manifest_sha256": resolved.corpus.manifest.sha256, **own.names}, batches.steps_per_block
         with Checkpoints(
             workdir.checkpoints, config, workdir.tokenizer, block, data, process, evaluation
         ) as checkpoints:
             loop = train(run, checkpoints, process)
             result = loop.result()
         if process.first and not loop.is_interrupted:
-            _report(result, run, resolved, process.console)
+            _report(result, run, resolved, own, process.console)
         return result
 
 
@@ -185,7 +203,7 @@ def _describe(run: Run, resolved: Resolved, held_out: Sequence[Batch], console: 
     console.print(f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies")
 
 
-def _report(result: Result, run: Run, resolved: Resolved, console: Console) -> None:
+def _report(result: Result, run: Run, resolved: Resolved, own: Own, console: Console) -> None:
     """Draw the curves, print the result and where it is, and propose two commands."""
     config, tokenizer = resolved.config, resolved.tokenizer
     workdir, unigram_nats = run.workdir, run.reference["unigram"]
@@ -193,9 +211,12 @@ def _report(result: Result, run: Run, resolved: Resolved, console: Console) -> N
     objective = objective_named(config.objective)
     draw_curves(records, unigram_nats, workdir.curves, objective.name, objective.title)
     loss = next((r["loss"] for r in reversed(records) if r["split"] == "validation"), math.inf)
-    begin = tokenizer.decode(resolved.corpus.read("validation", np.zeros(1, int))[0][0, :8]) if config.corpus else BEGIN
-    needs_tiny = loss >= unigram_nats and tokenizer.settings.normalization == "english"  # tiny knows English alone
-    following = propose_next(config, str(workdir.folder).rstrip("/"), begin, needs_tiny)
+    following = {}
+    if tokenizer and not own.names:  # else no command reads the checkpoint
+        first = resolved.corpus.read("validation", np.zeros(1, int))[0][0, :8]
+        begin = tokenizer.decode(first) if config.corpus else BEGIN
+        needs_tiny = loss >= unigram_nats and tokenizer.settings.normalization == "english"  # tiny knows English alone
+        following = propose_next(config, str(workdir.folder).rstrip("/"), begin, needs_tiny)
     places = {"checkpoint": result.last_checkpoint}
     if result.step != result.steps:
         best = result.metrics[result.metric]
@@ -203,7 +224,6 @@ def _report(result: Result, run: Run, resolved: Resolved, console: Console) -> N
     places["curves"] = str(workdir.curves)
     ended = f"ended at step {result.steps:,} of {config.steps:,} by {result.stopped}\n" if result.stopped else ""
     measured = f"held-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n" if loss < math.inf else ""
-    console.print(
-        f"\n{ended}{measured}" + "".join(f"  {name:12} {place}\n" for name, place in places.items()) + "next\n"
-        + "\n".join(f"  {name:12} {command}" for name, command in following.items())
-    )  # fmt: skip
+    lines = [f"  {name:12} {place}" for name, place in places.items()]
+    lines += ["next"] * bool(following) + [f"  {name:12} {command}" for name, command in following.items()]
+    console.print(f"\n{ended}{measured}" + "\n".join(lines))

@@ -3,19 +3,23 @@ that is made into a tokenizer and a corpus in the workdir), the weights that it 
 """
 
 import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import optax
 from rich.console import Console
 
 from data_pipelines import sources, windows
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus, is_corpus
+from data_pipelines.ids import IdCorpus
 from data_pipelines.prepare.commands import prepare
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Normalization, Tokenizer, TokenizerSettings, VocabularyTooLarge
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.language_model import Objective, objective_of
 from xlnet_jax.objectives.presets import PRESETS, defaults_of
 from xlnet_jax.objectives.registry import batch_source, validate
 from xlnet_jax.settings.config import Config, DistributedConfig
@@ -213,14 +217,30 @@ class Resolved:
     config: Config
     start: Pretrained | None
     """None = all weights are initialized at random, or the run resumes"""
-    corpus: Corpus
-    tokenizer: Tokenizer
+    corpus: Corpus | IdCorpus
+    tokenizer: Tokenizer | None
+    """None = the data are ids"""
     batches: BatchSource
     program: Program[Any]
     memory: Memory
 
 
-def resolve(config: Config, workdir: Workdir, process: Process) -> Resolved:
+@dataclass(frozen=True)
+class Own:
+    """What Python code passes in place of settings; None = what the settings say."""
+
+    objective: Callable[[Config], Objective] | None = None
+    optimizer: optax.GradientTransformation | None = None
+    dataset: Mapping[str, Any] | None = None
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What is passed, for a checkpoint: a run does not go on without it."""
+        passed = [name for name in ("objective", "optimizer") if getattr(self, name) is not None]
+        return {"own": " ".join(passed)} if passed else {}
+
+
+def resolve(config: Config, workdir: Workdir, process: Process, own: Own = Own()) -> Resolved:
     """Resolve what the settings leave open, in this order: what the run chose when it began, the network of initial
     weights, sizes for a small text, the tokenizer and its vocabulary, the corpus, the attention implementation and,
     with `auto_fit`, what makes a step fit the devices. Compile the step.
@@ -231,28 +251,38 @@ def resolve(config: Config, workdir: Workdir, process: Process) -> Resolved:
     settings, shared = Resolution.of(config, defaults_of(config)), None
     settings.set({"distributed": DistributedConfig()})  # the same settings in all processes
     if process.first:
-        start, corpus, tokenizer = _prepare(settings, workdir, process.console)
+        workdir.lock()
+        found = (
+            _prepare(settings, workdir, process.console)
+            if own.dataset is None
+            else _claim_ids(settings, workdir, own.dataset)
+        )
+        start, corpus, tokenizer = found
         shared = {"config": to_dict(settings.config), "corpus": str(corpus.folder)}
     shared = process.gather("prepared", shared)[0]
     if not process.first:
         settings = Resolution(from_dict(Config, shared["config"]))
-        start, corpus, tokenizer = _find(settings, shared["corpus"], workdir)
+        start, corpus, tokenizer = _find(settings, shared["corpus"], workdir, own.dataset)
     process.require_same("another corpus", {"SHA-256 of its manifest": corpus.manifest.sha256})
     batches = batch_source(corpus, tokenizer, settings.config)
     # ---- attention --------------------------------------------------------------------------------------------------
     attention = check_attention(settings.config, process)
     # ---- memory of the devices --------------------------------------------------------------------------------------
-    build = functools.partial(pretraining_program, attention=attention)
+    build = functools.partial(
+        pretraining_program,
+        attention=attention,
+        make_objective=own.objective or objective_of,
+        optimizer=own.optimizer,
+    )
     program, memory = build_fitting(settings, build, workdir, process)
     return Resolved(settings.final(), start, corpus, tokenizer, batches, program, memory)
 
 
-_Prepared = tuple[Pretrained | None, Corpus, Tokenizer]
+_Prepared = tuple[Pretrained | None, Corpus | IdCorpus, Tokenizer | None]
 
 
 def _prepare(settings: Resolution[Config], workdir: Workdir, console: Console) -> _Prepared:
     # ---- a run that resumes, and weights ----------------------------------------------------------------------------
-    workdir.lock()
     text = Text.of(settings.config)
     before = workdir.resumes(Config)
     keep_fit(settings, before)
@@ -287,8 +317,30 @@ def _prepare(settings: Resolution[Config], workdir: Workdir, console: Console) -
     return start, corpus, tokenizer
 
 
-def _find(settings: Resolution[Config], corpus: str, workdir: Workdir) -> _Prepared:
+def _claim_ids(settings: Resolution[Config], workdir: Workdir, dataset: Mapping[str, Any]) -> _Prepared:
+    for name in ("corpus", "validation", "tokenizer", "init"):
+        if getattr(settings.config, name):
+            raise InputError(name, getattr(settings.config, name), ": `dataset` takes its place; leave one of them out")
+    if before := workdir.resumes(Config):
+        keep_fit(settings, before)
+        settings.choose({"optimizer.warmup_steps": before.optimizer.warmup_steps})
+    config = settings.final()
+    validate(config)
+    corpus = _read_ids(dataset, config)
+    choose_attention(config, sharding.make_mesh(config))
+    workdir.claim(config)
+    workdir.claim_text(corpus.manifest.made_from, {})
+    return None, corpus, None
+
+
+def _read_ids(dataset: Mapping[str, Any], config: Config) -> IdCorpus:
+    return IdCorpus(dataset, windows.block_len(config.data), config.model.vocab_size)
+
+
+def _find(settings: Resolution[Config], corpus: str, workdir: Workdir, dataset: Mapping[str, Any] | None) -> _Prepared:
     """Read what process 0 prepared."""
     workdir.require_shared()
+    if dataset is not None:
+        return None, _read_ids(dataset, settings.config), None
     start = begin_from(settings, workdir.resumes(Config)) if settings.config.init else None
     return start, Corpus(corpus), Tokenizer.load(workdir.tokenizer)

@@ -103,7 +103,12 @@ NORM_DECAY, NORM_TRUSTED_AFTER = 0.99, 50
 
 
 def make_train_step(
-    config: RunConfig, objective: Objective, tx: optax.GradientTransformation, plan: TrainState, mesh: Mesh
+    config: RunConfig,
+    objective: Objective,
+    tx: optax.GradientTransformation,
+    plan: TrainState,
+    mesh: Mesh,
+    has_rate: bool = True,
 ) -> TrainStep:
     """Return the train step: state, batch -> state, metrics. The state passed in is donated: do not read it again.
 
@@ -131,10 +136,11 @@ def make_train_step(
             **measured,
             "gradient_norm": norm,
             "parameter_norm": optax.tree.norm(state.params),
-            "learning_rate": jnp.asarray(rate(state.step - state.guard.skipped), jnp.float32),
             "skipped": guard.skipped,
             "skipped_in_a_row": guard.skipped_in_a_row,
         }
+        if has_rate:
+            metrics["learning_rate"] = jnp.asarray(rate(state.step - state.guard.skipped), jnp.float32)
 
         def keep_good(new: Any, old: Any) -> Any:
             return jax.tree.map(lambda n, o: jnp.where(good, n, o), new, old)
@@ -315,15 +321,22 @@ class Program(Generic[O]):
     train_step: TrainStep
 
     @classmethod
-    def of(cls, config: RunConfig, objective: O, devices: Sequence[jax.Device] | None = None) -> "Program[O]":
+    def of(
+        cls,
+        config: RunConfig,
+        objective: O,
+        devices: Sequence[jax.Device] | None = None,
+        optimizer: optax.GradientTransformation | None = None,
+    ) -> "Program[O]":
         """Return the program of these settings on `devices` (None = all that jax sees; they need not exist here).
+        optimizer: None = that of the settings.
 
         Raises InputError if the mesh does not divide the devices, the network or the batch.
         """
         mesh = sharding.make_mesh(config, devices)
-        tx = make_optimizer(config.optimizer, config.steps)
+        tx = optimizer or make_optimizer(config.optimizer, config.steps)
         plan = plan_state(objective, tx, mesh)
-        return cls(config, objective, tx, mesh, plan, make_train_step(config, objective, tx, plan, mesh))
+        return cls(config, objective, tx, mesh, plan, make_train_step(config, objective, tx, plan, mesh, not optimizer))
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -342,12 +355,16 @@ class Program(Generic[O]):
 
 
 def pretraining_program(
-    config: Config, attention: str, devices: Sequence[jax.Device] | None = None
+    config: Config,
+    attention: str,
+    devices: Sequence[jax.Device] | None = None,
+    make_objective: Callable[[Config], Objective] = objective_of,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> tuple[Program[Any], AbstractBatch]:
-    """Return the program of a pretraining run that computes attention by this implementation, and its batch. devices
-    and errors: as of `Program.of`."""
+    """Return the program of a pretraining run that computes attention by this implementation, and its batch. devices,
+    optimizer and errors: as of `Program.of`."""
     config = with_values(config, {"model.attention": attention})
-    program = Program.of(config, objective_of(config), devices)
+    program = Program.of(config, make_objective(config), devices, optimizer)
     return program, batch_of_windows(config, program.mesh)
 
 
