@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from xlnet_jax import PUBLIC
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.objectives.records import OBJECTIVES
 
@@ -172,3 +173,9 @@ def test_no_two_files_import_each_other():
                 edges.add((file, other))
     both = {(a, b) for a, b in edges if a < b and (b, a) in edges}
     assert not both, f"files that import each other: {sorted(both)}"
+
+
+def test_type_checkers_see_every_public_name():
+    stub = ast.parse((ROOT / "xlnet_jax/__init__.pyi").read_text())
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    assert {alias.asname: node.module for node in imports for alias in node.names} == PUBLIC

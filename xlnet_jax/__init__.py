@@ -4,11 +4,6 @@ Public names are resolved when they are used: importing this package loads neith
 names of commands: `xlnet_jax.evaluate` is the function, and `python -m xlnet_jax.evaluate` runs the module.
 """
 
-# True for type checkers. `typing` itself could come from the current folder here (storage/import_path.py).
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 __version__ = "0.1.0.dev0"
 """Version of the package; setup.cfg reads it here."""
 PUBLIC = {
@@ -27,7 +22,7 @@ PUBLIC = {
     "ModelConfig": "xlnet_jax.settings.config",
     "Prediction": "xlnet_jax.tasks.task",
     "PrepareSettings": "data_pipelines.prepare.commands",
-    "Pretrained": "xlnet_jax.checkpoints.pretrained",
+    "Pretrained": "xlnet_jax.interop.contents",
     "ReclSettings": "xlnet_jax.inference.recl",
     "Result": "xlnet_jax.training.selection",
     "ScoreSettings": "xlnet_jax.inference.score",
@@ -61,10 +56,11 @@ PUBLIC = {
     "score_files": "xlnet_jax.inference.score",
     "score_texts": "xlnet_jax.inference.score",
 }
-"""Public names, and the module of each"""
+"""Public names, and the module of each; type checkers read __init__.pyi. This module imports nothing, because before a
+command begins, an import could come from the current folder (storage/import_path.py)."""
 
 
-def __getattr__(name: str) -> "Any":
+def __getattr__(name: str) -> object:
     """Return what is public under a name: a class, or a function that checks the types of its arguments."""
     if name not in PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(PUBLIC)}")
