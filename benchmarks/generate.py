@@ -163,14 +163,14 @@ def uncached(model: Pretrained, text: Request, context: int, parallel: int) -> C
     length = 1 << (len(text.ids_L) - 1).bit_length()
 
     @jax.jit
-    def read(params: Any, ids_BL: jnp.ndarray, known_BL: jnp.ndarray, target_BP: jnp.ndarray) -> jnp.ndarray:
-        return prefill(model.model, params, ids_BL, known_BL, target_BP, context)[1].argmax(-1)
+    def read(params: Any, ids_BL: jnp.ndarray, target_BP: jnp.ndarray) -> jnp.ndarray:
+        return prefill(model.model, params, ids_BL, target_BP, context)[1].argmax(-1)
 
     def draw(passes: int) -> None:
         ids_L = np.pad(text.ids_L, (0, length - len(text.ids_L)), constant_values=PAD)
         for begin in range(0, passes * parallel, parallel):
             group = text.targets_P[begin : begin + parallel]
-            ids_L[group] = read(params, ids_L[None], (ids_L != PAD)[None], group[None])[0]
+            ids_L[group] = read(params, ids_L[None], group[None])[0]
 
     return draw
 

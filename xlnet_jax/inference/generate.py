@@ -44,9 +44,8 @@ def generate(
 
     model: a loaded checkpoint, or its folder. prompts: texts to continue, or with gaps (___) to fill. on_part: called
     with each part of a single text as it is drawn; a text with gaps, or with another order than left, arrives in one
-    part. settings: fields of
-    GenerateSettings by name, such as max_new_tokens=50, temperature=0.8 or gap_pieces=(2,). Raises InputError for
-    invalid settings, prompts or checkpoints.
+    part. settings: fields of GenerateSettings by name, such as max_new_tokens=50 or gap_pieces=(2,). Raises InputError
+    for invalid settings, prompts or checkpoints.
     """
     loaded = None if isinstance(model, str | Path) else model
     wanted = with_keywords(GenerateSettings("loaded" if loaded else str(model)), settings)

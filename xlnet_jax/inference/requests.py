@@ -6,9 +6,9 @@ and the model no prompt. `fill` puts the pieces that were drawn into the text.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -118,12 +118,9 @@ class Request:
     kinds_P: np.ndarray  # int32, a Kind for each
     gap_P: np.ndarray  # int32, the gap of each
     # What has been drawn, in the order of the text, up to the first position that is still open
-    ids_P: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))  # int32, without <eod>
-    log_probs_P: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))  # nats, at temperature 1 over all
-    # pieces; includes <eod>
-    passes_P: np.ndarray = field(
-        default_factory=lambda: np.zeros(0, np.int32)
-    )  # int32, the pass in which each came, from 0; includes <eod>
+    ids_P: Any = ()  # int32, without <eod>
+    log_probs_P: Any = ()  # float32, nats, at temperature 1 over all pieces; includes <eod>
+    passes_P: Any = ()  # int32, the pass in which each came, from 0; includes <eod>
     is_done: bool = False  # True if no more pieces follow
     is_stopped: bool = False  # True if <eod> or a stop was drawn, even at the last position
 

@@ -10,9 +10,8 @@ With z_s the positions of pass s and x_given the tokens of the prompt,
     sample    draw a piece for each of the next positions, by temperature, top-k and top-p
     decode    read the pieces drawn last and predict; and sample again, until no position is open
 
-models/decoding.py has prefill and decode. All orders take these steps; `choose_next` alone knows which positions come
-next. The host gives the device a window: open positions in the order of drawing, C columns for each pass. The device
-draws up to CHUNK times before the host looks for texts that have ended.
+models/decoding.py has prefill and decode. All orders take these steps: `choose_next` alone knows which positions come
+next. The host gives the device `Targets`, and the device draws up to CHUNK times before the host looks for ended texts.
 """
 
 import dataclasses
@@ -106,10 +105,11 @@ class Sampler:
         """
         counts = [len(request.targets_P) for request in requests]
         most = power_of_two(max(counts))
-        sampling = self._sampling._replace(parallel=min(self._sampling.parallel or most, most))
-        parallel = sampling.parallel
+        parallel = min(self._sampling.parallel or most, most)
+        sampling = self._sampling._replace(parallel=parallel)
         keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(len(requests)))
-        orders = [order_of(self._order, n, parallel, key) for n, key in zip(counts, keys_B, strict=True)]
+        seeds = [int.from_bytes(data.tobytes()[:8], "little") for data in np.asarray(jax.random.key_data(keys_B))]
+        orders = [order_of(self._order, n, parallel, seed) for n, seed in zip(counts, seeds, strict=True)]
         found = [(np.full(n, PAD, np.int32), np.zeros(n, np.float32), np.full(n, NONE, np.int32)) for n in counts]
         left, state = orders, None
         while longest := max(map(len, left)):
@@ -117,8 +117,8 @@ class Sampler:
             width = max(parallel, power_of_two(longest)) if sampling.by_confidence else width
             targets = self._targets(requests, left, width, keys_B)
             if state is None:
-                params, layers, ids_BL, known_BL = self._read(requests, targets)
-                state, drawn = _prefill_and_sample(sampling, params, ids_BL, known_BL, targets)
+                params, layers, ids_BL = self._read(requests, targets)
+                state, drawn = _prefill_and_sample(sampling, params, ids_BL, targets)
             else:
                 state, drawn = _decode_and_sample(sampling, params, layers, state, targets)
             passes_P = np.arange(drawn[0].shape[1]) // parallel
@@ -154,25 +154,23 @@ class Sampler:
         columns = jnp.asarray(number_BP), jnp.asarray(position_BP), jnp.asarray(kind_BP)
         return Targets(*columns, keys_B, self._allowed_XV, jnp.asarray(self._stops_V))
 
-    def _read(self, requests: Sequence[Request], targets: Targets) -> tuple[Any, Any, np.ndarray, np.ndarray]:
-        """Return what `prefill` needs: the parameters, also by layer, the ids [B, L] with room for the first targets
-        or, if the network reads <mask>, with <mask> at all, and which positions hold a token."""
-        is_masked, rows = self._sampling.is_masked, len(requests)
+    def _read(self, requests: Sequence[Request], targets: Targets) -> tuple[Any, Any, np.ndarray]:
+        """Return what `prefill` and `decode` need: the parameters, also by layer, and the ids [B, L] with room for the
+        first targets or, if the network reads <mask>, with <mask> at all."""
+        is_masked = self._sampling.is_masked
         open_ = [request.targets_P for request in requests] if is_masked else [np.asarray(targets.position_BP)]
         longest = 1 + max(*(len(request.ids_L) for request in requests), *(int(places.max()) for places in open_))
         length = max(SHORTEST, power_of_two(longest))
         length = min(length, self.context) if is_masked else length  # learned positions end there
-        ids_BL = padded([request.ids_L for request in requests], rows, length, PAD)
-        known = [np.isin(np.arange(len(r.ids_L)), r.targets_P, invert=True) for r in requests]
-        known_BL = padded(known, rows, length, 0).astype(bool)
+        ids_BL = padded([request.ids_L for request in requests], len(requests), length, PAD)
         if is_masked:
             for ids_L, target_P in zip(ids_BL, open_, strict=True):
                 ids_L[target_P] = MASK
-            return self._params, (), ids_BL, known_BL
+            return self._params, (), ids_BL
         ahead = not self._is_plain or any((r.targets_P < len(r.ids_L)).any() for r in requests)
         if ahead not in self._prepared:
             self._prepared = {ahead: prepare(self._sampling.config, self._params, self.context, ahead)}
-        return *self._prepared[ahead], ids_BL, known_BL
+        return *self._prepared[ahead], ids_BL
 
     def require_room(self, request: Request) -> None:
         """Raise InputError if the text is longer than the context, or has gaps that a causal model cannot fill."""
@@ -224,14 +222,14 @@ def default_context(pretrained: Pretrained, is_causal: bool) -> int:
     return (1 if is_causal else 2) * pretrained.reuse_len + pretrained.model.mem_len
 
 
-def order_of(order: str, targets: int, parallel: int, key: jax.Array) -> np.ndarray:
+def order_of(order: str, targets: int, parallel: int, seed: int) -> np.ndarray:
     """Return the numbers of a text's targets by pass: int64 [passes, parallel], NONE where a pass has fewer. By
-    confidence, passes have one column, because the device chooses among all. key: random key of the text."""
+    confidence, passes have one column, because the device chooses among all. seed: of the text."""
     if order == "random":
-        seed = int.from_bytes(np.asarray(jax.random.key_data(key)).tobytes()[:8], "little")
         return spread_order(targets, parallel, seed)
     columns = 1 if order == "confidence" else parallel
-    return _in_passes(np.arange(-(-targets // columns) * columns).reshape(-1, columns), targets)
+    numbers = np.arange(-(-targets // columns) * columns).reshape(-1, columns)
+    return np.where(numbers < targets, numbers, NONE)
 
 
 def spread_order(targets: int, parallel: int, seed: int) -> np.ndarray:
@@ -240,11 +238,8 @@ def spread_order(targets: int, parallel: int, seed: int) -> np.ndarray:
     pieces depend least on each other."""
     passes = -(-targets // parallel)
     first = smallest_first(uniforms(seed, Purpose.SCORING_ORDER, 0, [0], passes))[0]
-    return _in_passes(first[:, None] + passes * np.arange(parallel), targets)
-
-
-def _in_passes(order: np.ndarray, targets: int) -> np.ndarray:
-    return np.where(order < targets, order, NONE)
+    numbers = first[:, None] + passes * np.arange(parallel)
+    return np.where(numbers < targets, numbers, NONE)
 
 
 # ---- on the device ---------------------------------------------------------------------------------------------------
@@ -252,15 +247,13 @@ def _in_passes(order: np.ndarray, targets: int) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _prefill_and_sample(
-    sampling: Sampling, params: Any, ids_BL: jnp.ndarray, known_BL: jnp.ndarray, targets: Targets
+    sampling: Sampling, params: Any, ids_BL: jnp.ndarray, targets: Targets
 ) -> tuple[tuple[Any, ...], tuple[jnp.ndarray, ...]]:
     """Read the given tokens and draw in one pass; return (state, drawn) as `_decode_and_sample` does."""
     nothing_BC = jnp.zeros((len(ids_BL), sampling.parallel), jnp.int32)
-    predict: Callable[..., Any]
+    predict: Any = functools.partial(prefill, sampling.config, params, ids_BL, slots=sampling.context)
     if sampling.is_masked:
         predict = functools.partial(decode_masked, sampling.config, params, ids_BL, ids_BL[:, :1], nothing_BC[:, :1])
-    else:
-        predict = functools.partial(prefill, sampling.config, params, ids_BL, known_BL, slots=sampling.context)
     state, _, drawn = _draw(sampling, predict, (nothing_BC, nothing_BC), targets, targets.number_BP != NONE)
     return state, drawn
 
@@ -274,7 +267,7 @@ def _decode_and_sample(
 
     state: (cache, or the text with <mask>; the pieces drawn last, which are not in it yet, [B, C]; their positions).
     """
-    read: Callable[..., Any] = functools.partial(decode, sampling.config, params, layers)
+    read: Any = functools.partial(decode, sampling.config, params, layers)
     if sampling.is_masked:
         read = functools.partial(decode_masked, sampling.config, params)
 
@@ -311,9 +304,8 @@ def _draw(
     if sampling.by_confidence:
         cache, logits_BPV = predict(target_BP=targets.position_BP)
         best_BP = jnp.where(targets.allowed_XV[targets.kind_BP], logits_BPV, -jnp.inf).max(-1)
-        column_BC, is_new_BC = choose_next(
-            is_open_BP, sampling.parallel, best_BP - jax.nn.logsumexp(logits_BPV, axis=-1)
-        )
+        confidence_BP = best_BP - jax.nn.logsumexp(logits_BPV, axis=-1)
+        column_BC, is_new_BC = choose_next(is_open_BP, sampling.parallel, confidence_BP)
         logits_BCV = _at(column_BC, logits_BPV)
     else:
         column_BC, is_new_BC = choose_next(is_open_BP, sampling.parallel)

@@ -87,17 +87,16 @@ def prefill(
     config: ModelConfig,
     params: dict[str, Any],
     ids_BL: jnp.ndarray,
-    known_BL: jnp.ndarray,
     target_BP: jnp.ndarray,
     slots: int,
 ) -> tuple[Cache, jnp.ndarray]:
     """Read the given text in one pass of the full network, where all tokens see each other or, in a causal network,
     those before them. Return the cache of K = slots positions, and float32 logits [B, P, V] of the targets.
 
-    known: bool, which positions hold a token, all below K; target: positions below L that hold none, one in a causal
-    network.
+    ids: PAD where there is no token; all tokens are below position K. target: positions below L without a token, one in
+    a causal network.
     """
-    batch, length = ids_BL.shape
+    (batch, length), known_BL = ids_BL.shape, ids_BL != PAD
     # With same_length a row sees mem_len positions back, so without memory it would see only itself.
     memory = slots - 1 if config.same_length else 0
     query_BP, content_BP = predicting_rows(config, target_BP)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from data_pipelines.tokenizer import PAD
 from tests.xlnet_jax import random_models
 from tests.xlnet_jax.random_models import CAUSAL, SMALL
 from xlnet_jax.models.decoding import decode, prefill, prepare
@@ -38,7 +39,7 @@ strong_params = functools.cache(random_models.strong_params)
 @functools.cache
 def programs(config):
     return (
-        jax.jit(functools.partial(prefill, config), static_argnums=4),
+        jax.jit(functools.partial(prefill, config), static_argnums=3),
         jax.jit(functools.partial(decode, config)),
         jax.jit(XLNetLM(config).apply),
     )
@@ -50,7 +51,7 @@ def cached_logits(config, params, ids_BL, known_BL, order_BT, ahead, group=1):
     begin, go_on, _ = programs(config)
     weights = prepare(config, params, CONTEXT, ahead)
     batch, length = ids_BL.shape
-    cache, logits_BPV = begin(weights[0], jnp.asarray(ids_BL), known_BL, order_BT[:, :group], CONTEXT)
+    cache, logits_BPV = begin(weights[0], np.where(known_BL, ids_BL, PAD), order_BT[:, :group], CONTEXT)
     found = [logits_BPV]
     for start in range(group, order_BT.shape[1], group):
         here_BC, next_BP = order_BT[:, start - group : start], order_BT[:, start : start + group]
@@ -112,7 +113,7 @@ def test_a_token_that_is_given_again_changes_nothing():
     params, ids, (_, go_on, _) = strong_params(TINY), tokens(5, 2, LENGTH), programs(TINY)
     weights = prepare(TINY, params, CONTEXT, True)
     known, target = np.broadcast_to(np.arange(LENGTH) < 5, ids.shape), np.array([[6], [7]])
-    cache, _ = programs(TINY)[0](weights[0], jnp.asarray(ids), known, target, CONTEXT)
+    cache, _ = programs(TINY)[0](weights[0], np.where(known, ids, PAD), target, CONTEXT)
     once, logits = go_on(*weights, cache, ids[:, 5:6], np.full((2, 1), 5), target)
     cache, _ = go_on(*weights, cache, np.repeat(ids[:, 5:6], 2, 1), np.full((2, 2), 5), target)
     twice, again = go_on(*weights, cache, np.repeat(ids[:, 5:6], 3, 1), np.full((2, 3), 5), target)
