@@ -199,15 +199,15 @@ class Loop:
 
     def result(self) -> Result:
         """Return the result so far. A step that was skipped leaves no checkpoint, so it is not the best."""
-        evaluation, path = self.run.evaluation, self.checkpoints.path
+        evaluation, folder = self.run.evaluation, self.run.workdir.checkpoints  # as the user spelled it
         best = evaluation.best_step if evaluation else None
         best = best if best is not None and self.checkpoints.has(best) else None
         step, metric, metrics = self.step if best is None else best, "", dict[str, float]()
         if evaluation and best is not None:
             metric, metrics = evaluation.metric, dict(dict(evaluation.history)[best])
         return Result(
-            str(self.run.workdir.folder), str(path(step)), step, metric, metrics,
-            last_checkpoint=str(path(self.step)), steps=self.step, stopped=self.stopped,
+            str(self.run.workdir.folder), str(folder / str(step)), step, metric, metrics,
+            last_checkpoint=str(folder / str(self.step)), steps=self.step, stopped=self.stopped,
         )  # fmt: skip
 
     @property

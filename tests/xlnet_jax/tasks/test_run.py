@@ -87,6 +87,8 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit_without_its_source(
         if step == 5:  # while the next one runs
             os.kill(os.getpid(), signal.SIGTERM)
 
+    monkeypatch.chdir(tmp_path)
+    argv[argv.index("--workdir") + 1] = "run"  # results.json names checkpoints in it, however it is spelled
     with monkeypatch.context() as patch:
         patch.setattr(ProgressBar, "on_step", stopped_after_five)
         assert finetune.main(argv) == RESTART
