@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from matplotlib.image import imread
@@ -62,10 +63,10 @@ def ran(monkeypatch):
 
     def stop(config):
         ran.append(config.workdir)
-        return RESTART
+        return SimpleNamespace(stopped="SIGTERM")
 
     monkeypatch.setattr(run, "pretrain", stop)
-    monkeypatch.setattr(run, "finetune", lambda config: (None, stop(config)))
+    monkeypatch.setattr(run, "finetune_as", lambda _, config: stop(config))
     return ran
 
 
