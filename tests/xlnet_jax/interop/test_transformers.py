@@ -145,9 +145,9 @@ def test_question_answering_gives_the_same_start_beam_there(tmp_path):
         return ours.network.apply({"params": params}, inputs, cls_index, excluded, 5, 5, method="beam")
 
     beam = jax.device_get(run(ours.params))
-    np.testing.assert_array_equal(beam.start_index_BI, expected.start_top_index)
-    np.testing.assert_allclose(np.exp(beam.start_log_probs_BI), expected.start_top_log_probs, rtol=0, atol=LOGITS)
-    np.testing.assert_allclose(beam.unanswerable_B, expected.cls_logits, rtol=0, atol=LOGITS)
+    np.testing.assert_array_equal(beam["start_index"], expected.start_top_index)
+    np.testing.assert_allclose(np.exp(beam["start_log_probs"]), expected.start_top_log_probs, rtol=0, atol=LOGITS)
+    np.testing.assert_allclose(beam["unanswerable"], expected.cls_logits, rtol=0, atol=LOGITS)
 
 
 @pytest.mark.parametrize("kind", ["sharded", "torch", "bfloat16", "bare"])
