@@ -99,13 +99,13 @@ def test_question_answering_predicts_as_the_original(reference, name):
             )
         )(case.params)
     )
-    batch = len(beam.unanswerable_B)
-    np.testing.assert_array_equal(beam.start_index_BI, case.arrays["outputs/start_top_index"])
-    np.testing.assert_array_equal(beam.end_index_BIJ.reshape(batch, -1), case.arrays["outputs/end_top_index"])
+    batch = len(beam["unanswerable"])
+    np.testing.assert_array_equal(beam["start_index"], case.arrays["outputs/start_top_index"])
+    np.testing.assert_array_equal(beam["end_index"].reshape(batch, -1), case.arrays["outputs/end_top_index"])
     for ours, theirs in (
-        (beam.start_log_probs_BI, "start_top_log_probs"),
-        (beam.end_log_probs_BIJ.reshape(batch, -1), "end_top_log_probs"),
-        (beam.unanswerable_B, "cls_logits"),
+        (beam["start_log_probs"], "start_top_log_probs"),
+        (beam["end_log_probs"].reshape(batch, -1), "end_top_log_probs"),
+        (beam["unanswerable"], "cls_logits"),
     ):
         expected = case.arrays[f"outputs/{theirs}"]
         possible = expected > -1e29  # float32 has seven digits, all used by 1e30
