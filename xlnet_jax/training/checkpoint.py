@@ -284,8 +284,8 @@ class Checkpoints:
         there = from_dict(type(self._config), native.read_settings(checkpoint))
         if difference := identity_difference(self._config, there, resumes=True):
             raise InputError(
-                f"checkpoint {checkpoint} is of another model or run ({'; '.join(difference)}): give its settings, or "
-                "another `workdir`"
+                f"checkpoint {checkpoint} belongs to a different model or run ({'; '.join(difference)}): give its "
+                "settings, or another `workdir`"
             )
         if (found := read_json(checkpoint / "data" / "metadata")) != self._data:
             raise InputError(

@@ -284,7 +284,7 @@ class Loop:
             self.stopped = PATIENCE if is_enough else CALLBACK if wish is Wish.END else ""
 
     def _poll(self) -> Wish:
-        """Return the strongest wish that all processes agreed on since it was last taken."""
+        """Return the most severe request that all processes agreed on since it was last taken."""
         own, self._asked = self._asked, Wish.GO_ON
         own = max(own, Wish.SAVE) if self.checkpoints.overdue else own
         self._granted = max(self._granted, self.interrupt.poll(own))

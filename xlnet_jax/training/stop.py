@@ -33,7 +33,7 @@ _PRODUCT = Path("/sys/class/dmi/id/product_name")
 
 
 class Wish(IntEnum):
-    """What a process asks all of them to do; the strongest wish wins."""
+    """What a process asks all of them to do; the most severe request wins."""
 
     GO_ON = 0
     SAVE = 1
@@ -67,7 +67,7 @@ class Interrupt:
         self._asked: jax.Array | None = None
 
     def poll(self, own: Wish = Wish.GO_ON) -> Wish:
-        """Return the strongest wish of all processes. own: that of this process, besides a stop.
+        """Return the most severe request of all processes. own: that of this process, besides a stop.
 
         All processes call this at the same points of the program. If there are several, they get the answer to their
         previous call, which the devices have computed meanwhile, so that none of them waits.

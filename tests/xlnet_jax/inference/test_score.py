@@ -320,7 +320,7 @@ def test_a_causal_model_scores_from_left_to_right_after_the_end_of_another_text(
     [
         ("backwards", r"`orders` backwards: give one or several of left-to-right, right-to-left, random:8"),
         (["pseudo", "left-to-right"], r"`orders` pseudo, left-to-right: give one .* or only pseudo"),
-        ((), r"`orders` : give one"),
+        ((), r"`orders`: give one"),
         (["bound:8", "all"], r"`orders` bound:8, all: give one .* or only pseudo or bound:128"),
         (
             "0 1 1",
@@ -407,7 +407,7 @@ def test_a_table_has_a_row_a_sentence_with_its_id(model, score, folder, tmp_path
     assert [int(row["pieces"]) for row in rows] == [len(found.pieces) for found in scores]
     pieces = [piece for found in scores for piece in found.pieces]
     assert f"3 texts, {len(pieces)} pieces, {sum(likelihoods):.3f} nats" in summary
-    assert f"a piece, {pieces.count('<unk>') / len(pieces):.2%} of the pieces unknown" in summary
+    assert f"per piece, {pieces.count('<unk>') / len(pieces):.2%} of the pieces unknown" in summary
     assert not list(tmp_path.glob(".*"))
 
 

@@ -15,6 +15,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.models.heads import PairHead
 from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.objectives.language_model import objective_of
 from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.objectives.registry import validate
 from xlnet_jax.settings.config import HeadConfig
@@ -189,7 +190,7 @@ def test_pretraining_starts_from_all_of_their_weights(tmp_path, pair_loss):
     loaded, config = begin_from(settings, None), settings.final()
     validate(config)
     assert config.model == dataclasses.replace(loaded.model, init_std=0.08, dropout=0.0, attention_dropout=0.0)
-    params, lacking = params_of(loaded, config)
+    params, lacking = params_of(loaded, objective_of(config))
     assert not lacking
     assert ("pair_head" in params) == (pair_loss == "next")
     assert flatten(params).keys() <= flatten(loaded.params).keys()

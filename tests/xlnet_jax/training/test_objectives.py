@@ -20,6 +20,7 @@ from xlnet_jax.inference import log_probs
 from xlnet_jax.inference.attention import attention_weights
 from xlnet_jax.inference.factorize import fill_in
 from xlnet_jax.interop.weights import flatten
+from xlnet_jax.objectives.language_model import objective_of
 from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.settings.config import ReplacedConfig
 from xlnet_jax.settings.resolution import Resolution
@@ -117,7 +118,7 @@ def test_a_causal_loss_is_told_in_the_units_of_the_literature(causal, tmp_path, 
     assert found["word_perplexity"] == pytest.approx(math.exp(nats / text.count("▁")))
     out = capsys.readouterr().out
     assert f"{found['perplexity']:,.2f} per piece, {found['word_perplexity']:,.2f} per word" in out
-    assert f"{found['bits_per_character']:.4f} a character, {found['bits_per_byte']:.4f} a byte" in out
+    assert f"{found['bits_per_character']:.4f} per character, {found['bits_per_byte']:.4f} per byte" in out
     assert f"counted     {len(ids):,} pieces and 0 ends of documents: {len(text):,} characters" in out
     assert f"unknown     0.00% of the pieces: 0 of {len(ids):,} are <unk>" in out
 
@@ -208,7 +209,7 @@ def test_a_masked_loss_makes_no_claim_on_the_likelihood_of_a_text(masked, tmp_pa
     assert found["pseudo_perplexity"] == pytest.approx(math.exp(found["loss"]))
     assert [name for name in found if name.startswith("bits") or "perplexity" in name] == ["pseudo_perplexity"]
     out = capsys.readouterr().out
-    assert "a masked piece: no likelihood of the text follows" in out
+    assert "per masked piece: no likelihood of the text follows" in out
     assert f"pairs       {found['pair_loss']:.4f} nats, {found['pair_accuracy']:.2%} right" in out
 
 
@@ -239,7 +240,7 @@ def start(init, objective, **rtd):
     """Return the parameters that a run by this objective takes from a checkpoint, and the names of those it draws."""
     config = replace(with_objective(demo(), objective), rtd=ReplacedConfig(**rtd))
     settings = Resolution(replace(config, init=str(init)))
-    return params_of(begin_from(settings, None), settings.final())
+    return params_of(begin_from(settings, None), objective_of(settings.final()))
 
 
 def test_a_network_that_has_learned_from_replaced_tokens_goes_on_elsewhere(detecting, text, tmp_path, capsys):
