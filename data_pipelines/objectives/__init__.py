@@ -45,8 +45,8 @@ DOCUMENTS = {
 HELD_OUT = {"row_weights": Field("B", "float32", "1.0, or 0.0 in a row without a block; in held-out batches")}
 """Fields of a batch of held-out text, filled by `BatchSource`."""
 DENSE = {
-    "perm_mask": Field("BLL", "bool", "True = the row may not attend to the key; with `--data.emit dense`"),
-    "target_mapping": Field("BPL", "float32", "one-hot position of each target; with `--data.emit dense`"),
+    "perm_mask": Field("BLL", "bool", "True = the row may not attend to the key; with `data.emit` dense"),
+    "target_mapping": Field("BPL", "float32", "one-hot position of each target; with `data.emit` dense"),
 }
 """Fields that replace perm_rank and target_positions in a dense batch (`permutation.to_dense`)."""
 

@@ -94,7 +94,7 @@ def _fits(value: Any, hint: Any) -> bool:
             not issubclass(origin, Mapping) and isinstance(value, str | bytes | Mapping)
         ):
             return False
-        is_nested = len(args) == 1 and (get_origin(args[0]) or args[0] in (int, float))
+        is_nested = len(args) == 1 and args[0] is not str  # `list_of_texts` names a text that is none
         return not is_nested or not isinstance(value, list | tuple) or all(_fits(each, args[0]) for each in value)
     if hint is Any or not isinstance(hint, type) or getattr(hint, "_is_protocol", False):
         return True
