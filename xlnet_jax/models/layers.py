@@ -288,6 +288,4 @@ def scan_layers(layer: Any, config: ModelConfig, in_axes: Any) -> Any:
         length=config.num_layers,
         unroll=config.num_layers if is_unrolled(config) else 1,
         metadata_params={nn.PARTITION_NAME: "layers"},
-        # The check traces a layer once more. Shared parameters are initialized in that trace.
-        check_constancy_invariants=config.share_layers,
     )
