@@ -44,7 +44,7 @@ def right(tiny, tmp_path, monkeypatch):
         "batch": {"input_ids": np.zeros((1, 4), np.int32)},
         "checkpoint": "tiny",
         "classifier": classifier_of(tiny),
-        "config": xlnet_jax.preset("demo"),
+        "config": xlnet_jax.preset("demo", corpus="no/such/text"),  # so that nothing is trained
         "corpus": "nothing",
         "folder": "nothing",
         "model": tiny,

@@ -17,7 +17,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.classification.task import TextExample
-from xlnet_jax.tasks.config import ColumnsConfig, SelectionConfig, TaskDataConfig
+from xlnet_jax.tasks.config import ColumnsConfig, TaskDataConfig, TaskSelectionConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 from xlnet_jax.tasks.features import NO_ITEM, bucket_lengths, collate
 
@@ -27,7 +27,7 @@ SEQ_LEN = 8
 
 def task(name="classification", model=SMALL, columns=ANY, metric=None, **data):
     settings = {"seq_len": SEQ_LEN, "max_windows": 3, **data}
-    changed = {"data": TaskDataConfig(**settings), "selection": SelectionConfig(metric=metric)}
+    changed = {"data": TaskDataConfig(**settings), "selection": TaskSelectionConfig(metric=metric)}
     return make_task(dataclasses.replace(DEFAULTS[name](), model=model, columns=columns, **changed))
 
 
