@@ -187,10 +187,11 @@ def serve() -> None:
     received: SimpleQueue[Any] = SimpleQueue()
 
     def receive() -> None:
-        with contextlib.suppress(EOFError):
+        try:
             while True:
                 received.put(pickle.load(sys.stdin.buffer))
-        os._exit(1)
+        finally:  # the input ends, perhaps inside an item
+            os._exit(1)
 
     threading.Thread(target=receive, daemon=True).start()
     work = received.get()
