@@ -129,6 +129,9 @@ def _work_in_pool(items: Iterator[Any], work: Callable[[Any], None], processes: 
             worker.close()
 
 
+DIED = (
+    "a worker process died: out of memory, or stopped by somebody; encoded parts are kept, and the same call continues"
+)
 _BEGIN = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
@@ -153,14 +156,11 @@ class _Worker:
     def work_on(self, item: Any) -> None:
         """Call work(item) there. Raises what it raises, or InputError if the process died."""
         assert self.process.stdout
+        self._send(item)
         try:
-            self._send(item)
             error = pickle.load(self.process.stdout)
-        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
-            raise InputError(
-                "a worker process died: out of memory, or stopped by somebody; encoded parts are kept, and the same "
-                "call continues"
-            ) from None
+        except (EOFError, pickle.UnpicklingError):
+            raise InputError(DIED) from None
         if error is not None:
             raise error
 
@@ -175,8 +175,11 @@ class _Worker:
 
     def _send(self, value: Any) -> None:
         assert self.process.stdin
-        pickle.dump(value, self.process.stdin)
-        self.process.stdin.flush()
+        try:
+            pickle.dump(value, self.process.stdin)
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise InputError(DIED) from None
 
 
 def serve() -> None:
