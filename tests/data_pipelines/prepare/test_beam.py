@@ -8,7 +8,7 @@ import pytest
 from data_pipelines import sources
 from data_pipelines.prepare import encoding
 from data_pipelines.prepare.commands import prepare
-from data_pipelines.prepare.runners import run_with_beam
+from data_pipelines.prepare.runners import run_here, run_with_beam
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 
@@ -39,7 +39,7 @@ def test_beam_makes_the_same_bytes_as_the_cores_of_this_machine(run, tmp_path, m
         (tmp_path / f"chapter-{number:02}.txt").write_text(chapter)
     (tmp_path / "rest.txt").write_text("\n\n".join(chapters[12:]))
     names = [tmp_path / "chapter-*.txt", tmp_path / "rest.txt"]
-    beam, here = run(names, "beam", partial(run_with_beam, runner="Direct")), run(names, "here", None)
+    beam, here = run(names, "beam", partial(run_with_beam, runner="Direct")), run(names, "here", run_here)
     assert beam.manifest == here.manifest
     assert beam.manifest.splits["train"].source_blocks[0] > 0
     for file in (f for f in here.folder.iterdir() if not f.is_dir()):
