@@ -184,7 +184,11 @@ def test_the_memory_of_a_checkpoint_stays_until_the_next_one_is_complete(run, mo
 @pytest.mark.parametrize(
     ("config", "corpus", "difference"),
     [
-        (changed(CONFIG, {"d_ff": 64}), "abc", r"another model or run \(model\.d-ff: 32 there, 64 here\): give its"),
+        (
+            changed(CONFIG, {"d_ff": 64}),
+            "abc",
+            r"a different model or run \(`model\.d_ff`: 32 there, 64 here\): give its",
+        ),
         (CONFIG, "def", "4 is of another text .*'abc'} there, .*'def'} here"),
     ],
 )
