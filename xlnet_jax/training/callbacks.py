@@ -1,5 +1,5 @@
 """Callbacks that every run has: metrics.jsonl, TensorBoard, progress on the terminal; and trackers of experiments.
-docs/recipes.md shows callbacks of one's own.
+docs/trainer.md shows callbacks of your own.
 """
 
 import importlib
