@@ -10,7 +10,7 @@ import contextlib
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -199,16 +199,7 @@ def prepare(
         "block_len": block_len,
     }
     if out.exists():
-        drop_leftovers(out)
-        if not is_corpus(out):
-            raise InputError(f"{out} exists and is not a prepared corpus; name a folder that does not exist yet")
-        corpus = Corpus(out)
-        asked = made_from | {s: _fingerprints(s, text, corpus.manifest) or None for s, text in given.items()}
-        found = corpus.manifest.made_from
-        if differences := [what for key, what in MADE_FROM.items() if found.get(key) != asked[key]]:
-            raise OtherRun(f"corpus {out}: {', and '.join(differences)}; give another `out` or `workdir`")
-        return corpus
-
+        return _reopen(out, made_from, given)
     with resumable_folder(out) as (folder, work):
         for to_encode in (*given["validation"], *given["train"]):
             tokenizer.require_known(_readable_lines(to_encode), f"text {to_encode.argument}")
@@ -236,6 +227,20 @@ def prepare(
             contents = _hold_out(learned, validation_fraction, block_len)
         write_corpus(folder, contents, tokenizer, block_len, weights, made_from, origins, runner)
     return Corpus(out)
+
+
+def _reopen(out: epath.Path, made_from: Mapping[str, Any], given: Mapping[SplitName, Sequence[Source]]) -> Corpus:
+    """Return the corpus that is in a folder. Raises InputError if it is none, or was made from something else."""
+    drop_leftovers(out)
+    if not is_corpus(out):
+        raise InputError(f"{out} exists and is not a prepared corpus; name a folder that does not exist yet")
+    corpus = Corpus(out)
+    asked = dict(made_from)
+    asked.update((split, _fingerprints(split, text, corpus.manifest) or None) for split, text in given.items())
+    found = corpus.manifest.made_from
+    if differences := [what for key, what in MADE_FROM.items() if found.get(key) != asked[key]]:
+        raise OtherRun(f"corpus {out}: {', and '.join(differences)}; give another `out` or `workdir`")
+    return corpus
 
 
 def _readable_lines(source: Source) -> Iterator[str]:
