@@ -23,15 +23,6 @@ from xlnet_jax.training.metrics import Record, clock, read_records
 from xlnet_jax.training.selection import Numbers
 from xlnet_jax.training.workdir import Workdir
 
-_TORCH = sys.modules.get("torch")
-sys.modules["torch"] = None  # type: ignore[assignment]
-try:  # tensorboardX imports PyTorch wherever it is installed, which takes three seconds and is not needed here
-    from tensorboardX import SummaryWriter
-finally:
-    del sys.modules["torch"]
-    if _TORCH is not None:
-        sys.modules["torch"] = _TORCH
-
 
 def usual_callbacks(workdir: Workdir, wandb: str | None, console: Console) -> list[Callback]:
     """Return the callbacks of every run. wandb: project of Weights & Biases; None = none."""
@@ -128,6 +119,20 @@ def _finite(record: Record) -> dict[str, float]:
     }
 
 
+def _open_events(folder: str, purge_step: int) -> Any:
+    """Return a writer of events. PyTorch is hidden from the import of tensorboardX, which would take three seconds to
+    load it, without need."""
+    is_hidden = "torch" not in sys.modules
+    if is_hidden:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        from tensorboardX import SummaryWriter
+    finally:
+        if is_hidden:
+            del sys.modules["torch"]
+    return SummaryWriter(folder, purge_step=purge_step)
+
+
 class TensorBoard(Recorder):
     """Events for TensorBoard."""
 
@@ -142,7 +147,7 @@ class TensorBoard(Recorder):
     def on_start(self, loop: Loop) -> None:
         """Begin a file of events. TensorBoard hides those after the checkpoint, as they come again."""
         self._spool = Spool(self._folder.parent)
-        self._events = SummaryWriter(str(self._spool.folder / self._folder.name), purge_step=loop.step + 1)
+        self._events = _open_events(str(self._spool.folder / self._folder.name), loop.step + 1)
         super().on_start(loop)
 
     def on_save(self, loop: Loop) -> None:
