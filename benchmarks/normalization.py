@@ -13,13 +13,14 @@ from pathlib import Path
 from data_pipelines import sources
 from data_pipelines.tokenizer import SAMPLE_LINES
 from data_pipelines.tokenizer.normalization import WORD, Survey
+from xlnet_jax.settings.common import TextSourceSettings
 
 SHOWN_WORDS = 3
 
 
 def row_of(name: str) -> str:
     """Return the row of the table for a text."""
-    lines = filter(None, sources.read_lines(sources.find([name], errors="replace")))
+    lines = filter(None, sources.read_lines(sources.find([name], TextSourceSettings(corpus_errors="replace"))))
     read = list(itertools.islice(lines, SAMPLE_LINES))
     survey = Survey.of(read)
     words = Counter(word for line in read if not line.isascii() for word in WORD.findall(line) if not word.isascii())

@@ -22,13 +22,14 @@ from etils import epath
 from data_pipelines import remote
 from data_pipelines.corpus import MANIFEST_FILE
 from data_pipelines.faults import Faults, TextRow
-from data_pipelines.readers import JSON_LINES, OPENERS, PARQUET, Errors, TextFile, kind_of
+from data_pipelines.readers import JSON_LINES, OPENERS, PARQUET, TextFile, kind_of
 from data_pipelines.remote import HUB, RemoteFile, explaining_read_errors, file_name, find_dataset, is_remote, on_web
 from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
 from data_pipelines.tokenizer import EOD, SAMPLE_LINES, Normalization, Tokenizer
 from data_pipelines.tokenizer.normalization import Survey
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import tell
+from xlnet_jax.settings.common import TextSourceSettings
 from xlnet_jax.storage.files import in_bucket
 
 TFDS = "tfds:"
@@ -36,6 +37,7 @@ COMPRESSED = tuple(OPENERS)
 DOCUMENT_END = ""
 LINES_AT_ONCE = 64  # tokenized
 SAMPLED_FILES = 100
+USUAL = TextSourceSettings()
 WANTED = "give a text file, a glob in quotes, a folder of *.txt files, a URL, tfds:NAME or hf:NAME"
 
 TextUnit = Literal["line", "document"]
@@ -53,32 +55,7 @@ class Source:
     remote: tuple[RemoteFile, ...] = ()  # for text behind a URL: the server's data about each unit
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextSourceSettings:
-    """Settings of all commands that read text."""
-
-    text_field: str = "text"
-    """name of the text field in JSON, Parquet, TFDS and Hub datasets"""
-    tfds_data_dir: str | None = None
-    """folder of prepared TFDS datasets; None = TFDS's default"""
-    corpus_errors: Errors = "strict"
-    """bytes that are not UTF-8: stop with an error that names the line (strict), or read U+FFFD instead (replace)"""
-
-    def find(self, names: Sequence[str], split: str = "train") -> list[Source]:
-        """Return the sources of files, globs, folders, URLs, tfds:NAME and hf:NAME. split: default split of a dataset.
-
-        Raises InputError if nothing is found for a name.
-        """
-        return find(names, self.text_field, self.tfds_data_dir, split, self.corpus_errors)
-
-
-def find(
-    names: Sequence[str],
-    text_field: str = "text",
-    tfds_data_dir: str | None = None,
-    split: str = "train",
-    errors: Errors = "strict",
-) -> list[Source]:
+def find(names: Sequence[str], settings: TextSourceSettings = USUAL, split: str = "train") -> list[Source]:
     """Find the sources with these names: files, globs (`**` matches any depth, on disk only), folders, `tfds:NAME`.
 
     A file's extension gives its format: .jsonl, .ndjson and .json are one object per line, .parquet is a table, and
@@ -87,9 +64,8 @@ def find(
     folder prepared by TFDS means its dataset. Files and folders can be on disk, in gs://, s3:// or hf://, and files
     also on the web (https://). `hf:NAME/CONFIG:SPLIT` is a dataset on the Hugging Face Hub (`remote.find_dataset`).
 
-    text_field: field with the text of a document in JSON, Parquet, TFDS and Hub datasets. tfds_data_dir: folder of
-    prepared TFDS datasets; None = TFDS's default. split: split of datasets named without one (with one:
-    tfds:c4/en[validation], hf:wikitext/wikitext-2-raw-v1:validation). errors: for bytes that are not UTF-8.
+    split: split of datasets named without one (with one: tfds:c4/en[validation],
+    hf:wikitext/wikitext-2-raw-v1:validation).
 
     Raises InputError if nothing is found for a name, and Unreachable if the network fails.
     """
@@ -109,9 +85,12 @@ def find(
                 dataset, paths = _local_files(name)
         units: Sequence[Unit]
         if dataset is not None:
-            units = open_dataset(dataset, tfds_data_dir, split, text_field, errors)
+            units = open_dataset(dataset, split, settings.text_field, settings.corpus_errors)
         else:
-            units = [TextFile(path, text_field, errors) for path in (*paths, *(file.url for file in listed))]
+            units = [
+                TextFile(path, settings.text_field, settings.corpus_errors)
+                for path in (*paths, *(file.url for file in listed))
+            ]
         found.append(Source(describe(name), name, tuple(units), tuple(listed)))
     return found
 

@@ -53,17 +53,15 @@ class DatasetSlice:
             yield TextRow(where, decode_document(text, where, self.errors))
 
 
-def open_dataset(
-    name: str, data_dir: str | None, split: str, text_field: str, errors: Errors
-) -> tuple[DatasetSlice, ...]:
+def open_dataset(name: str, split: str, text_field: str, errors: Errors) -> tuple[DatasetSlice, ...]:
     """Return the slices of a dataset.
 
-    name: TFDS name (c4/en, c4/en:3.0.1) or folder; a split in brackets at the end replaces `split`. data_dir: as
-    tfds_data_dir of `sources.find`. Raises InputError if the dataset is not prepared, or lacks the split or the field.
+    name: TFDS name (c4/en, c4/en:3.0.1) or folder; a split in brackets at the end replaces `split`. Raises InputError
+    if the dataset is not prepared, or lacks the split or the field.
     """
     dataset, bracket, wanted = name.partition("[")
     split = wanted.removesuffix("]") if bracket else split
-    builder = _builder(dataset, data_dir)
+    builder = _builder(dataset)
     info = builder.info
     examples = _count_examples(builder, dataset, split)
     if text_field not in info.features or not isinstance(info.features[text_field], _tfds().features.Text):
@@ -80,7 +78,7 @@ def open_dataset(
     )
 
 
-def dataset_rows(name: str, data_dir: str | None, class_names: bool) -> Iterator[dict[str, Any]]:
+def dataset_rows(name: str, class_names: bool) -> Iterator[dict[str, Any]]:
     """Yield the examples of a split, NAME[SPLIT], as {field: text, number or class}, without other fields.
 
     class_names: yield class names instead of numbers; an unknown class (-1) is None. Raises InputError if the dataset
@@ -88,7 +86,7 @@ def dataset_rows(name: str, data_dir: str | None, class_names: bool) -> Iterator
     """
     tfds = _tfds()
     dataset, _, split = name.removesuffix("]").partition("[")
-    builder = _builder(dataset, data_dir)
+    builder = _builder(dataset)
     _count_examples(builder, dataset, split)
     features = {k: f for k, f in builder.info.features.items() if f.shape == ()}
 
@@ -143,9 +141,9 @@ def _examples(builder: Any, split: str, fields: Sequence[str]) -> Iterator[tuple
         raise InputError(f"text {builder.data_path}: its split {split} cannot be read ({why}); {AGAIN}") from None
 
 
-def _builder(dataset: str, data_dir: str | None) -> Any:
+def _builder(dataset: str) -> Any:
     tfds = _tfds()
-    place = epath.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
+    place = epath.Path(tfds.core.constants.DATA_DIR).expanduser()
     for folder in (epath.Path(dataset).expanduser(), place / dataset.replace(":", "/")):
         # A name without a version means the newest prepared version.
         versions = sorted(folder.glob(f"*/{DATASET_INFO}"), key=lambda p: _version(p.parent.name))
@@ -155,7 +153,7 @@ def _builder(dataset: str, data_dir: str | None) -> Any:
     hint = "TFDS has no such dataset; tfds.list_builders() lists all"
     if dataset.partition("/")[0].partition(":")[0] in tfds.list_builders(with_community_datasets=False):
         command = shlex.join(["tfds", "build", dataset, "--data_dir", str(place)])
-        hint = f"prepare it with `{command}`, or name its folder with `tfds_data_dir`"
+        hint = f"prepare it with `{command}`, or name its folder with TFDS_DATA_DIR in the environment"
     raise InputError(f"tfds:{dataset} is not prepared in {place}: {hint}")
 
 

@@ -13,8 +13,8 @@ import pytest
 from tests.bucket import Bucket, serving
 
 UNTRACED = (
-    "workdir corpus validation preset text_field corpus_errors tokenizer init tfds_data_dir auto_fit trace_steps "
-    "distributed checkpoint eval log given train predict columns selection epochs seeds narrow_start reinitialize"
+    "workdir corpus validation preset text_field corpus_errors tokenizer init auto_fit trace_steps "
+    "checkpoint eval log given train predict columns selection epochs seeds narrow_start reinitialize"
 ).split()
 """Settings of a run on which its train step and first state do not depend"""
 MOST_MEMORY = 2 << 30

@@ -24,11 +24,12 @@ from data_pipelines.prepare.encoding import EncodedSource, encode_text, fingerpr
 from data_pipelines.prepare.holdout import choose
 from data_pipelines.prepare.runners import Runner, run_here, run_with_beam
 from data_pipelines.prepare.shards import Content, cut, stretches_of, write_corpus
-from data_pipelines.sources import Source, TextSourceSettings
+from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Tokenizer, TokenizerSettings
 from xlnet_jax.errors import InputError, OtherRun
 from xlnet_jax.printing import progress, tell, without_secrets
 from xlnet_jax.settings import parser
+from xlnet_jax.settings.common import TextSourceSettings
 from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.settings.fields import at_least, between, check_bounds, setting, with_plain_paths
 from xlnet_jax.storage.outputs import drop_leftovers, resumable_folder
@@ -101,7 +102,7 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
     """
     settings = with_plain_paths(settings)
     settings.check()
-    train = settings.find(settings.source)
+    train = sources.find(settings.source, settings)
 
     def choose_settings() -> TokenizerSettings:
         return TokenizerSettings.usual_for(sources.choose_normalization(train))
@@ -112,7 +113,7 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
         runner = partial(run_with_beam, runner=settings.runner, options=options)
     return prepare(
         train,
-        settings.find(settings.validation, "validation") if settings.validation else None,
+        sources.find(settings.validation, settings, "validation") if settings.validation else None,
         Tokenizer.load(settings.tokenizer, choose_settings),
         settings.out,
         block_len=settings.block_len,

@@ -13,7 +13,6 @@ import tyro
 from etils import epath
 
 from data_pipelines import sources
-from data_pipelines.sources import TextSourceSettings
 from data_pipelines.tokenizer.model import Tokenizer
 from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.pieces import SPECIAL_PIECES
@@ -21,6 +20,7 @@ from data_pipelines.tokenizer.settings import TokenLevel
 from data_pipelines.tokenizer.training import SAMPLE_BYTES, sample
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_until_unread
+from xlnet_jax.settings.common import TextSourceSettings
 from xlnet_jax.settings.fields import at_least, check_bounds, setting, with_plain_paths
 from xlnet_jax.storage.outputs import complete_folder
 
@@ -133,7 +133,7 @@ def train_tokenizer(settings: Train) -> dict[str, str]:
 
 
 def _train_into(folder: epath.Path, settings: Train) -> dict[str, str]:
-    text = settings.find(settings.source)
+    text = sources.find(settings.source, settings)
     sources.require_distinct(text)
     normalization: Normalization | Literal["auto"] = settings.normalization
     survey = None

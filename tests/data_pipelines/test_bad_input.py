@@ -17,6 +17,7 @@ from data_pipelines import sources
 from tests.datasets import write_dataset
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.printing import tell
+from xlnet_jax.settings.common import TextSourceSettings
 
 tokenizer_command = COMMANDS["tokenizer"]
 
@@ -164,7 +165,9 @@ def test_a_zero_byte_is_named_and_can_be_replaced_in_every_form(refused, run, pl
     pq.write_table(pa.table({"text": documents}), "a.parquet")
     assert re.search(r"(line|row) 1.* contains a zero byte; fix it, or", refused("--source", f"a.{form}"))
     assert run("--source", f"a.{form}", "--corpus-errors", "replace", out="read") == (0, "")
-    assert "A line with \ufffd a zero byte." in sources.read_lines(sources.find([f"a.{form}"], errors="replace"))
+    assert "A line with \ufffd a zero byte." in sources.read_lines(
+        sources.find([f"a.{form}"], TextSourceSettings(corpus_errors="replace"))
+    )
 
 
 def test_a_table_that_is_damaged_or_holds_no_text_is_named(refused, run, place, text):
@@ -247,7 +250,8 @@ def dataset(place, text):
     return folder
 
 
-def test_a_dataset_that_is_not_there_is_named_with_how_to_prepare_it(refused, dataset):
+def test_a_dataset_that_is_not_there_is_named_with_how_to_prepare_it(refused, dataset, monkeypatch):
+    monkeypatch.setattr("tensorflow_datasets.core.constants.DATA_DIR", "data")
     for words, message in (
         ("tfds:c4/en", "tfds:c4/en is not prepared in data: prepare it with `tfds build c4/en --data_dir data`"),
         ("tfds:wikipedai", "tfds:wikipedai is not prepared in data: TFDS has no such dataset"),
@@ -255,7 +259,7 @@ def test_a_dataset_that_is_not_there_is_named_with_how_to_prepare_it(refused, da
         ("tfds:news[train[0:0]]", "tfds:news: its split train[0:0] is empty; name another split"),
         ("tfds:news --text-field body", "tfds:news has no text field 'body', only text: name the text field"),
     ):
-        assert message in refused("--tfds-data-dir", "data", "--source", *words.split())
+        assert message in refused("--source", *words.split())
 
 
 def test_a_dataset_that_is_damaged_is_named(refused, dataset):

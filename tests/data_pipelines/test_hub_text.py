@@ -14,6 +14,7 @@ from tests.data_pipelines.test_remote import parquet
 from tests.hub import serving_datasets
 from tests.web import Dataset, Hub
 from xlnet_jax.errors import InputError, exit_code
+from xlnet_jax.settings.common import TextSourceSettings
 
 STORY = [
     f"It was dusk on day {n}, and nobody in the house had yet spoken of the letter, or of {n * n} ships."
@@ -54,7 +55,9 @@ def hub(monkeypatch):
 
 
 def texts_of(name, split="train", field="text"):
-    return [line for line in sources.read_lines(sources.find([name], field, split=split)) if line]
+    return [
+        line for line in sources.read_lines(sources.find([name], TextSourceSettings(text_field=field), split)) if line
+    ]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def write(folder, features=FEATURES, info=INFO):
 
 
 def slices_of(folder):
-    return open_dataset(str(folder), None, "train", "text", "strict")
+    return open_dataset(str(folder), "train", "text", "strict")
 
 
 LEGACY = {"type": "dataset.evil.F", "content": {}}

@@ -93,9 +93,11 @@ def test_the_commands_of_the_mix_run_on_samples_of_the_same_forms(hub, tmp_path,
     assert min(manifest.splits["train"].source_blocks) > 5
 
 
-def test_the_other_sources_of_the_page_are_read_by_their_names(hub, tmp_path):
+def test_the_other_sources_of_the_page_are_read_by_their_names(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr("tensorflow_datasets.core.constants.DATA_DIR", str(tmp_path))
+
     def lines(*names):
-        return [line for line in sources.read_lines(sources.find(names, tfds_data_dir=str(tmp_path))) if line]
+        return [line for line in sources.read_lines(sources.find(names)) if line]
 
     page = (ROOT / "docs/recipes.md").read_text()
     rows = [{"text": text, "url": "u", "timestamp": "t"} for text in documents(2)]

@@ -15,6 +15,8 @@ import sys
 import warnings
 from typing import Any
 
+from xlnet_jax.training import machine
+
 PRELOADED = (
     "xlnet_jax.__main__", "xlnet_jax.training.pretrain", "xlnet_jax.tasks.finetune",
     "xlnet_jax.checkpoints.formats", "xlnet_jax.objectives.presets", "data_pipelines.prepare", "tensorstore",
@@ -52,6 +54,8 @@ def _become(request: dict[str, Any]) -> None:
         os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.update(request["environment"])
+    for name in ("INITIALIZATION_SECONDS", "HEARTBEAT_SECONDS"):  # a minute and more in a run of a user
+        setattr(machine, name, int(os.environ.get(name) or getattr(machine, name)))
     os.chdir(request["folder"])
     ctypes.CDLL(os.environ["LD_PRELOAD"]).faults_begin()
     module, *argv = request["command"]

@@ -4,6 +4,7 @@ and the same command continues the run with as many processes as there are."""
 import re
 import signal
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -21,8 +22,11 @@ def free_port():
 
 def starts(count, words, folder, of_last=(), fault=SOUND):
     """Yield the starts of the processes of one run. of_last: further arguments of the last one, which has the fault."""
-    place = {"JAX_COORDINATOR_ADDRESS": f"localhost:{free_port()}", "JAX_NUM_PROCESSES": str(count)}
-    words = [*words, "--distributed.heartbeat-timeout-seconds", "10"]
+    place = {
+        "JAX_COORDINATOR_ADDRESS": f"localhost:{free_port()}",
+        "JAX_NUM_PROCESSES": str(count),
+        "HEARTBEAT_SECONDS": "10",
+    }
     for number in range(count):
         last = number == count - 1
         given = [*words, *of_last] if last else words
@@ -79,8 +83,8 @@ def test_a_process_that_waits_in_vain_and_those_of_one_that_ends_end_with_its_li
     assert (first.code, second.code) == (2, 2), (first, second)
     (found,) = re.findall("error: (.*absent.txt.*)", first.error)
     assert second.error.splitlines()[-1] == f"error: process 0 on {HERE} ended: {found}"
-    alone, _ = starts(2, [*words, "--distributed.initialization-timeout", "2"], tmp_path)
-    (end,) = children.run_together(alone)
+    alone, _ = starts(2, words, tmp_path)
+    (end,) = children.run_together(replace(alone, environment=alone.environment | {"INITIALIZATION_SECONDS": "2"}))
     assert end.code == -signal.SIGABRT, end
     assert end.error.startswith(f"hosts       process 0 on {HERE} waits 2 s for 2 processes at localhost:"), end
     assert "DEADLINE_EXCEEDED" in end.error, end

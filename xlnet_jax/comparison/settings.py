@@ -52,7 +52,7 @@ def parse_comparison(argv: Sequence[str], prog: str, description: str) -> Compar
     for broken in _contradictions(settings):
         raise broken
     finetune_configs(settings)
-    if machine.place_of(settings):
+    if machine.place_of(settings.tpu):
         raise InputError("compare runs on one host: give each host different `objectives` and its own `workdir`")
     return settings
 

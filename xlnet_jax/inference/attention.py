@@ -14,8 +14,9 @@ from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.factorize import find_words
 from xlnet_jax.plots.attention import AttentionWeights, attention_page, draw_attention_png
+from xlnet_jax.settings.common import CheckpointSettings
 from xlnet_jax.settings.config import ModelConfig
-from xlnet_jax.settings.fields import CheckpointArgument, list_of_texts
+from xlnet_jax.settings.fields import list_of_texts
 from xlnet_jax.storage.outputs import new_file
 
 if TYPE_CHECKING:
@@ -25,11 +26,9 @@ MOST_PIECES = 128  # the page then has 17 MB for XLNet-Large, 24 x 16 heads
 
 
 @dataclass(frozen=True)
-class AttentionSettings:
+class AttentionSettings(CheckpointSettings):
     """Attention weights of a text by layer and head, as a web page (.html) or a picture (.png)."""
 
-    checkpoint: CheckpointArgument
-    """folder of a run or of any other checkpoint, tiny, or a name on the Hugging Face Hub"""
     text: str
     """text to read, at most 128 pieces"""
     targets: tuple[str, ...] = ()
@@ -41,8 +40,6 @@ class AttentionSettings:
     """layer to show, counted from 0; None = the last"""
     head: int | None = None
     """head to show, counted from 0; None = the mean of all"""
-    tokenizer: str | None = None
-    """SentencePiece model, for a checkpoint without a tokenizer"""
 
 
 def draw_attention(

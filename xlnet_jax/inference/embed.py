@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from data_pipelines.sources import TextSourceSettings
 from data_pipelines.tokenizer import CLS, PAD, SEP
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import progress
+from xlnet_jax.settings.common import CheckpointSettings, TextSourceSettings
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.fields import (
-    CheckpointArgument,
     at_least,
     check_bounds,
     list_of_texts,
@@ -43,11 +42,9 @@ TEXTS_AT_ONCE = 1024  # read from files
 
 
 @dataclass(frozen=True)
-class EmbedSettings(TextSourceSettings):
+class EmbedSettings(CheckpointSettings, TextSourceSettings):
     """One vector for each text, in the order of the texts."""
 
-    checkpoint: CheckpointArgument
-    """folder of a run or of any other checkpoint, with any head, tiny, or a name on the Hugging Face Hub"""
     text: tuple[str, ...]
     """files, globs, folders, URLs, tfds:NAME or hf:NAME"""
     out: str
@@ -73,8 +70,6 @@ class EmbedSettings(TextSourceSettings):
     """tokens in a batch; does not change the vectors"""
     overwrite: bool = False
     """replace an existing file"""
-    tokenizer: str | None = None
-    """SentencePiece model, for a checkpoint without a tokenizer"""
     id_field: str | None = None
     """field with the id in JSON and Parquet; None = number the texts from 0"""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -102,12 +97,12 @@ def _embed_files(settings: EmbedSettings) -> tuple[int, int, Pooling]:
 
 def _embed_into(file: Path, settings: EmbedSettings) -> tuple[int, int, Pooling]:
     from data_pipelines.faults import Faults
-    from data_pipelines.sources import read_texts
+    from data_pipelines.sources import find, read_texts
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.native import PretrainingRun, trained_mem_len
     from xlnet_jax.checkpoints.pretrained import on_device
 
-    found = settings.find(settings.text)
+    found = find(settings.text, settings)
     run = PretrainingRun.of(settings.checkpoint)
     pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
     window_len, pooling = run.config.data.seq_len if run else SEQ_LEN, settings.pooling or pooling_of(pretrained)

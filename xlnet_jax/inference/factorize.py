@@ -13,7 +13,8 @@ import numpy as np
 
 from data_pipelines.tokenizer import SPACE, Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.fields import CheckpointArgument, list_of_texts
+from xlnet_jax.settings.common import CheckpointSettings
+from xlnet_jax.settings.fields import list_of_texts
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -22,11 +23,9 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 @dataclass(frozen=True)
-class FactorizeSettings:
+class FactorizeSettings(CheckpointSettings):
     """Words predicted in order and independently: the paper's example (section 2.6), or your own."""
 
-    checkpoint: CheckpointArgument
-    """folder of a run or of any other checkpoint, tiny, or a name on the Hugging Face Hub"""
     text: str = "New York is a city"
     """text that contains the targets"""
     targets: str = "New York"
@@ -60,10 +59,11 @@ def print_factorizations(settings: FactorizeSettings) -> None:
     """Print a table of both factorizations."""
     from rich.table import Table
 
-    from xlnet_jax.checkpoints.formats import load
+    from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.printing import Console
 
-    found = factorize(load(settings.checkpoint), settings.text, settings.targets)
+    pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
+    found = factorize(pretrained, settings.text, settings.targets)
     title = f"log p of {settings.targets} in: {settings.text}"
     table = Table("", "independent (BERT)", "dependent (XLNet)", title=title)
     for piece, alone, given in zip(found.pieces, found.independent_P, found.dependent_P, strict=True):

@@ -41,6 +41,7 @@ from xlnet_jax.inference.score import (
     require_orders,
     score_texts,
 )
+from xlnet_jax.settings.common import CheckpointSettings
 from xlnet_jax.settings.fields import at_least, setting
 from xlnet_jax.settings.parser import with_keywords
 
@@ -48,13 +49,9 @@ TEXTS_AT_ONCE = 8  # drawn together
 
 
 @dataclass(frozen=True)
-class HarnessSettings:
-    """Values of --model_args."""
+class HarnessSettings(CheckpointSettings):
+    """Values of --model_args, where `checkpoint` is called `pretrained`, as for all models of the harness."""
 
-    pretrained: str
-    """folder of a run or of any other checkpoint, tiny, or a name on the Hugging Face Hub"""
-    tokenizer: str | None = None
-    """SentencePiece model, for a checkpoint without a tokenizer"""
     order: str = LEFT_TO_RIGHT
     """order in which pieces are scored: left-to-right, right-to-left, or random:N, the mean over N orders"""
     context: Literal["whole", "left-to-right"] = "whole"

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 import tyro
 
-from data_pipelines.sources import TextSourceSettings
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import Console, progress
+from xlnet_jax.settings.common import TextSourceSettings
 from xlnet_jax.settings.fields import at_least, between, check_bounds, setting, with_plain_paths
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def recl(settings: ReclSettings) -> EffectiveContext:
         blocks = min(-(-needed // corpus.block_len), corpus.num_blocks("validation"))
         ids_L = corpus.read("validation", np.arange(blocks))[0].reshape(-1)[:needed]
     else:
-        found = settings.find(settings.text or sources.embedded()[1:], "validation")
+        found = sources.find(settings.text or sources.embedded()[1:], settings, "validation")
         name = sources.name_of(found) if settings.text else "the held-out novel"
         lines = sources.read_lines(found)
         ids_L = sources.first_pieces(lines, vocabulary_tokenizer(models[0]), needed)

@@ -16,18 +16,17 @@ from data_pipelines.faults import Faults, TextRow
 from data_pipelines.readers import numbered_lines, read_text
 from data_pipelines.tokenizer import EOD, EOP, PAD, SPACE, SPECIAL_PIECES, Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.fields import ANY_TEXT, CheckpointArgument, at_least, between, setting
+from xlnet_jax.settings.common import CheckpointSettings
+from xlnet_jax.settings.fields import ANY_TEXT, at_least, between, setting
 
 COUNT = between(1, 1_000_000)  # of pieces and texts, which all go into arrays
 GAP = re.compile("_{3,}")
 
 
 @dataclass(frozen=True)
-class GenerateSettings:
+class GenerateSettings(CheckpointSettings):
     """Text drawn from prompts."""
 
-    checkpoint: CheckpointArgument
-    """folder of a run or of any other checkpoint, tiny, or a name on the Hugging Face Hub"""
     prompt: tuple[str, ...] = setting((), ANY_TEXT)
     """texts to continue, or with gaps (___) to fill; they can follow the checkpoint without --prompt; an empty one
     begins a document"""
@@ -62,8 +61,6 @@ class GenerateSettings:
     """texts to generate together; does not change the draws"""
     seed: int = setting(0, at_least(0))
     """seed of the draws"""
-    tokenizer: str | None = None
-    """SentencePiece model, for a checkpoint without a tokenizer"""
     picture: str | None = None
     """file to write or replace (.png): a picture of a single text, in which the color of each piece is its pass"""
     json: bool = False

@@ -29,12 +29,11 @@ from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from data_pipelines.sources import TextSourceSettings
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_until_unread, progress
+from xlnet_jax.settings.common import CheckpointSettings, TextSourceSettings
 from xlnet_jax.settings.fields import (
     ANY_TEXT,
-    CheckpointArgument,
     at_least,
     check_bounds,
     list_of_texts,
@@ -60,11 +59,9 @@ DIGITS = 6
 
 
 @dataclass(frozen=True)
-class ScoreSettings(TextSourceSettings):
+class ScoreSettings(CheckpointSettings, TextSourceSettings):
     """The log-likelihood of each sentence, in nats."""
 
-    checkpoint: CheckpointArgument
-    """folder of a run or of any other checkpoint, tiny, or a name on the Hugging Face Hub"""
     texts: tuple[str, ...] = ()
     """files with one sentence per line, JSON Lines or Parquet; also globs, folders, URLs, tfds:NAME or hf:NAME"""
     sentences: tuple[str, ...] = setting((), ANY_TEXT)
@@ -87,8 +84,6 @@ class ScoreSettings(TextSourceSettings):
     Lines"""
     overwrite: bool = False
     """replace an existing file"""
-    tokenizer: str | None = None
-    """SentencePiece model, for a checkpoint without a tokenizer"""
     id_field: str | None = None
     """field with the id of a sentence in JSON and Parquet, copied to the output"""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -159,7 +154,7 @@ def score_files(settings: ScoreSettings) -> Totals:
 
 def _write_scores(settings: ScoreSettings, file: IO[str]) -> Totals:
     from data_pipelines.faults import Faults, TextRow
-    from data_pipelines.sources import read_texts
+    from data_pipelines.sources import find, read_texts
     from data_pipelines.tokenizer import UNK
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.native import PretrainingRun, trained_mem_len
@@ -171,7 +166,7 @@ def _write_scores(settings: ScoreSettings, file: IO[str]) -> Totals:
     max_len = settings.max_len or (run.config.data.seq_len if run else MAX_LEN)
     mem_len = trained_mem_len(pretrained, run) if settings.mem_len is None else settings.mem_len
     if settings.texts:
-        texts = read_texts(settings.find(settings.texts), "line", settings.id_field)
+        texts = read_texts(find(settings.texts, settings), "line", settings.id_field)
     else:
         texts = (TextRow(f"sentence {i}", text) for i, text in enumerate(settings.sentences, start=1))
     pretrained = on_device(pretrained, settings.dtype)

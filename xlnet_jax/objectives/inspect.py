@@ -17,9 +17,9 @@ from xlnet_jax.errors import InputError, with_flags
 from xlnet_jax.objectives.presets import PRESETS, lengths_of, with_objective
 from xlnet_jax.objectives.registry import batch_source, validate
 from xlnet_jax.printing import Console, printing_colors, printing_until_unread
+from xlnet_jax.settings.common import RecordingSettings
 from xlnet_jax.settings.config import Config, DataConfig
 from xlnet_jax.settings.fields import (
-    Given,
     at_least,
     check_bounds,
     from_dict,
@@ -39,7 +39,7 @@ COLUMNS = 120
 
 
 @dataclass(frozen=True)
-class InspectSettings:
+class InspectSettings(RecordingSettings):
     """Print a window of a batch, and draw which tokens each row of the network may see."""
 
     corpus: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")]
@@ -66,7 +66,6 @@ class InspectSettings:
     """file of the picture, a PNG"""
     data: DataConfig = field(default_factory=DataConfig)
     """windows; if only --data.seq-len is given, the lengths inside the window change in proportion"""
-    given: Given = field(default=frozenset(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ A setting is *identity* (it decides what a run computes: two runs that differ in
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from xlnet_jax.settings.common import RecordingSettings, TextSourceSettings
 from xlnet_jax.settings.fields import (
     ANY_TEXT,
     Bound,
-    Given,
     Unflagged,
     above,
     at_least,
@@ -22,13 +22,6 @@ from xlnet_jax.settings.fields import (
     setting,
 )
 
-
-def _is_host_and_port(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    return bool(host) and port.isdecimal() and 0 < int(port) < 2**16
-
-
-HOST_AND_PORT = Bound(_is_host_and_port, "must be HOST:PORT, as 10.0.0.1:8476")
 EVEN = Bound(lambda value: value % 2 == 0, "must be even: half of a position's signal is sines, half cosines")
 
 
@@ -351,23 +344,6 @@ class MeshConfig:
 
 
 @dataclass(frozen=True)
-class DistributedConfig:
-    """The processes of a run, one per host, if neither Slurm nor a TPU defines them. Give the first three together, by
-    flags or in the environment as JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."""
-
-    coordinator_address: str | None = operational(None, HOST_AND_PORT)
-    """HOST:PORT of process 0, with a free port that all hosts can reach; None = one process"""
-    num_processes: int | None = operational(None, at_least(1))
-    """number of processes"""
-    process_id: int | None = operational(None, at_least(0))
-    """number of this process, from 0; the only setting that differs between processes"""
-    initialization_timeout: int = operational(300, at_least(1))
-    """seconds within which all processes must start"""
-    heartbeat_timeout_seconds: int = operational(100, at_least(1))
-    """seconds of silence after which a host counts as lost; if only its process ends, that is noticed sooner"""
-
-
-@dataclass(frozen=True)
 class CheckpointConfig:
     """When checkpoints are saved, and which are kept."""
 
@@ -411,7 +387,7 @@ class LogConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(RecordingSettings):
     """Settings of every training: base of pretraining's `Config`, and of `FinetuneConfig` in tasks/config.py."""
 
     init: str | None = setting(None, "blocks", "common")
@@ -422,8 +398,6 @@ class RunConfig:
     Hub; None = train one on the corpus"""
     workdir: str | None = operational(None, "common")
     """folder of the run; None = runs/CORPUS-PRESET, with -OBJECTIVE if it is not the preset's"""
-    tfds_data_dir: str | None = operational(None, "text")
-    """folder of prepared TFDS datasets; None = TFDS's default"""
     steps: int = setting(500_000, at_least(1), "common")
     """number of training steps; if not given, the demo preset takes fewer for a small text"""
     seed: int = setting(0, at_least(0), "common")
@@ -439,15 +413,12 @@ class RunConfig:
     data: BatchConfig = BatchConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     mesh: MeshConfig = MeshConfig()
-    distributed: DistributedConfig = DistributedConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
-    given: Given = field(default=frozenset(), compare=False, repr=False)
-    """dotted names of the settings that the user gave, which settings/resolution.py reads; not a setting"""
 
 
 @dataclass(frozen=True)
-class Config(RunConfig):
+class Config(RunConfig, TextSourceSettings):
     """One pretraining run."""
 
     corpus: tuple[str, ...] = operational((), "text", "common")
@@ -461,10 +432,6 @@ class Config(RunConfig):
     or vanilla"""
     objective: str = setting("plm", "common")
     """training objective (listed above in --help); also changes the defaults of other settings"""
-    text_field: str = operational("text", "text")
-    """field with the text of a document, in JSON, Parquet, TFDS and on the Hub"""
-    corpus_errors: Literal["strict", "replace"] = setting("strict", "text")
-    """what to do with bytes that are not UTF-8: strict = refuse the text; replace = read them as U+FFFD"""
     data: DataConfig = DataConfig()
     rtd: ReplacedConfig = ReplacedConfig()
     eval: EvalConfig = EvalConfig()

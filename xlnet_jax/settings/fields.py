@@ -27,9 +27,6 @@ from xlnet_jax.printing import without_secrets
 
 T = TypeVar("T")
 
-CheckpointArgument = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
-Given = Annotated[frozenset[str], tyro.conf.Fixed, tyro.conf.Suppress]
-"""Type of the field `given` of settings: dotted names of the settings that the user gave. It is not a setting."""
 Unflagged = Annotated[T, tyro.conf.Fixed, tyro.conf.Suppress]
 """Type of a setting that presets, tasks and checkpoints decide: Python and a --config file can set it, no flag does."""
 Mark = Literal["operational", "weights", "text", "blocks", "common"]

@@ -20,6 +20,7 @@ from etils import epath
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_colors
+from xlnet_jax.settings.common import RecordingSettings
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.fields import (
     T,
@@ -135,7 +136,7 @@ def with_keywords(start: T, given: Mapping[str, Any]) -> T:
     start = with_plain_paths(start)
     changed = with_values(start, read_values(start, dict(dotted(given)), "", quote="`"))
     check_bounds(changed)
-    return record_given(changed, names_of(given)) if hasattr(changed, "given") else changed
+    return record_given(changed, names_of(given)) if isinstance(changed, RecordingSettings) else changed
 
 
 def names_of(given: Mapping[str, Any]) -> frozenset[str]:
@@ -187,7 +188,11 @@ def parse(
         raise InputError(_first_sentence(mistakes.getvalue())) from None
     if unknown:
         raise InputError(_unknown_setting(unknown[0], parsed))
-    return cast(T, dataclasses.replace(cast(Any, parsed), given=given)) if hasattr(parsed, "given") else parsed
+    return (
+        cast(T, dataclasses.replace(cast(Any, parsed), given=given))
+        if isinstance(parsed, RecordingSettings)
+        else parsed
+    )
 
 
 def _show_help(settings: Any, prog: str, description: str, shows_all: bool) -> None:

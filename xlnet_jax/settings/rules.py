@@ -6,7 +6,7 @@ from itertools import chain
 
 from xlnet_jax.dims import CLS_SEGMENT, WINDOW_SPECIALS
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.config import DataConfig, DistributedConfig, HeadConfig, ModelConfig, RunConfig
+from xlnet_jax.settings.config import DataConfig, HeadConfig, ModelConfig, RunConfig
 from xlnet_jax.settings.fields import out_of_bounds
 
 
@@ -28,28 +28,6 @@ def head_contradictions(head: HeadConfig | None) -> Iterator[InputError]:
         yield InputError(name, value, why)
 
 
-def validate_distributed(distributed: DistributedConfig) -> None:
-    """Raise InputError if the settings of a process among others are out of bounds or incomplete."""
-    place = {
-        "coordinator_address": distributed.coordinator_address,
-        "num_processes": distributed.num_processes,
-        "process_id": distributed.process_id,
-    }
-    missing = [f"`distributed.{name}`" for name, value in place.items() if value is None]
-    if missing and len(missing) < len(place):
-        given = ", ".join(f"`distributed.{name}` {value}" for name, value in place.items() if value is not None)
-        raise InputError(f"{given} also needs {', '.join(missing)}")
-    for broken in chain(out_of_bounds(distributed, "distributed."), _distributed(distributed)):
-        raise broken
-
-
-def _distributed(distributed: DistributedConfig) -> Iterator[InputError]:
-    count, process = distributed.num_processes, distributed.process_id
-    if count is not None and process is not None and process >= count:
-        why = f"must be from 0 to `distributed.num_processes` - 1 = {count - 1}"
-        yield InputError("distributed.process_id", process, why)
-
-
 def run_contradictions(config: RunConfig) -> Iterator[InputError]:
     """Yield what is wrong with the settings of any training: first bounds, then relations."""
     yield from out_of_bounds(config)
@@ -68,7 +46,6 @@ def run_contradictions(config: RunConfig) -> Iterator[InputError]:
     if config.model.share_layers and (decay := optimizer.layer_decay) < 1:
         why = "with `model.share_layers` True: all layers share their parameters; leave it at 1"
         yield InputError("optimizer.layer_decay", f"{decay:g}", why)
-    yield from _distributed(config.distributed)
     yield from _trace_steps(config)
 
 

@@ -178,7 +178,7 @@ class PairEmbedding(Embedding[TextGroup, Vectors]):
         return [file for name in paths for file in files_of_role(name, STEMS[role])]
 
     def records(self, path: str) -> Iterator[Row]:
-        return read_table(path, self._published, self.config.columns.header, self.config.tfds_data_dir)
+        return read_table(path, self._published, self.config.columns.header)
 
     def example(self, record: Row, number: int, labelled: bool) -> TextGroup:
         """Return the texts of a row, with its score if it has one. Raises InputError for a score beside negatives."""

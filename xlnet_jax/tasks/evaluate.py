@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from data_pipelines.sources import TextSourceSettings
 from data_pipelines.windows import resized, steps_per_block
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.score import check_orders
 from xlnet_jax.printing import printing_until_unread, progress
+from xlnet_jax.settings.common import CheckpointSettings, RecordingSettings, TextSourceSettings
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, MeshConfig
-from xlnet_jax.settings.fields import CheckpointArgument, Given, at_least, check_bounds, flatten, setting
+from xlnet_jax.settings.fields import at_least, check_bounds, flatten, setting
 from xlnet_jax.settings.parser import with_keywords
 from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage.outputs import new_file
@@ -41,11 +41,9 @@ _OF_TEXTS = ("max_texts", "seed")
 
 
 @dataclass(frozen=True)
-class EvaluateSettings(TextSourceSettings):
+class EvaluateSettings(CheckpointSettings, TextSourceSettings, RecordingSettings):
     """Measure the held-out loss on a text."""
 
-    checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format; or the folder of a run, tiny, or a name on the Hugging Face Hub"""
     text: tuple[str, ...] = ()
     """text to measure the loss on: files, globs, folders, URLs, tfds:NAME or hf:NAME; or a folder made by
     data_pipelines.prepare, whose validation split is read; none = the run's own held-out text"""
@@ -73,14 +71,11 @@ class EvaluateSettings(TextSourceSettings):
     """.json file to write the numbers to; None = only print them"""
     overwrite: bool = False
     """replace an existing file"""
-    tokenizer: str | None = None
-    """SentencePiece model, if the checkpoint has none"""
     dtype: Literal["float32", "bfloat16"] | None = None
     """compute type; None = the checkpoint's"""
     data: DataConfig = field(default_factory=DataConfig)
     """windows; the defaults are those of the run, or the paper's; other lengths scale with --data.seq-len"""
     mesh: MeshConfig = field(default_factory=MeshConfig)
-    given: Given = field(default=frozenset(), compare=False, repr=False)
 
     def check(self) -> None:
         """Raise InputError for settings that cannot work, before anything is read."""
@@ -204,7 +199,7 @@ def _pairs(settings: EvaluateSettings, suite: str) -> tuple[str, list[Pair]]:
 
     # A dataset without a configuration means the files of all.
     names = [re.sub(r"^hf:(?!//)([^/:@]+/[^/:@]+)$", r"hf://datasets/\1", name) for name in settings.text]
-    found, paradigms = settings.find(names), dict[str, list[Pair]]()
+    found, paradigms = sources.find(names, settings), dict[str, list[Pair]]()
     for unit in (unit for source in found for unit in source.units):
         if not (isinstance(unit, TextFile) and unit.has_records):
             raise InputError("suite", suite, f": {unit.path} is neither JSON Lines nor Parquet")
@@ -236,7 +231,7 @@ def _whole_texts(
         name, encoded = str(corpus.folder), [*corpus.documents("validation")]
         names = [f"document {i} of {name}" for i in range(len(encoded))]
     else:
-        of_text = settings.find(settings.text, "validation")
+        of_text = sources.find(settings.text, settings, "validation")
         records, faults = [*sources.read_texts(of_text, "document")], Faults()
         tokenizer.require_known((record.text for record in records), "the text")
         encoded = tokenizer.encode_lines([record.text for record in records])
@@ -297,7 +292,7 @@ def _corpus(
         yield corpus, str(corpus.folder)
     else:
         assert pretrained.tokenizer
-        found = settings.find(settings.text, "validation")
+        found = sources.find(settings.text, settings, "validation")
         with tempfile.TemporaryDirectory() as folder:
             corpus = prepare(
                 (), found, pretrained.tokenizer, Path(folder) / "corpus", block_len=block_len(config.data),

@@ -14,7 +14,7 @@ from rich.console import Console
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.interop.weights import flatten, nest
-from xlnet_jax.settings.config import DistributedConfig, HeadConfig, ModelConfig
+from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.settings.resolution import Resolution, Values
 from xlnet_jax.tasks.baseline import Baseline, measure_baseline
 from xlnet_jax.tasks.config import FinetuneConfig
@@ -62,7 +62,7 @@ def prepare(config: FinetuneConfig, seed: int, workdirs: Sequence[Workdir], cons
     start = begin_from(settings, own)
     source = start or own
     assert source is not None
-    settings.set({"objective": source.objective, "seed": seed, "distributed": DistributedConfig()})
+    settings.set({"objective": source.objective, "seed": seed})
     settings.set(memory_of_whole_texts(settings.config.model))
     validate_finetuning(settings.config)
     tokenizer = tokenizer_of(start, settings.config) if start else Tokenizer.load(workdirs[0].tokenizer)

@@ -20,10 +20,10 @@ import jax
 
 from xlnet_jax.errors import CRASH, INTERRUPTED, RESTART, USER_ERROR, InputError, exit_code, first_line
 from xlnet_jax.printing import Console, without_secrets
-from xlnet_jax.settings.config import DistributedConfig, RunConfig
+from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.fields import flatten
 from xlnet_jax.storage.reading import decode_json
-from xlnet_jax.training.machine import initialize_jax, place_of, require_tpu
+from xlnet_jax.training.machine import Place, initialize_jax, place_of, require_tpu
 from xlnet_jax.training.metrics import require_wandb
 
 _SECONDS = 2.0
@@ -44,7 +44,7 @@ class Process:
     """This process of a run: one of those that jax connected, or the only one. Process 0 prints and writes files for
     all; the others write only their part of the checkpoints."""
 
-    def __init__(self, is_command: bool = False, place: DistributedConfig | None = None) -> None:
+    def __init__(self, is_command: bool = False, place: Place | None = None) -> None:
         """is_command: the process does nothing besides this run, so a second signal ends it at once. place: where this
         process was connected; None = the caller has connected it, or it is the only one."""
         self._client: Any = None
@@ -54,9 +54,7 @@ class Process:
 
             self._client = multihost.get_jax_distributed_client()
             self.process_id, self.num_processes = (
-                (place.process_id or 0, place.num_processes or 1)
-                if place
-                else (jax.process_index(), jax.process_count())
+                (place.process_id, place.num_processes) if place else (jax.process_index(), jax.process_count())
             )
         self.is_command = is_command
         self.console = Console(soft_wrap=True, highlight=False, markup=False, quiet=not self.first)
@@ -144,7 +142,7 @@ def connect(config: RunConfig, is_command: bool = False) -> Iterator[Process]:
     InputError if this process does not know its number, or if its settings differ from those of process 0 or ask for
     what is not here; RunEnded if another process ended the run. If a process is lost, jax ends this one (SIGABRT).
     """
-    place = None if jax.distributed.is_initialized() else place_of(config)
+    place = None if jax.distributed.is_initialized() else place_of(config.tpu)
     if place:
         initialize_jax(place)
     process, over = Process(is_command, place), threading.Event()
@@ -154,7 +152,7 @@ def connect(config: RunConfig, is_command: bool = False) -> Iterator[Process]:
         return
     threading.Thread(target=process.watch, args=(over,), daemon=True).start()
     try:
-        settings = {s.name: without_secrets(s.value) for s in flatten(config) if not s.name.startswith("distributed.")}
+        settings = {setting.name: without_secrets(setting.value) for setting in flatten(config)}
         process.require_same("other settings", settings)
         process.find_devices(config)
         yield process

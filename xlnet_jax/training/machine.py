@@ -8,76 +8,90 @@ import socket
 import sys
 import time
 import urllib.request
-from dataclasses import replace
 from http.client import HTTPException
 from importlib.metadata import version
 from importlib.util import find_spec
+from typing import NamedTuple
 
 from xlnet_jax.errors import InputError, first_line
-from xlnet_jax.settings.config import DistributedConfig, RunConfig
-from xlnet_jax.settings.rules import validate_distributed
 
-_PLACE = {"coordinator_address": str, "num_processes": int, "process_id": int}
+_PLACE = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+INITIALIZATION_SECONDS = 300
+"""time within which all processes must start"""
+HEARTBEAT_SECONDS = 100
+"""time of silence after which a host counts as lost; if only its process ends, that is noticed sooner"""
 _TPU_PORT = 8482
 """port of process 0 on TPUs, as in jax"""
 _LONGEST_METADATA = 1 << 20
 """bytes"""
 
 
-def place_of(config: RunConfig) -> DistributedConfig | None:
+class Place(NamedTuple):
+    """Place of this process among those of a run, one per host."""
+
+    address: str  # HOST:PORT of process 0, with a free port that all hosts can reach
+    num_processes: int
+    process_id: int  # from 0
+
+
+def place_of(tpu: bool) -> Place | None:
     """Return the place of this process among those of its run; None if it is the only one. This uses no device.
 
-    The settings come first, then the environment (JAX_…), then the platform if `tpu` is set, then Slurm. Raises
-    InputError if they are incomplete or contradict each other.
+    The environment comes first (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID), then the platform of a run
+    on TPUs, then Slurm. Raises InputError if they are incomplete.
     """
-    given = config.distributed
     try:
-        for field, kind in _PLACE.items():
-            if getattr(given, field) is None and (value := os.environ.get(f"JAX_{field.upper()}")):
-                given = replace(given, **{field: kind(value)})
-        validate_distributed(given)
-        if given.coordinator_address is None and config.tpu and worker_count() > 1:
-            given = _place_on_tpu(given)
-        elif given.coordinator_address is None and not config.tpu and "SLURM_STEP_NODELIST" in os.environ:
-            given = _place_on_slurm(given) if int(os.environ.get("SLURM_NTASKS") or 1) > 1 else given
+        given = [name for name in _PLACE if os.environ.get(name)]
+        if given:
+            if missing := [name for name in _PLACE if name not in given]:
+                raise InputError(f"{' and '.join(given)} in the environment also need {' and '.join(missing)}")
+            address, count, process_id = (os.environ[name] for name in _PLACE)
+            place = Place(address, int(count), int(process_id))
+        elif tpu and worker_count() > 1:
+            place = _place_on_tpu()
+        elif not tpu and "SLURM_STEP_NODELIST" in os.environ and int(os.environ.get("SLURM_NTASKS") or 1) > 1:
+            place = _place_on_slurm()
+        else:
+            return None
     except InputError:
         raise
     except (RuntimeError, OSError, ValueError, LookupError) as error:
         # Process 0 cannot be resolved, or a variable is missing or no number.
         raise InputError(f"the environment does not say which processes make this run: {first_line(error)}") from None
-    return given if (given.num_processes or 1) > 1 else None
+    if not re.fullmatch(r".+:\d+", place.address):
+        raise InputError(f"{_PLACE[0]} {place.address} in the environment must be HOST:PORT, as 10.0.0.1:8476")
+    return place if place.num_processes > 1 else None
 
 
-def initialize_jax(place: DistributedConfig) -> None:
+def initialize_jax(place: Place) -> None:
     """Connect this process to the others. jax ends it (SIGABRT) if one does not come in time or is lost later.
 
     Raises InputError if process 0 cannot listen, or if a device was used before.
     """
     import jax
 
-    address, seconds = str(place.coordinator_address), place.initialization_timeout
     print(
-        f"hosts       process {place.process_id} on {socket.gethostname()} waits {seconds} s for {place.num_processes} "
-        f"processes at {address}; if one never connects, jax terminates this process (SIGABRT)",
+        f"hosts       process {place.process_id} on {socket.gethostname()} waits {INITIALIZATION_SECONDS} s for "
+        f"{place.num_processes} processes at {place.address}; if one never connects, jax terminates this process "
+        "(SIGABRT)",
         file=sys.stderr,
         flush=True,
     )
+    listens_at = bind_address(place.address) if place.process_id == 0 else None
     jax.config.update("jax_enable_preemption_service", False)  # its handler of SIGTERM would replace ours
     try:
         jax.distributed.initialize(
-            address,
-            place.num_processes,
-            place.process_id,
+            *place,
             cluster_detection_method="deactivate",  # the launcher decides which devices a process sees
-            initialization_timeout=seconds,
-            heartbeat_timeout_seconds=place.heartbeat_timeout_seconds,
-            coordinator_bind_address=bind_address(address) if place.process_id == 0 else None,
+            initialization_timeout=INITIALIZATION_SECONDS,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            coordinator_bind_address=listens_at,
         )
-    except RuntimeError as error:
-        raise InputError(f"jax cannot connect the processes at {address}: {first_line(error)}") from None
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"jax cannot connect the processes at {place.address}: {first_line(error)}") from None
 
 
-def bind_address(coordinator_address: str) -> str | None:
+def bind_address(address: str) -> str | None:
     """Return HOST:PORT on which process 0 listens: the coordinator's address, if it is an address of this host. None if
     it is not, or if JAX_COORDINATOR_BIND_ADDRESS is set: then jax decides.
 
@@ -85,63 +99,50 @@ def bind_address(coordinator_address: str) -> str | None:
     """
     if os.environ.get("JAX_COORDINATOR_BIND_ADDRESS"):
         return None
-    host, _, port = coordinator_address.rpartition(":")
+    host, _, port = address.rpartition(":")
     try:
         ip = socket.gethostbyname(host.strip("[]"))
         socket.create_server((ip, int(port))).close()
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             raise InputError(
-                "distributed.coordinator_address",
-                coordinator_address,
-                f": process 0 cannot listen there ({error.strerror}): give a port that is free on its host",
+                f"{_PLACE[0]} {address}: process 0 cannot listen there ({error.strerror}): give a port that is free on "
+                "its host"
             ) from None
         return None  # an address of another host, which a router translates
-    except UnicodeError:  # no name of a host
+    except (UnicodeError, OverflowError):  # no name of a host, or no port: jax refuses it
         return None
     # Debian resolves a host's own name to 127.0.1.1, which no other host can reach.
     is_reachable = not ip.startswith("127.") or host == "localhost" or host.startswith("127.")
-    return coordinator_address if is_reachable else None
+    return address if is_reachable else None
 
 
-def _place_on_slurm(given: DistributedConfig) -> DistributedConfig:
+def _place_on_slurm() -> Place:
     """Return the place that Slurm gives this process, as `jax.distributed.initialize` detects it."""
     # The first host of node3, node3,node5 or node[3-4,7].
     prefix, number = re.findall(r"^([^,[]+)(?:\[([^],-]+))?", os.environ["SLURM_STEP_NODELIST"])[0]
     port = os.environ.get("JAX_COORDINATOR_PORT") or 2**16 - 2**12 + int(os.environ["SLURM_JOB_ID"]) % 2**12
-    return replace(
-        given,
-        coordinator_address=f"{prefix}{number}:{port}",
-        num_processes=int(os.environ["SLURM_NTASKS"]),
-        process_id=int(os.environ["SLURM_PROCID"]),
-    )
+    return Place(f"{prefix}{number}:{port}", int(os.environ["SLURM_NTASKS"]), int(os.environ["SLURM_PROCID"]))
 
 
-def _place_on_tpu(given: DistributedConfig) -> DistributedConfig:
+def _place_on_tpu() -> Place:
     """Return the place of this host in its TPU slices, as `jax.distributed.initialize` detects it."""
     number = os.environ.get("TPU_WORKER_ID") or metadata("instance/attributes/agent-worker-number")
     if not number:
-        raise InputError(
-            "tpu",
-            "",
-            f": {worker_count()} workers are named here, and nothing says which of them this is: give "
-            "`distributed.coordinator_address`, `distributed.num_processes` and `distributed.process_id`",
-        )
+        why = f": {worker_count()} workers are named here, and nothing says which of them this is: set "
+        raise InputError("tpu", "", f"{why}{', '.join(_PLACE)} in the environment")
     addresses = os.environ.get("TPU_PROCESS_ADDRESSES")
     names = addresses.split(",") if addresses else _worker_names()
     host = (_of_slices("MEGASCALE_COORDINATOR_ADDRESS") or names[0]).split(":")[0]
-    _wait_for_name(host, given.initialization_timeout)
-    return replace(
-        given,
-        coordinator_address=f"{host}:{os.environ.get('JAX_COORDINATOR_PORT') or _TPU_PORT}",
-        num_processes=len(names) * _slice_count(),
-        process_id=int(number) + int(_of_slices("MEGASCALE_SLICE_ID") or 0) * len(names),
-    )
+    _wait_for_name(host)
+    process_id = int(number) + int(_of_slices("MEGASCALE_SLICE_ID") or 0) * len(names)
+    port = os.environ.get("JAX_COORDINATOR_PORT") or _TPU_PORT
+    return Place(f"{host}:{port}", len(names) * _slice_count(), process_id)
 
 
-def _wait_for_name(host: str, seconds: int) -> None:
+def _wait_for_name(host: str) -> None:
     """Wait until a host has an address: Kubernetes gives it to a pod only when the pod starts. Raises OSError."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + INITIALIZATION_SECONDS
     while True:
         try:
             socket.gethostbyname(host)
@@ -149,7 +150,7 @@ def _wait_for_name(host: str, seconds: int) -> None:
         except socket.gaierror:
             if time.monotonic() > end:
                 raise
-            time.sleep(min(5, seconds))
+            time.sleep(5)
 
 
 def require_tpu() -> None:

@@ -19,7 +19,7 @@ from xlnet_jax.objectives.presets import PRESETS, defaults_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.plots.curves import draw_curves
 from xlnet_jax.printing import without_secrets
-from xlnet_jax.settings.config import Config, DistributedConfig
+from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import differences, flags_that_give, with_plain_paths, with_values
 from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage.files import name_on_disk
@@ -88,7 +88,7 @@ def propose_instead(config: Config, workdir: Workdir) -> str:
     fixed = differing & {"data.token_level", *network_of(there.model)}
     fits = workdir.has_checkpoints and config.objective == there.objective
     fits = fits and Resolution.of(config, usual).is_open(*fixed)
-    changes = {"workdir": f"{folder}-{number}", "distributed": DistributedConfig()}
+    changes: dict[str, Any] = {"workdir": f"{folder}-{number}"}
     changes |= {"init": folder, "tokenizer": None} if fits else {}
     plain = {"preset": Config().preset, "objective": PRESETS[config.preset]().objective}  # where nothing is given
     words = flags_that_give(with_values(config, changes), with_values(usual, plain))
@@ -108,7 +108,7 @@ def pretrain(
     """Train to config.steps, in this process and on all its devices; return the result.
 
     The same call resumes a run that was stopped, and returns the result of a finished one. A run has one process, or
-    one on each host if config.distributed, the environment or the platform defines several (hosts.connect).
+    one on each host if the environment or the platform defines several (`machine.place_of`).
 
     callbacks: are called by process 0 while the run trains. objective: returns the loss of the final settings, as a
     subclass of `LanguageModel` does. network: flax module with the arguments and results of `XLNetLM`. optimizer: optax

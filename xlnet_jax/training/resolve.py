@@ -22,7 +22,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import Objective, objective_of
 from xlnet_jax.objectives.presets import PRESETS, defaults_of
 from xlnet_jax.objectives.registry import batch_source, validate
-from xlnet_jax.settings.config import Config, DistributedConfig
+from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import from_dict, to_dict
 from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage.outputs import drop_leftovers
@@ -75,11 +75,8 @@ class Text:
         if not names:
             novels = sources.embedded()
             names, validation = novels[:1], validation or novels[1:]
-
-        def find(names: tuple[str, ...], split: str) -> list[Source]:
-            return sources.find(names, config.text_field, config.tfds_data_dir, split, config.corpus_errors)
-
-        train, held_out = find(names, "train"), find(validation, "validation") if validation else None
+        train = sources.find(names, config)
+        held_out = sources.find(validation, config, "validation") if validation else None
         sources.require_distinct(train, held_out or ())
         return cls(name, None, train, held_out)
 
@@ -249,7 +246,6 @@ def resolve(config: Config, workdir: Workdir, process: Process, own: Own = Own()
     the devices, the weights, the text or the workdir, or if a step does not fit.
     """
     settings, shared = Resolution.of(config, defaults_of(config)), None
-    settings.set({"distributed": DistributedConfig()})  # the same settings in all processes
     if process.first:
         workdir.lock()
         found = (

@@ -11,7 +11,6 @@ from xlnet_jax.comparison.contenders import CONTENDERS, fit_to_budget, step_oper
 from xlnet_jax.comparison.settings import finetune_configs, list_differences, parse_comparison
 from xlnet_jax.errors import InputError, with_flags
 from xlnet_jax.objectives.presets import demo
-from xlnet_jax.settings.config import DistributedConfig
 from xlnet_jax.training import machine
 from xlnet_jax.training.optimizer import ITERATIONS
 
@@ -75,7 +74,7 @@ def test_what_cannot_be_compared_ends_in_one_line(command, line, examples):
 
 
 def test_several_hosts_are_refused(monkeypatch):
-    monkeypatch.setattr(machine, "place_of", lambda config: DistributedConfig(num_processes=2))
+    monkeypatch.setattr(machine, "place_of", lambda tpu: machine.Place("localhost:8476", 2, 0))
     with pytest.raises(InputError, match="compare runs on one host: give each host different --objectives"):
         compare.main(GOOD.split())
 

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import xlnet_jax
+from data_pipelines import sources
 from xlnet_jax import InputError, score_texts
 from xlnet_jax.__main__ import COMMANDS
 
@@ -77,11 +78,11 @@ def test_parquet_gives_the_numbers_of_json_lines_and_max_texts_limits_each_parad
 def test_a_dataset_on_the_hub_means_the_files_of_all_its_configurations(checkpoint, folder, monkeypatch):
     asked = []
 
-    def find(self, names, split="train"):
+    def find(names, settings):
         asked.extend(names)
         raise InputError("found")
 
-    monkeypatch.setattr(xlnet_jax.EvaluateSettings, "find", find)
+    monkeypatch.setattr(sources, "find", find)
     names = ["hf:nyu-mll/blimp", "hf:nyu-mll/blimp/wh_island", "hf:nyu-mll/blimp:train", str(folder)]
     with pytest.raises(InputError, match="found"):
         xlnet_jax.evaluate(checkpoint, suite="blimp", text=names)

@@ -63,20 +63,17 @@ class Published:
 ANY = Published()
 
 
-def read_table(
-    name: str, published: Published = ANY, header: bool = True, tfds_data_dir: str | None = None
-) -> Iterator[Row]:
+def read_table(name: str, published: Published = ANY, header: bool = True) -> Iterator[Row]:
     """Yield the rows of a file, a glob (its files in order), a folder of texts, a URL, or tfds:NAME[SPLIT].
 
     The extension gives the format: .jsonl and .json with one object per line, .parquet, .csv with quotes; any other
     file is read as TSV, where quotes have no meaning. If the first line names the text's column only between other
     `DIVIDERS`, the file is read as CSV with these. Names of columns lose the spaces around them. A folder of texts has
-    one folder per label, with one file per text. header: the first line of TSV and CSV names the columns.
-    tfds_data_dir: where TFDS datasets are prepared; None = TFDS's default. Raises InputError, with file and line, for
-    what cannot be read.
+    one folder per label, with one file per text. header: the first line of TSV and CSV names the columns. Raises
+    InputError, with file and line, for what cannot be read.
     """
     if name.startswith(TFDS):
-        rows = dataset_rows(name.removeprefix(TFDS), tfds_data_dir, not published.labels)
+        rows = dataset_rows(name.removeprefix(TFDS), not published.labels)
         yield from (Row(fields, f"{name}: example {i}") for i, fields in enumerate(rows, start=1))
         return
     if not is_remote(name) and epath.Path(name).expanduser().is_dir():

@@ -102,7 +102,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
 
     def records(self, path: str) -> Iterator[Row]:
         """Yield the rows of a table."""
-        return read_table(path, self._published, self.config.columns.header, self.config.tfds_data_dir)
+        return read_table(path, self._published, self.config.columns.header)
 
     def example(self, record: Row, number: int, labelled: bool) -> TextExample:
         """Return the example of a row, without a label if a text is blank. Raises InputError for a label that the task

@@ -43,21 +43,22 @@ def test_every_form_of_a_table_gives_the_same_rows(tmp_path):
     assert rows_of(tmp_path / "*a.*[lv]") == ROWS * 3
 
 
-def test_a_dataset_of_tfds_gives_its_classes_by_name_or_number(tmp_path):
+def test_a_dataset_of_tfds_gives_its_classes_by_name_or_number(tmp_path, monkeypatch):
+    monkeypatch.setattr("tensorflow_datasets.core.constants.DATA_DIR", str(tmp_path))
     more = {"image": [0, 0]}
     splits = {"train": [row | more for row in ROWS], "test": [row | more | {"label": -1} for row in ROWS]}
     write_dataset(
         tmp_path / "reviews" / "1.0.0", "reviews", splits, text=lambda of: of.Text(),
         label=lambda of: of.ClassLabel(names=["bad", "good"]), image=lambda of: of.Tensor(shape=(2,), dtype=np.int32),
     )  # fmt: skip
-    by_name, by_number = ((Published(labels=labels), True, str(tmp_path)) for labels in ((), ("bad", "good")))
-    assert rows_of("tfds:reviews[train]", *by_name) == ROWS
-    assert [r["label"] for r in rows_of("tfds:reviews[test]", *by_name)] == [None] * 3
-    assert [r["label"] for r in rows_of("tfds:reviews[train]", *by_number)] == [0, 1, 1]
+    by_name, by_number = (Published(labels=labels) for labels in ((), ("bad", "good")))
+    assert rows_of("tfds:reviews[train]", by_name) == ROWS
+    assert [r["label"] for r in rows_of("tfds:reviews[test]", by_name)] == [None] * 3
+    assert [r["label"] for r in rows_of("tfds:reviews[train]", by_number)] == [0, 1, 1]
     with pytest.raises(
         InputError, match=r"tfds:reviews has no split dev, only .*: choose one with tfds:reviews\[SPLIT\]"
     ):
-        rows_of("tfds:reviews[dev]", *by_name)
+        rows_of("tfds:reviews[dev]", by_name)
 
 
 def test_a_table_without_header_has_numbers_for_columns(tmp_path):

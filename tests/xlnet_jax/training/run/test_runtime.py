@@ -1,4 +1,4 @@
-"""A process learns its place among the hosts of a run from settings, environment or platform."""
+"""A process learns its place among the hosts of a run from the environment or the platform."""
 
 import os
 import socket
@@ -6,11 +6,10 @@ import socket
 import pytest
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.config import Config, DistributedConfig
 from xlnet_jax.training import machine
 
 PLATFORMS = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "TPU_WORKER", "MEGASCALE_", "SLURM_")
-GIVEN = DistributedConfig("10.0.0.1:8476", 4, 2)
+PLACE = {"JAX_COORDINATOR_ADDRESS": "10.0.0.1:8476", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "2"}
 SLURM = {"JOB_ID": "7", "STEP_NODELIST": "node[3-4]", "NTASKS": "2", "PROCID": "1", "LOCALID": "0"}
 SLURM = {f"SLURM_{name}": value for name, value in SLURM.items()}
 
@@ -30,41 +29,37 @@ def environment(monkeypatch):
 
 
 def test_a_process_that_nothing_is_said_of_is_the_only_one(environment):
-    assert machine.place_of(Config()) is None
+    assert machine.place_of(tpu=False) is None
     environment(SLURM_NTASKS="1", SLURM_STEP_NODELIST="node3")
-    assert machine.place_of(Config()) is None
-    assert machine.place_of(Config(distributed=DistributedConfig("localhost:8476", 1, 0))) is None
+    assert machine.place_of(tpu=False) is None
+    environment(**PLACE | {"JAX_NUM_PROCESSES": "1"})
+    assert machine.place_of(tpu=False) is None
 
 
-def test_settings_and_environment_name_a_place(environment):
-    assert machine.place_of(Config(distributed=GIVEN)) == GIVEN
-    environment(JAX_COORDINATOR_ADDRESS="10.0.0.1:8476", JAX_NUM_PROCESSES="4", JAX_PROCESS_ID="2")
-    assert machine.place_of(Config()) == GIVEN
-    own = machine.place_of(Config(distributed=DistributedConfig(process_id=3)))
-    assert own == DistributedConfig("10.0.0.1:8476", 4, 3)
+def test_the_environment_names_a_place(environment):
+    environment(**PLACE)
+    assert machine.place_of(tpu=False) == machine.Place("10.0.0.1:8476", 4, 2)
 
 
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("variables", "line"),
     [
         (
-            DistributedConfig("10.0.0.1:8476"),
-            r"8476 also needs `distributed.num_processes`, `distributed.process_id`",
+            {"JAX_COORDINATOR_ADDRESS": "10.0.0.1:8476"},
+            "JAX_COORDINATOR_ADDRESS in the environment also need JAX_NUM_PROCESSES and JAX_PROCESS_ID",
         ),
-        (DistributedConfig("10.0.0.1", 2, 0), "coordinator_address` 10.0.0.1 must be HOST:PORT, as 10.0.0.1:8476"),
-        (DistributedConfig("10.0.0.1:1", 2, 2), "process_id` 2 must be from 0 to `distributed.num_processes` - 1 = 1"),
+        (PLACE | {"JAX_COORDINATOR_ADDRESS": "10.0.0.1"}, "ADDRESS 10.0.0.1 in the environment must be HOST:PORT, as"),
+        (PLACE | {"JAX_NUM_PROCESSES": "two"}, "does not say which processes make this run: invalid literal"),
+        (
+            SLURM | {"SLURM_PROCID": "abc"},
+            "the environment does not say which processes make this run: invalid literal",
+        ),
     ],
 )
-def test_half_a_place_is_refused(environment, given, line):
+def test_an_environment_that_is_incomplete_or_cannot_be_read_is_refused(environment, variables, line):
+    environment(**variables)
     with pytest.raises(InputError, match=line):
-        machine.place_of(Config(distributed=given))
-
-
-def test_an_environment_that_cannot_be_read_is_refused(environment):
-    for variables in ({"JAX_NUM_PROCESSES": "two"}, SLURM | {"SLURM_PROCID": "abc"}):
-        environment(**variables)
-        with pytest.raises(InputError, match="the environment does not say which processes make this run: invalid lit"):
-            machine.place_of(Config())
+        machine.place_of(tpu=False)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +90,7 @@ def test_a_port_that_another_program_has_is_refused():
 @pytest.mark.parametrize("nodes", ["node[3-4]", "node[3,7-9],other", "node3,other", "node3"])
 def test_slurm_names_a_place(environment, nodes):
     environment(**SLURM | {"SLURM_STEP_NODELIST": nodes})
-    assert machine.place_of(Config()) == DistributedConfig("node3:61447", 2, 1)
+    assert machine.place_of(tpu=False) == machine.Place("node3:61447", 2, 1)
 
 
 @pytest.mark.parametrize(("slices", "count", "process"), [(("", "", ""), 2, 1), (("3", "2", "localhost:8080"), 6, 5)])
@@ -104,9 +99,9 @@ def test_a_tpu_names_a_place(environment, slices, count, process):
     values = dict(zip(names, slices, strict=True))
     environment(TPU_WORKER_HOSTNAMES="localhost,worker-1", **values)
     with pytest.raises(InputError, match=r"`tpu`: \d workers are named here, and nothing says which of them this is"):
-        machine.place_of(Config(tpu=True))
+        machine.place_of(tpu=True)
     environment(TPU_WORKER_HOSTNAMES="localhost,worker-1", TPU_WORKER_ID="1", **values)
-    place = machine.place_of(Config(tpu=True))
-    assert (place.coordinator_address, place.num_processes, place.process_id) == ("localhost:8482", count, process)
+    place = machine.place_of(tpu=True)
+    assert place == ("localhost:8482", count, process)
     # In a run that asks for no TPU, as on its host's CPU, the platform's hosts are none of its own.
-    assert machine.place_of(Config()) is None
+    assert machine.place_of(tpu=False) is None
