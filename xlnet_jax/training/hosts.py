@@ -23,7 +23,7 @@ from xlnet_jax.printing import Console, without_secrets
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.fields import flatten
 from xlnet_jax.storage.reading import decode_json
-from xlnet_jax.training.machine import Place, initialize_jax, place_of, require_tpu
+from xlnet_jax.training.machine import HostPlace, initialize_jax, place_of, require_tpu
 from xlnet_jax.training.metrics import require_wandb
 
 _SECONDS = 2.0
@@ -44,7 +44,7 @@ class Process:
     """This process of a run: one of those that jax connected, or the only one. Process 0 prints and writes files for
     all; the others write only their part of the checkpoints."""
 
-    def __init__(self, is_command: bool = False, place: Place | None = None) -> None:
+    def __init__(self, is_command: bool = False, place: HostPlace | None = None) -> None:
         """is_command: the process does nothing besides this run, so a second signal ends it at once. place: where this
         process was connected; None = the caller has connected it, or it is the only one."""
         self._client: Any = None

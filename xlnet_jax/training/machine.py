@@ -26,7 +26,7 @@ _LONGEST_METADATA = 1 << 20
 """bytes"""
 
 
-class Place(NamedTuple):
+class HostPlace(NamedTuple):
     """Place of this process among those of a run, one per host."""
 
     address: str  # HOST:PORT of process 0, with a free port that all hosts can reach
@@ -34,7 +34,7 @@ class Place(NamedTuple):
     process_id: int  # from 0
 
 
-def place_of(tpu: bool) -> Place | None:
+def place_of(tpu: bool) -> HostPlace | None:
     """Return the place of this process among those of its run; None if it is the only one. This uses no device.
 
     The environment comes first (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID), then the platform of a run
@@ -46,7 +46,7 @@ def place_of(tpu: bool) -> Place | None:
             if missing := [name for name in _PLACE if name not in given]:
                 raise InputError(f"{' and '.join(given)} in the environment also need {' and '.join(missing)}")
             address, count, process_id = (os.environ[name] for name in _PLACE)
-            place = Place(address, int(count), int(process_id))
+            place = HostPlace(address, int(count), int(process_id))
         elif tpu and worker_count() > 1:
             place = _place_on_tpu()
         elif not tpu and "SLURM_STEP_NODELIST" in os.environ and int(os.environ.get("SLURM_NTASKS") or 1) > 1:
@@ -63,7 +63,7 @@ def place_of(tpu: bool) -> Place | None:
     return place if place.num_processes > 1 else None
 
 
-def initialize_jax(place: Place) -> None:
+def initialize_jax(place: HostPlace) -> None:
     """Connect this process to the others. jax ends it (SIGABRT) if one does not come in time or is lost later.
 
     Raises InputError if process 0 cannot listen, or if a device was used before.
@@ -117,15 +117,15 @@ def bind_address(address: str) -> str | None:
     return address if is_reachable else None
 
 
-def _place_on_slurm() -> Place:
+def _place_on_slurm() -> HostPlace:
     """Return the place that Slurm gives this process, as `jax.distributed.initialize` detects it."""
     # The first host of node3, node3,node5 or node[3-4,7].
     prefix, number = re.findall(r"^([^,[]+)(?:\[([^],-]+))?", os.environ["SLURM_STEP_NODELIST"])[0]
     port = os.environ.get("JAX_COORDINATOR_PORT") or 2**16 - 2**12 + int(os.environ["SLURM_JOB_ID"]) % 2**12
-    return Place(f"{prefix}{number}:{port}", int(os.environ["SLURM_NTASKS"]), int(os.environ["SLURM_PROCID"]))
+    return HostPlace(f"{prefix}{number}:{port}", int(os.environ["SLURM_NTASKS"]), int(os.environ["SLURM_PROCID"]))
 
 
-def _place_on_tpu() -> Place:
+def _place_on_tpu() -> HostPlace:
     """Return the place of this host in its TPU slices, as `jax.distributed.initialize` detects it."""
     number = os.environ.get("TPU_WORKER_ID") or metadata("instance/attributes/agent-worker-number")
     if not number:
@@ -137,7 +137,7 @@ def _place_on_tpu() -> Place:
     _wait_for_name(host)
     process_id = int(number) + int(_of_slices("MEGASCALE_SLICE_ID") or 0) * len(names)
     port = os.environ.get("JAX_COORDINATOR_PORT") or _TPU_PORT
-    return Place(f"{host}:{port}", len(names) * _slice_count(), process_id)
+    return HostPlace(f"{host}:{port}", len(names) * _slice_count(), process_id)
 
 
 def _wait_for_name(host: str) -> None:

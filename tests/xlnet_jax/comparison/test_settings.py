@@ -74,7 +74,7 @@ def test_what_cannot_be_compared_ends_in_one_line(command, line, examples):
 
 
 def test_several_hosts_are_refused(monkeypatch):
-    monkeypatch.setattr(machine, "place_of", lambda tpu: machine.Place("localhost:8476", 2, 0))
+    monkeypatch.setattr(machine, "place_of", lambda tpu: machine.HostPlace("localhost:8476", 2, 0))
     with pytest.raises(InputError, match="compare runs on one host: give each host different --objectives"):
         compare.main(GOOD.split())
 

@@ -38,7 +38,7 @@ def test_a_process_that_nothing_is_said_of_is_the_only_one(environment):
 
 def test_the_environment_names_a_place(environment):
     environment(**PLACE)
-    assert machine.place_of(tpu=False) == machine.Place("10.0.0.1:8476", 4, 2)
+    assert machine.place_of(tpu=False) == machine.HostPlace("10.0.0.1:8476", 4, 2)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_port_that_another_program_has_is_refused():
 @pytest.mark.parametrize("nodes", ["node[3-4]", "node[3,7-9],other", "node3,other", "node3"])
 def test_slurm_names_a_place(environment, nodes):
     environment(**SLURM | {"SLURM_STEP_NODELIST": nodes})
-    assert machine.place_of(tpu=False) == machine.Place("node3:61447", 2, 1)
+    assert machine.place_of(tpu=False) == machine.HostPlace("node3:61447", 2, 1)
 
 
 @pytest.mark.parametrize(("slices", "count", "process"), [(("", "", ""), 2, 1), (("3", "2", "localhost:8080"), 6, 5)])
