@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import multiprocessing
 import os
-import pickle  # noqa: TID251 between a process and its own workers
-import subprocess
+import signal
 import sys
 import threading
-import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
+from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
-from queue import Empty, SimpleQueue
+from types import ModuleType
 from typing import Any
 
 from xlnet_jax.errors import InputError
@@ -94,116 +93,66 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _work_in_pool(items: Iterator[Any], work: Callable[[Any], None], processes: int) -> Iterator[None]:
-    """Work on the items in processes; a thread waits for each of them. Yield once per finished item."""
-    pool, workers, idle = ThreadPoolExecutor(processes), list[_Worker](), SimpleQueue[_Worker]()
+DIED = (
+    "a worker process died: out of memory, or stopped by somebody; encoded parts are kept, and the same call continues"
+)
 
-    def work_on(item: Any) -> None:
-        try:
-            worker = idle.get_nowait()
-        except Empty:
-            worker = _Worker(work)
-            workers.append(worker)
-        worker.work_on(item)
-        idle.put(worker)
 
+def _work_in_pool(items: Iterator[Any], work: Work, processes: int) -> Iterator[None]:
+    """Work on the items in processes. Yield once per finished item.
+
+    Processes are spawned: a fork could inherit a lock that a thread of jax or TensorFlow holds.
+    """
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin_worker, (work,))
     running: set[Future[None]] = set()
     try:
         for item in items:
-            running.add(pool.submit(work_on, item))
+            with _without_main():
+                running.add(pool.submit(_work_on, item))
             if len(running) > 2 * processes:  # limits the memory of waiting items
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
         yield from (future.result() for future in as_completed(running))
-    except BaseException as error:
-        if isinstance(error, InputError):
-            wait(running)  # keep the results of running calls
+    except BrokenProcessPool:
+        raise InputError(DIED) from None
+    except KeyboardInterrupt:
+        for process in list(pool._processes.values()):  # Python 3.14 has kill_workers
+            process.kill()
         raise
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        while not all(future.done() for future in running):  # a call that was just begun may start a worker
-            for worker in workers:
-                worker.process.kill()
-            time.sleep(0.01)
-        for worker in workers:
-            worker.close()
+        pool.shutdown(cancel_futures=True)  # keeps the results of running calls
 
 
-DIED = (
-    "a worker process died: out of memory, or stopped by somebody; encoded parts are kept, and the same call continues"
-)
-_BEGIN = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
-sys.path[:] = sys.argv[1:]
-from data_pipelines.prepare import runners
-runners.serve()"""
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the caller's script from multiprocessing, whose workers would import it: it may be a script that does all
+    its work when it is imported, or the standard input."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
-class _Worker:
-    """A process that calls `work` for the items that this one sends.
-
-    Python starts it anew: a fork could inherit a lock that a thread of jax or TensorFlow holds. Unlike a process of
-    multiprocessing, it does not import the caller's script, which would have to be a file that does nothing when it is
-    imported. So scripts of any kind, interactive shells and notebooks can prepare text.
-    """
-
-    def __init__(self, work: Callable[[Any], None]) -> None:
-        words = [sys.executable, "-P", "-c", _BEGIN, *map(str, sys.path)]
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._send(work)
-
-    def work_on(self, item: Any) -> None:
-        """Call work(item) there. Raises what it raises, or InputError if the process died."""
-        assert self.process.stdout
-        self._send(item)
-        try:
-            error = pickle.load(self.process.stdout)
-        except (EOFError, pickle.UnpicklingError):
-            raise InputError(DIED) from None
-        if error is not None:
-            raise error
-
-    def close(self) -> None:
-        """End the process."""
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe
-            with contextlib.suppress(BrokenPipeError):  # of an item that was never sent
-                pipe.close()
-
-    def _send(self, value: Any) -> None:
-        assert self.process.stdin
-        try:
-            pickle.dump(value, self.process.stdin)
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            raise InputError(DIED) from None
+_work: Work
+"""Function of this worker process"""
 
 
-def serve() -> None:
-    """Call the function that comes first on the standard input with each item after it, and answer each with the
-    exception that it raised, or None. Ends when the parent process is gone, even in the middle of an item."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what is printed here is no answer
-    received: SimpleQueue[Any] = SimpleQueue()
+def _begin_worker(work: Work) -> None:
+    global _work
+    _work = work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
-    def receive() -> None:
-        try:
-            while True:
-                received.put(pickle.load(sys.stdin.buffer))
-        finally:  # the input ends, perhaps inside an item
-            os._exit(1)
 
-    threading.Thread(target=receive, daemon=True).start()
-    work = received.get()
-    while True:
-        error = None
-        try:
-            work(received.get())
-        except Exception as raised:
-            raised.add_note(traceback.format_exc())
-            error = raised
-        pickle.dump(error, answers)
-        answers.flush()
+def _end_with_parent() -> None:
+    """End this process when its parent is gone, even in the middle of an item."""
+    parent = multiprocessing.parent_process()
+    assert parent
+    parent.join()
+    os._exit(1)
+
+
+def _work_on(item: Any) -> None:
+    _work(item)
