@@ -115,7 +115,7 @@ def attention_weights(
     stream.
     """
     from xlnet_jax.checkpoints.pretrained import scoring_tokenizer
-    from xlnet_jax.inference.log_probs import Query, padded, padded_queries
+    from xlnet_jax.inference.log_probs import Query, padded, stack_queries
     from xlnet_jax.objectives.registry import objective_named
 
     tokenizer = pretrained.require_tokenizer() if targets is None else scoring_tokenizer(pretrained)
@@ -140,11 +140,12 @@ def attention_weights(
                 f"of text {number}: give positions from 0 to {length - 3}, each once, in the order of prediction",
             )
     queries = [Query(row, np.array(own, int), np.arange(len(own))) for row, own in zip(rows, ordered, strict=True)]
-    batch = padded_queries(queries, len(rows), max(lengths), max(1, *map(len, ordered)))
+    ids_BL, rank_BL, positions_BP, _ = stack_queries(queries, len(rows), max(lengths), max(1, *map(len, ordered)))
     model, params = replace(pretrained.model, dtype="float32", same_length=False), pretrained.params["backbone"]
-    weights_ZBNTK = _program(model, targets is not None)(params, batch)
+    weights_ZBNTK = _program(model, targets is not None)(params, ids_BL, rank_BL, positions_BP)
+    real_BL = padded([np.ones_like(row) for row in rows], len(rows), max(lengths), 0)
     is_target_BP = padded([np.ones(len(own)) for own in ordered], len(rows), weights_ZBNTK.shape[3] - max(lengths), 0)
-    is_row_BT = np.concatenate([batch.real_BL, is_target_BP], axis=1)
+    is_row_BT = np.concatenate([real_BL, is_target_BP], axis=1)
     content_ZBNLK, query_ZBNPK = np.split(
         np.where(is_row_BT[None, :, None, :, None], weights_ZBNTK, np.float32(0)), [max(lengths)], axis=3
     )
@@ -154,26 +155,26 @@ def attention_weights(
 
 @functools.cache
 def _program(config: ModelConfig, with_targets: bool) -> Callable[..., Any]:
-    """Return the compiled function from (parameters, QueryBatch) to attention weights [layers, B, N, T, L]: content
-    rows, then, with targets, query rows."""
+    """Return the compiled function from parameters and `stack_queries` to attention weights [layers, B, N, T, L]:
+    content rows, then, with targets, query rows."""
     import jax
     import jax.numpy as jnp
 
-    from xlnet_jax.inference.log_probs import QueryBatch, query_inputs
+    from xlnet_jax.inference.log_probs import PADDING, query_inputs
     from xlnet_jax.models.heads import build_encoder
     from xlnet_jax.models.inputs import text_inputs
     from xlnet_jax.models.layers import ATTENTION_WEIGHTS
 
     @jax.jit
-    def weights_ZBNTK(backbone: Any, batch: QueryBatch) -> jax.Array:
-        segments_BL = jnp.where(batch.ids_BL == CLS, CLS_SEGMENT, 0)
+    def weights_ZBNTK(backbone: Any, ids_BL: jax.Array, rank_BL: jax.Array, positions_BP: jax.Array) -> jax.Array:
+        segments_BL = jnp.where(ids_BL == CLS, CLS_SEGMENT, 0)
         if with_targets:
-            inputs: tuple[Any, ...] = query_inputs(config, batch, segments_BL)
+            inputs: tuple[Any, ...] = query_inputs(config, ids_BL, segments_BL, rank_BL, positions_BP, None)
         else:
-            inputs = (text_inputs(jnp.asarray(batch.ids_BL), jnp.asarray(batch.real_BL), segments_BL),)
+            inputs = (text_inputs(ids_BL, rank_BL != PADDING, segments_BL),)
         encoder = cast(Any, build_encoder(config))
         _, sown = encoder.apply({"params": backbone}, *inputs, mutable=[ATTENTION_WEIGHTS])
         (found_ZBNTK,) = jax.tree.leaves(sown[ATTENTION_WEIGHTS])
-        return found_ZBNTK[..., -batch.ids_BL.shape[1] :]  # without the memory slot for rows that see nothing
+        return found_ZBNTK[..., -ids_BL.shape[1] :]  # without the memory slot for rows that see nothing
 
     return weights_ZBNTK

@@ -76,66 +76,55 @@ class EmbedSettings(CheckpointSettings, TextSourceSettings):
     """compute type; the vectors are always float32"""
 
 
-def embed_files(settings: EmbedSettings) -> tuple[int, int]:
-    """Write the vectors of all texts as they are read; return their number and their width.
+def embed_files(settings: EmbedSettings) -> tuple[int, int, Pooling]:
+    """Write the vectors of all texts as they are read; return their number, their width and how they are pooled.
 
     Raises InputError for invalid settings, texts or checkpoints, and then leaves no file.
     """
-    return _embed_files(settings)[:2]
-
-
-def _embed_files(settings: EmbedSettings) -> tuple[int, int, Pooling]:
-    settings = with_plain_paths(settings)
-    if Path(settings.out).suffix not in (".npy", ".parquet"):
-        raise InputError("out", settings.out, ": give a name that ends in .npy or .parquet")
-    if settings.id_field is not None and settings.out.endswith(".npy"):
-        raise InputError("id_field", "", ": a .npy file cannot hold ids: give an `out` that ends in .parquet")
-    check_bounds(settings)
-    with new_file(settings.out, settings.overwrite) as file:
-        return _embed_into(file, settings)
-
-
-def _embed_into(file: Path, settings: EmbedSettings) -> tuple[int, int, Pooling]:
     from data_pipelines.faults import Faults
     from data_pipelines.sources import find, read_texts
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.native import PretrainingRun, trained_mem_len
     from xlnet_jax.checkpoints.pretrained import on_device
 
-    found = find(settings.text, settings)
-    run = PretrainingRun.of(settings.checkpoint)
-    pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
-    window_len, pooling = run.config.data.seq_len if run else SEQ_LEN, settings.pooling or pooling_of(pretrained)
-    embed = functools.partial(
-        embed_texts,
-        on_device(pretrained, settings.dtype),
-        pooling=pooling,
-        layer=settings.layer,
-        normalize=settings.normalize,
-        specials=settings.specials,
-        seq_len=window_len if settings.seq_len is None else settings.seq_len,
-        mem_len=trained_mem_len(pretrained, run) if settings.mem_len is None else settings.mem_len,
-        batch_tokens=settings.batch_tokens,
-    )
-    texts, faults = read_texts(found, settings.unit, settings.id_field), Faults()
-    writer = _write_parquet if settings.out.endswith(".parquet") else _write_npy
-    done = width = 0
-    with progress() as show, writer(file) as append:
-        while records := list(itertools.islice(texts, TEXTS_AT_ONCE)):
-            if not done:
-                pretrained.require_tokenizer().require_known((r.text for r in records), "the text")
-            vectors_BD = embed([r.text for r in records])
-            append([done + i if r.id is None else r.id for i, r in enumerate(records)], vectors_BD)
-            faults.watch(records, (vectors_BD != 0).any(axis=1).tolist())
-            done, width = done + len(vectors_BD), vectors_BD.shape[1]
-            show(f"{done:,} texts")
-        faults.keep("zeros")
+    s = with_plain_paths(settings)
+    if Path(s.out).suffix not in (".npy", ".parquet"):
+        raise InputError("out", s.out, ": give a name that ends in .npy or .parquet")
+    if s.id_field is not None and s.out.endswith(".npy"):
+        raise InputError("id_field", "", ": a .npy file cannot hold ids: give an `out` that ends in .parquet")
+    check_bounds(s)
+    with new_file(s.out, s.overwrite) as file:
+        texts, faults = read_texts(find(s.text, s), s.unit, s.id_field), Faults()
+        run, pretrained = PretrainingRun.of(s.checkpoint), load_with_tokenizer(s.checkpoint, s.tokenizer)
+        window_len, pooling = run.config.data.seq_len if run else SEQ_LEN, s.pooling or pooling_of(pretrained)
+        embed = functools.partial(
+            embed_texts,
+            on_device(pretrained, s.dtype),
+            pooling=pooling,
+            layer=s.layer,
+            normalize=s.normalize,
+            specials=s.specials,
+            seq_len=window_len if s.seq_len is None else s.seq_len,
+            mem_len=trained_mem_len(pretrained, run) if s.mem_len is None else s.mem_len,
+            batch_tokens=s.batch_tokens,
+        )
+        done = width = 0
+        with progress() as show, (_write_npy if s.out.endswith(".npy") else _write_parquet)(file) as append:
+            while records := list(itertools.islice(texts, TEXTS_AT_ONCE)):
+                if not done:
+                    pretrained.require_tokenizer().require_known((r.text for r in records), "the text")
+                vectors_BD = embed([r.text for r in records])
+                append([done + i if r.id is None else r.id for i, r in enumerate(records)], vectors_BD)
+                faults.watch(records, (vectors_BD != 0).any(axis=1).tolist())
+                done, width = done + len(vectors_BD), vectors_BD.shape[1]
+                show(f"{done:,} texts")
+            faults.keep("zeros")
     return done, width, pooling
 
 
 def print_embedding(settings: EmbedSettings) -> None:
     """Write the vectors, and print how many there are."""
-    count, width, pooling = _embed_files(settings)
+    count, width, pooling = embed_files(settings)
     print(f"{settings.out}: {count:,} x {width:,}, {pooling} of layer {settings.layer}")
 
 

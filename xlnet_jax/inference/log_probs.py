@@ -35,7 +35,7 @@ from xlnet_jax.objectives.language_model import cross_entropy_BP
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import ModelConfig
 
-CONTEXT = -1  # rank of given pieces, below every hidden piece
+CONTEXT, PADDING = -1, -2  # in place of the ranks of given pieces, which all see, and of padding, which none sees
 SHORTEST = 16  # padded length
 FEW_TOKENS = 128  # smaller batches are not faster
 BATCH_TOKENS = 4096
@@ -98,17 +98,6 @@ class Query(NamedTuple):
     mems_ZMD: Any = None  # hidden states of the M positions before the text, which all its pieces see; None = none
 
 
-class QueryBatch(NamedTuple):
-    """Queries of one shape, padded; nothing sees padding."""
-
-    ids_BL: np.ndarray  # int32
-    real_BL: np.ndarray  # int32, 1 = real token
-    rank_BL: np.ndarray  # int32
-    positions_BP: np.ndarray  # int32
-    target_ids_BP: np.ndarray  # int32, the pieces at these positions
-    mems_ZBMD: Any = None  # None = none
-
-
 def log_probs_PV(pretrained: Pretrained, query: Query) -> np.ndarray:
     """Return the log-probability of every piece of the vocabulary at the positions of a query, float32 [P, V], nats."""
     return _score(pretrained, [query], BATCH_TOKENS, _of_vocabulary_BPV)[0]
@@ -151,8 +140,8 @@ def _score(
     most = power_of_two(max((count for *_, count in rows), default=1))
     found: list[list[np.ndarray]] = [[] for _ in queries]
     for places, size, length in batches_by_length([lengths[i] for i, *_ in rows], batch_tokens, longest):
-        batch = padded_queries([rows[place][1] for place in places], size, length, min(most, length))
-        scores = np.asarray(_program(model, by_mask, score, pretrained.params, batch))
+        batch = stack_queries([rows[place][1] for place in places], size, length, min(most, length))
+        scores = np.asarray(_program(model, by_mask, score, pretrained.params, *batch))
         for place, of_row in zip(places, scores, strict=False):
             i, _, count = rows[place]
             found[i].append(of_row[:count])
@@ -168,41 +157,45 @@ def extend_memory(config: ModelConfig, backbone: Any, ids_BL: jax.Array, mems_ZB
     return cast(Any, build_encoder(config).apply({"params": backbone}, inputs, mems_ZBMD)).new_mems_ZBMD
 
 
-def padded_queries(queries: Sequence[Query], rows: int, length: int, targets: int) -> QueryBatch:
-    """Return queries as one batch of `rows` rows, each with `length` tokens, of which the first `targets` positions are
-    predicted. All have memory of one length, or none has."""
+def stack_queries(
+    queries: Sequence[Query], rows: int, length: int, targets: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
+    """Return (ids [rows, length], ranks, the first `targets` positions to predict, memory [Z, rows, M, D]) of queries,
+    padded. All have memory of one length, or none has (None)."""
     ranks = [np.full(len(query.ids_L), CONTEXT) for query in queries]
     for rank_L, query in zip(ranks, queries, strict=True):
         rank_L[query.positions_P] = query.rank_P
     mems = [q.mems_ZMD for q in queries]
-    return QueryBatch(
+    return (
         padded([q.ids_L for q in queries], rows, length, PAD),
-        padded([np.ones_like(q.ids_L) for q in queries], rows, length, 0),
-        padded(ranks, rows, length, CONTEXT),
+        padded(ranks, rows, length, PADDING),
         padded([q.positions_P[:targets] for q in queries], rows, targets, 0),
-        padded([q.ids_L[q.positions_P[:targets]] for q in queries], rows, targets, 0),
         None if mems[0] is None else jnp.stack(mems + mems[-1:] * (rows - len(mems)), axis=1),
     )
 
 
 def query_inputs(
-    config: ModelConfig, batch: QueryBatch, segment_ids_BL: jnp.ndarray | None = None
+    config: ModelConfig,
+    ids_BL: jax.Array,
+    segment_ids_BL: jax.Array,
+    rank_BL: jax.Array,
+    positions_BP: jax.Array,
+    mems_ZBMD: jax.Array | None,
 ) -> tuple[Inputs, jax.Array]:
-    """Return (inputs of the network, memory), with keys K = M + L. segment_ids: None = segment 0.
+    """Return (inputs of the network, memory), with keys K = M + L, for the query stream.
 
     All rows see all memory. Without memory there is one slot, at position -1, whose values are zeros; only rows that
     see no piece see it.
     """
-    has_memory = batch.mems_ZBMD is not None
-    shape = config.num_layers, len(batch.ids_BL), 1, config.d_model
-    mems_ZBMD = batch.mems_ZBMD if has_memory else jnp.zeros(shape)
+    has_memory = mems_ZBMD is not None
+    mems_ZBMD = jnp.zeros((config.num_layers, len(ids_BL), 1, config.d_model)) if mems_ZBMD is None else mems_ZBMD
     inputs = compact_inputs(
-        jnp.asarray(batch.ids_BL),
-        segment_ids_BL=jnp.zeros_like(batch.ids_BL) if segment_ids_BL is None else segment_ids_BL,
-        perm_rank_BL=jnp.asarray(batch.rank_BL),
-        target_positions_BP=jnp.asarray(batch.positions_BP),
+        ids_BL,
+        segment_ids_BL=segment_ids_BL,
+        perm_rank_BL=rank_BL,
+        target_positions_BP=positions_BP,
         memory_BM=jnp.full(mems_ZBMD.shape[1:3], has_memory),
-        attention_mask_BL=jnp.asarray(batch.real_BL),
+        attention_mask_BL=rank_BL != PADDING,
         attend_empty_memory=True,
     )
     if has_memory:
@@ -215,20 +208,30 @@ def query_inputs(
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _program(
-    config: ModelConfig, by_mask: bool, score: Callable[..., jax.Array], params: Any, batch: QueryBatch
+    config: ModelConfig,
+    by_mask: bool,
+    score: Callable[..., jax.Array],
+    params: Any,
+    ids_BL: jax.Array,
+    rank_BL: jax.Array,
+    positions_BP: jax.Array,
+    mems_ZBMD: jax.Array | None,
 ) -> jax.Array:
-    network, at_BP = cast(Any, build_model(config, None)), None
+    target_ids_BP, segments_BL = jnp.take_along_axis(ids_BL, positions_BP, axis=1), jnp.zeros_like(ids_BL)
     if by_mask:
-        ids_BL, real_BL = jnp.where(batch.rank_BL == CONTEXT, batch.ids_BL, MASK), jnp.asarray(batch.real_BL)
-        memory_BM = None if batch.mems_ZBMD is None else jnp.ones(batch.mems_ZBMD.shape[1:3], bool)
+        memory_BM = None if mems_ZBMD is None else jnp.ones(mems_ZBMD.shape[1:3], bool)
         inputs = compact_inputs(
-            ids_BL, segment_ids_BL=jnp.zeros_like(ids_BL), memory_BM=memory_BM, attention_mask_BL=real_BL
+            jnp.where(rank_BL < 0, ids_BL, MASK),
+            segment_ids_BL=segments_BL,
+            memory_BM=memory_BM,
+            attention_mask_BL=rank_BL != PADDING,
         )
-        mems_ZBMD, at_BP = batch.mems_ZBMD, batch.positions_BP
     else:
-        inputs, mems_ZBMD = query_inputs(config, batch)
+        inputs, mems_ZBMD = query_inputs(config, ids_BL, segments_BL, rank_BL, positions_BP, mems_ZBMD)
+    network = cast(Any, build_model(config, None))
+    at_BP = positions_BP if by_mask else None
     logits_BPV, _ = network.apply({"params": params}, inputs, mems_ZBMD, at_BP=at_BP, needs_content=False)
-    return score(logits_BPV, batch.target_ids_BP)
+    return score(logits_BPV, target_ids_BP)
 
 
 def _of_vocabulary_BPV(logits_BPV: jax.Array, _: jax.Array) -> jax.Array:

@@ -61,19 +61,15 @@ class ReclSettings(TextSourceSettings):
         return range(self.step, self.longest + 1, self.step)
 
 
-class Recl(NamedTuple):
-    """Relative effective context length of one model."""
-
-    length: int
-    is_bound: bool  # even the last step gained enough: the length is at least this
-
-
 class EffectiveContext(NamedTuple):
     """Lengths for a group of checkpoints, and the text they were measured on."""
 
-    by_share: dict[float, list[Recl]]  # by the share of pieces that counts, in the order of the checkpoints
+    by_share: dict[float, list[int]]
+    """RECL of each checkpoint, by the share of pieces that counts; the longest context is a bound: even the step to it
+    gained enough, so the length is at least this"""
     text: str
-    tokens: int  # predicted pieces
+    tokens: int
+    """predicted pieces"""
 
 
 def recl(settings: ReclSettings) -> EffectiveContext:
@@ -134,7 +130,7 @@ def print_recl(settings: ReclSettings) -> None:
     )
     table = Table("RECL, in pieces", *(f"r = {share:g}" for share in found.by_share))
     for name, *lengths in zip(settings.checkpoints, *found.by_share.values(), strict=True):
-        table.add_row(name, *(f"{'>= ' if is_bound else ''}{length}" for length, is_bound in lengths))
+        table.add_row(name, *(f"{'>= ' if length == settings.lengths[-1] else ''}{length}" for length in lengths))
     Console().print(table)
 
 
@@ -170,21 +166,21 @@ def effective_context_lengths(
     lengths: Sequence[int],
     shares: Sequence[float],
     threshold: float = THRESHOLD,
-) -> dict[float, list[Recl]]:
-    """Return the RECL of each model, by the share of tokens that counts.
+) -> dict[float, list[int]]:
+    """Return the RECL of each model, by the share of tokens that counts; the last length if every step gained.
 
     losses_UP: function from a context length c to the losses l_i(c, t), nats; called at most once per length, and not
     for lengths after no model gains any more. lengths: at least two, ascending. shares: in (0, 1].
     """
-    found: dict[float, dict[int, Recl]] = {share: {} for share in shares}
+    found: dict[float, dict[int, int]] = {share: {} for share in shares}
     short_UP = losses_UP(lengths[0])
     models = range(len(short_UP))
     for short, long in pairwise(lengths):
         long_UP = losses_UP(long)
         for share, decided in found.items():
             gain_U = gains(short_UP, long_UP, share)
-            decided |= {i: Recl(short, False) for i in models if i not in decided and gain_U[i] < threshold}
+            decided |= {i: short for i in models if i not in decided and gain_U[i] < threshold}
         if all(len(decided) == len(models) for decided in found.values()):
             break
         short_UP = long_UP
-    return {share: [decided.get(i, Recl(lengths[-1], True)) for i in models] for share, decided in found.items()}
+    return {share: [decided.get(i, lengths[-1]) for i in models] for share, decided in found.items()}

@@ -4,7 +4,7 @@ and pairs of texts.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -155,14 +155,6 @@ class PairHead(nn.Module):
         return Dense(self.config, 2, ("embed", None), name="logits")(pooled_BD).astype(jnp.float32)
 
 
-class SpanLogProbs(NamedTuple):
-    """Training outputs, with the end conditioned on the true start."""
-
-    start_BL: jnp.ndarray  # float32
-    end_BL: jnp.ndarray  # float32
-    unanswerable_B: jnp.ndarray  # float32 logits
-
-
 class XLNetForQuestionAnswering(nn.Module):
     """Encoder with scores of starts and ends; `__call__` trains, `beam` predicts.
 
@@ -190,13 +182,14 @@ class XLNetForQuestionAnswering(nn.Module):
         start_B: jnp.ndarray,
         *,
         train: bool = False,
-    ) -> SpanLogProbs:
-        """Return log-probabilities [B, L] of starts and ends. start_B: the true first position of the answer."""
+    ) -> tuple[jnp.ndarray, jnp.ndarray, jnp.ndarray]:
+        """Return log-probabilities of starts [B, L], of ends [B, L] given the true start, and logits of "unanswerable"
+        [B]. start_B: the true first position of the answer."""
         hidden_BLD = self._read_BLD(inputs, train, cls_index_B=cls_index_B, excluded_BL=excluded_BL, start_B=start_B)
         start_BL = self._start_BL(hidden_BLD, excluded_BL)
         end_BL = self._end_BIL(hidden_BLD, _states_BID(hidden_BLD, start_B[:, None]), excluded_BL)[:, 0]
         example_B = inputs.example_B if train else None
-        return SpanLogProbs(start_BL, end_BL, self._unanswerable_B(hidden_BLD, start_BL, cls_index_B, example_B))
+        return start_BL, end_BL, self._unanswerable_B(hidden_BLD, start_BL, cls_index_B, example_B)
 
     def beam(
         self, inputs: Inputs, cls_index_B: jnp.ndarray, excluded_BL: jnp.ndarray, start_n_top: int, end_n_top: int

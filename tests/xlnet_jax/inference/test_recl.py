@@ -16,7 +16,7 @@ from tests.xlnet_jax.random_models import CAUSAL, random_model
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.log_probs import by_window
-from xlnet_jax.inference.recl import Recl, effective_context_lengths, gains
+from xlnet_jax.inference.recl import effective_context_lengths, gains
 
 command = COMMANDS["recl"]
 
@@ -31,15 +31,15 @@ def one_hard_token(length):
 def test_lengths_end_where_the_next_step_gains_too_little():
     found = effective_context_lengths(one_hard_token, [10, 20, 30, 40], [1.0, 0.1])
     # Over all tokens the second step gains 1 - e^-0.005, over the hardest tenth 1 - e^-0.05.
-    assert found == {1.0: [Recl(20, False)], 0.1: [Recl(30, False)]}
+    assert found == {1.0: [20], 0.1: [30]}
     assert gains(one_hard_token(10), one_hard_token(20), 1.0) == pytest.approx([1 - np.exp(-0.2)])
     assert gains(one_hard_token(20), one_hard_token(30), 0.1) == pytest.approx([1 - np.exp(-0.05)])
     # A token that a longer context makes worse counts as it was.
     assert gains(np.array([[3.0, 3.0]]), np.array([[2.0, 9.0]]), 1.0) == pytest.approx([1 - np.exp(-0.5)])
     coarse = effective_context_lengths(one_hard_token, [10, 20, 30, 40], [0.1], threshold=0.1)
-    assert coarse == {0.1: [Recl(20, False)]}
+    assert coarse == {0.1: [20]}
     # A model that still gains at the longest context gets a bound.
-    assert effective_context_lengths(one_hard_token, [10, 20, 30], [0.1]) == {0.1: [Recl(30, True)]}
+    assert effective_context_lengths(one_hard_token, [10, 20, 30], [0.1]) == {0.1: [30]}
 
 
 def test_a_model_that_is_weak_with_a_short_context_gains_nothing_by_it():
@@ -50,9 +50,9 @@ def test_a_model_that_is_weak_with_a_short_context_gains_nothing_by_it():
         return np.array([[2.0, 2.0], [weak[length], weak[length]]])
 
     found = effective_context_lengths(losses, [10, 20, 30, 40], [1.0])
-    assert found == {1.0: [Recl(10, False), Recl(10, False)]}
+    assert found == {1.0: [10, 10]}
     alone = effective_context_lengths(lambda length: losses(length)[1:], [10, 20, 30, 40], [1.0])
-    assert alone == {1.0: [Recl(40, True)]}
+    assert alone == {1.0: [40]}
 
 
 STEP, LONGEST, TOKENS = 4, 12, 20
@@ -100,7 +100,7 @@ def test_the_table_has_the_lengths_of_each_checkpoint_of_the_group(folder, capsy
     assert printed.startswith(f"{TOKENS} pieces of {folder / 'text.txt'}, with 4, 8, … 12 before each")
     rows = [[cell.strip() for cell in line.split("│")[2:-1]] for line in printed.splitlines() if line.startswith("│")]
     for row, of_shares in zip(rows, zip(*expected.values(), strict=True), strict=True):
-        assert row == [f"{'>= ' if is_bound else ''}{length}" for length, is_bound in of_shares]
+        assert row == [f"{'>= ' if length == LONGEST else ''}{length}" for length in of_shares]
     assert len(rows) == 2
 
 

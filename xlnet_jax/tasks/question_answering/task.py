@@ -23,7 +23,7 @@ from data_pipelines.tokenizer import CLS, SEP, Tokenizer, normalize
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import NULL_THRESHOLD
-from xlnet_jax.models.heads import SpanLogProbs, XLNetForQuestionAnswering
+from xlnet_jax.models.heads import XLNetForQuestionAnswering
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
@@ -288,13 +288,17 @@ class QuestionAnswering(Task[Question, Answers]):
         ]
 
 
-def span_loss_B(outputs: SpanLogProbs, start_B: jax.Array, end_B: jax.Array, is_impossible_B: jax.Array) -> jax.Array:
+def span_loss_B(
+    outputs: tuple[jax.Array, jax.Array, jax.Array], start_B: jax.Array, end_B: jax.Array, is_impossible_B: jax.Array
+) -> jax.Array:
     """Return the mean cross-entropy of start and end, plus half the cross-entropy of answerability, in nats
-    (`get_qa_outputs` of function_builder.py). start, end: int [B], positions in the L tokens."""
-    of_start_B = jnp.take_along_axis(outputs.start_BL, start_B[:, None], axis=1)[:, 0]
-    of_end_B = jnp.take_along_axis(outputs.end_BL, end_B[:, None], axis=1)[:, 0]
-    unanswerable_B = optax.sigmoid_binary_cross_entropy(outputs.unanswerable_B, is_impossible_B)
-    return -0.5 * (of_start_B + of_end_B) + 0.5 * unanswerable_B
+    (`get_qa_outputs` of function_builder.py). outputs: of XLNetForQuestionAnswering; start, end: int [B], positions in
+    the L tokens."""
+    start_BL, end_BL, unanswerable_B = outputs
+    of_start_B = jnp.take_along_axis(start_BL, start_B[:, None], axis=1)[:, 0]
+    of_end_B = jnp.take_along_axis(end_BL, end_B[:, None], axis=1)[:, 0]
+    of_answer_B = optax.sigmoid_binary_cross_entropy(unanswerable_B, is_impossible_B)
+    return -0.5 * (of_start_B + of_end_B) + 0.5 * of_answer_B
 
 
 def windows_over(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
