@@ -13,6 +13,9 @@ SEED ?= 0
 .PHONY: train test check constraints fuzz faults lint format reference docs docs-serve package gpu-plans slurm clean
 .DELETE_ON_ERROR:
 
+# Most of the time of the tests is compilation. What they compile is kept for the next time.
+test check: export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/$(VENV)/programs
+
 train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" passes settings
 	$(BIN)/python -m xlnet_jax.train $(ARGS)
 	@echo "  first        . $(BIN)/activate    for python and xlnet-jax of $(VENV)"

@@ -16,9 +16,11 @@ class Client:
     """A process whose Hub is a stand-in. It evaluates Python, with `xlnet_jax` and `hub` imported."""
 
     _LOOP = """
-import contextlib, io, json, sys
+import contextlib, io, json, sys, types
 import huggingface_hub, xlnet_jax
+from huggingface_hub.utils import _http
 from xlnet_jax.storage import hub
+_http.time = types.SimpleNamespace(sleep=lambda seconds: None)  # before it asks again
 answers = sys.stdout
 for line in sys.stdin:
     printed = io.StringIO()

@@ -56,11 +56,10 @@ class Averages(nn.Module):
 
 CLM = "--objective clm --data.num-predict None --data.reuse-len 32 --data.perm-size 32".split()
 OWN = {
-    "dataset": ({}, ()),
-    "objective": ({"objective": WithZLoss}, ()),
+    "objective and optimizer": ({"objective": WithZLoss, "optimizer": optax.lion(1e-3)}, ()),
     "network": ({"network": Averages()}, CLM),
-    "optimizer": ({"optimizer": optax.lion(1e-3)}, ()),
 }
+"""Values for a run of the dataset, and its settings"""
 
 
 class Stop(xlnet_jax.Callback):
@@ -85,10 +84,9 @@ def test_what_is_passed_as_a_value_trains_and_goes_on_with_the_same_bits(name, t
     assert xlnet_jax.pretrain(config, **values).steps == 12
     assert_same(state_of(tmp_path / "run"), state_of(tmp_path / "straight"))
     assert records_of(tmp_path / "run") == records_of(tmp_path / "straight")
-    assert ("learning_rate" in records_of(tmp_path / "run")[0]) == (name != "optimizer")
-    if name != "dataset":
-        with pytest.raises(InputError, match="is of another text or other values in Python"):
-            xlnet_jax.pretrain(config, dataset=DATASET)
+    assert ("learning_rate" in records_of(tmp_path / "run")[0]) == ("optimizer" not in values)
+    with pytest.raises(InputError, match="is of another text or other values in Python"):
+        xlnet_jax.pretrain(config, dataset=DATASET)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from data_pipelines import sources
+
 ROOT = Path(__file__).parents[4]
-LINES = ("from xlnet_jax import pretrain, preset", 'pretrain(preset("demo", steps=3, workdir="w"))')
+LINES = ("from xlnet_jax import pretrain, preset", 'pretrain(preset("demo", corpus="novel.txt", steps=3, workdir="w"))')
 
 
 def run_script(place):
@@ -57,5 +59,6 @@ def run_notebook(place):
 )
 def test_two_lines_train(run, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "novel.txt").write_text(Path(sources.embedded()[1]).read_text()[:60_000])
     run(tmp_path)
     assert (tmp_path / "w" / "checkpoints" / "3").is_dir()
