@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from tests.launch.conftest import ROOT
 
-EXTRAS = "tpu gpu gcs hub s3 https hf notebook test docs package lint".split()
+EXTRAS = "tpu gpu gcs hub s3 https hf notebook test tuners docs package lint".split()
 LAUNCHED = (ROOT / "launch" / "requirements.txt").read_text().splitlines(keepends=True)
 TEXT = "".join(line for line in LAUNCHED if line[0] != "#")
 INSTALLERS = ("launch/gke/Dockerfile", "launch/gke/jobset.sh", "launch/tpu_vm.sh", "launch/tpu_worker.sh")
