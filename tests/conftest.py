@@ -26,7 +26,7 @@ DATA_OF_OTHERS = Path(__file__).parents[2] / "shared"
 def programs_traced_once():
     """Let runs of this process share their programs and first states where their settings make equal ones: most of the
     time of a tiny run is tracing, which no cache of compiled programs saves."""
-    from xlnet_jax.kernels.mesh import interpretation
+    from xlnet_jax.kernels.mesh import interpret_argument
     from xlnet_jax.tasks.selection import Predictor
     from xlnet_jax.training import evaluation, pretrain, step
 
@@ -46,7 +46,7 @@ def programs_traced_once():
 
     def program_of(cls, config, objective, devices=None, optimizer=None):
         is_own = optimizer or getattr(objective, "network", None) or not type(objective).__module__.startswith("xlnet")
-        if devices or is_own or interpretation():
+        if devices or is_own or interpret_argument():
             return make_program(cls, config, objective, devices, optimizer)
         has_dropout = config.model.dropout > 0 or config.model.attention_dropout > 0
         untraced = UNTRACED if has_dropout else [*UNTRACED, "seed"]

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import jax.numpy as jnp
 
 from xlnet_jax.kernels.dropout import AttentionDropout
@@ -134,6 +135,11 @@ would have the gradient NaN."""
 
 einsum_float32 = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 """einsum that accumulates and returns float32 for operands of any type"""
+
+
+def like(array: Any, dtype: Any = None) -> Any:
+    """Return the shape and dtype of an array, or another dtype; None for None."""
+    return None if array is None else jax.ShapeDtypeStruct(array.shape, dtype or array.dtype)
 
 
 def round_up(size: int, multiple: int) -> int:

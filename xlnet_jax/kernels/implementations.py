@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Implementation
-from xlnet_jax.kernels.mesh import CPU, GPU, count_parts, device_kind, divide_attention_BNTH, interpretation, platform
+from xlnet_jax.kernels.mesh import CPU, GPU, count_parts, device_kind, divide_attention_BNTH, kernel_device
 from xlnet_jax.printing import tell
 
 
@@ -49,8 +49,7 @@ def fastest_attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
 
 def _kernel() -> ModuleType | None:
     """Import and return the module of the device's kernel; None for a CPU."""
-    here = interpretation()
-    device = platform() if here is None else here.device
+    device = kernel_device()
     if device == CPU:
         return None
     if device == GPU:

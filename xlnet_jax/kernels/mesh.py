@@ -12,26 +12,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from xlnet_jax.costs import chip_of
 from xlnet_jax.kernels.arguments import AttentionInputs, Implementation, Relations
 
 CPU, GPU, TPU = "cpu", "gpu", "tpu"
 
 
-class Interpretation(NamedTuple):
-    """Device that kernels are interpreted for, if it is not available."""
-
-    device: str  # a generation of TPUs, such as v5e, or GPU
-    interpret: Any  # argument of `pallas_call`
-
-
-_INTERPRETATION: ContextVar[Interpretation | None] = ContextVar("interpretation", default=None)
+_INTERPRETED: ContextVar[tuple[str, Any] | None] = ContextVar("interpreted", default=None)
+"""Arguments of `interpret_kernels`."""
 
 
 @contextmanager
@@ -41,16 +36,25 @@ def interpret_kernels(device: str = "v5e", interpret: Any = True) -> Iterator[No
     device: a generation of TPUs, or "gpu"; interpret: argument of `pallas_call`: True = fast, `pltpu.InterpretParams` =
     simulate the memories of a TPU.
     """
-    token = _INTERPRETATION.set(Interpretation(device, interpret))
+    token = _INTERPRETED.set((device, interpret))
     try:
         yield
     finally:
-        _INTERPRETATION.reset(token)
+        _INTERPRETED.reset(token)
 
 
-def interpretation() -> Interpretation | None:
-    """Return the setting of `interpret_kernels`; None = kernels run on their device."""
-    return _INTERPRETATION.get()
+def interpret_argument() -> Any:
+    """Return the argument `interpret` of `pallas_call`; False = kernels run on their device."""
+    interpreted = _INTERPRETED.get()
+    return interpreted is not None and interpreted[1]
+
+
+def kernel_device() -> str:
+    """Return the device that kernels are traced for: cpu, gpu, or a generation of TPUs such as v5e."""
+    if (interpreted := _INTERPRETED.get()) is not None:
+        return interpreted[0]
+    chip = chip_of(device_kind()) if platform() == TPU else None
+    return platform() if chip is None else chip.name
 
 
 def device_kind() -> str:

@@ -15,7 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 from xlnet_jax.kernels.arguments import AttentionInputs, find_obstacle, pad
 from xlnet_jax.kernels.gpu.kernels import Residuals, backward, forward
 from xlnet_jax.kernels.gpu.operands import GpuSizes, Vectors, operands_of, sizes_of, vectors_of
-from xlnet_jax.kernels.mesh import interpretation
+from xlnet_jax.kernels.mesh import interpret_argument
 
 NAME = "fused (Pallas-Triton, deprecated by jax: up to jax 0.12)"
 """name of these kernels in messages; docs/kernels.md has the ways to replace them"""
@@ -41,7 +41,7 @@ def why_unsupported(inputs: AttentionInputs) -> str | None:
 def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
     """Return the attention output of every row in the type of the values, on one device; softmax in float32."""
     sizes = sizes_of(inputs)
-    return _attend(sizes, interpretation() is not None, inputs._replace(dropout=None), vectors_of(sizes, inputs))
+    return _attend(sizes, bool(interpret_argument()), inputs._replace(dropout=None), vectors_of(sizes, inputs))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -50,11 +50,10 @@ def _attend(sizes: GpuSizes, interpret: bool, inputs: AttentionInputs, vectors: 
 
 
 def _forward(sizes: GpuSizes, interpret: bool, inputs: AttentionInputs, vectors: Vectors) -> tuple[jnp.ndarray, tuple]:
-    read = forward(sizes, operands_of(sizes, inputs), vectors, interpret)
+    read_BNTH, *softmax = forward(sizes, operands_of(sizes, inputs), vectors, interpret)
     # Name the arrays that the backward pass needs: with a remat policy that saves them, the forward kernel runs once.
-    read_BNTH = checkpoint_name(read.read_BNTH[:, :, : sizes.num_rows, : sizes.head_width], "read_BNTH")
-    softmax = tuple(checkpoint_name(a, "softmax_BST") for a in (read.maximum_BNT, read.sum_BNT))
-    return read_BNTH, (inputs, vectors, read_BNTH, softmax)
+    read_BNTH = checkpoint_name(read_BNTH[:, :, : sizes.num_rows, : sizes.head_width], "read_BNTH")
+    return read_BNTH, (inputs, vectors, read_BNTH, checkpoint_name(softmax, "softmax_BST"))
 
 
 def _backward(sizes: GpuSizes, interpret: bool, saved: tuple, grad_BNTH: jnp.ndarray) -> tuple[AttentionInputs, None]:

@@ -170,16 +170,17 @@ def _positions_BT(inputs: AttentionInputs) -> jnp.ndarray:
 
 
 def blocks(arrays: Any) -> Any:
-    """Return the blocks of arrays. A program (tile, head, example) may read all of its example and, if the array has
-    heads, of its head."""
-
-    def block_of(array: Any, name: str) -> pl.BlockSpec | None:
-        if array is None:
-            return None
-        letters = name.rpartition("_")[2]
-        lead, rest = (2, array.shape[2:]) if letters.startswith("BN") else (1, array.shape[1:])
-        return pl.BlockSpec(
-            (None,) * lead + rest, lambda tile, head, example: (example, head)[:lead] + (0,) * len(rest)
+    """Return the blocks of named arrays, from the dimension letters of the names; None for None."""
+    return type(arrays)(
+        *(
+            None if array is None else block(array, lead=2 if "_BN" in name else 1)
+            for name, array in arrays._asdict().items()
         )
+    )
 
-    return type(arrays)(*(block_of(array, name) for name, array in arrays._asdict().items()))
+
+def block(array: Any, lead: int) -> pl.BlockSpec:
+    """Return the block of an array: a program (tile, head, example) may read all of its example and, of an array with
+    heads, of its head. lead: number of these axes"""
+    rest = array.shape[lead:]
+    return pl.BlockSpec((None,) * lead + rest, lambda tile, head, example: (example, head)[:lead] + (0,) * len(rest))

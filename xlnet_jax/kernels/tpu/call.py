@@ -6,21 +6,19 @@ the attention of kernels/plain.py (XLNet, sections 2.3 to 2.5; Transformer-XL, s
 """
 
 import functools
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from xlnet_jax.costs import chip_of
 from xlnet_jax.kernels.arguments import AttentionInputs, find_obstacle
-from xlnet_jax.kernels.mesh import device_kind, interpretation
-from xlnet_jax.kernels.tpu.backward import BackwardOperands, backward
+from xlnet_jax.kernels.mesh import device_kind, interpret_argument, kernel_device
+from xlnet_jax.kernels.tpu.backward import backward
 from xlnet_jax.kernels.tpu.forward import forward
 from xlnet_jax.kernels.tpu.operands import TpuOperands, operands_of, sizes_of, split_heads_BNTH, unpad_rows
 from xlnet_jax.kernels.tpu.tiles import GENERATIONS, TpuSizes
 
-T = TypeVar("T")
 NAME = "fused"
 """name of these kernels in messages"""
 
@@ -29,17 +27,16 @@ def why_unsupported(inputs: AttentionInputs) -> str | None:
     """Return a clause that says why the kernel does not support these inputs; None if it does."""
     if (reason := find_obstacle(inputs)) is not None:
         return reason
-    if _generation_name() not in GENERATIONS:
+    if kernel_device() not in GENERATIONS:
         return f"the device is {device_kind()}, and there is no kernel for it"
     return None
 
 
 def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
     """Return the attention output of every row in the type of the values, on one device; softmax in float32."""
-    generation, interpret = GENERATIONS[_generation_name()], False
-    if (here := interpretation()) is not None:
+    generation, interpret = GENERATIONS[kernel_device()], interpret_argument()
+    if interpret:
         generation = generation._replace(unrolls=False)  # the interpreter compiles loops faster
-        interpret = here.interpret
     sizes = sizes_of(inputs, generation)
     read_BTH = _attend(sizes, interpret, operands_of(inputs, sizes))
     return split_heads_BNTH(unpad_rows(read_BTH, sizes), sizes)
@@ -50,7 +47,7 @@ def _attend(sizes: TpuSizes, interpret: Any, operands: TpuOperands) -> jnp.ndarr
     return _forward(sizes, interpret, operands)[0]
 
 
-def _forward(sizes: TpuSizes, interpret: Any, operands: TpuOperands) -> tuple[jnp.ndarray, tuple]:
+def _forward(sizes: TpuSizes, interpret: Any, operands: TpuOperands) -> tuple[jnp.ndarray, TpuOperands]:
     dtype = operands.query_BTH.dtype
     # Position keys are float32 outside, so that their gradients, sums over examples, are float32.
     if operands.position_2HR is not None:
@@ -59,31 +56,21 @@ def _forward(sizes: TpuSizes, interpret: Any, operands: TpuOperands) -> tuple[jn
     # Name the arrays that the backward pass needs: with a remat policy that saves them, the forward kernel runs once.
     read_BTH = checkpoint_name(read_BTH.astype(dtype), "read_BNTH")
     softmax_BST = checkpoint_name(softmax_BST, "softmax_BST")
-    return read_BTH, (operands, read_BTH, softmax_BST)
+    return read_BTH, operands._replace(read_BTH=read_BTH, softmax_BST=softmax_BST)
 
 
-def _backward(sizes: TpuSizes, interpret: Any, saved: tuple, grad_BTH: jnp.ndarray) -> tuple[TpuOperands]:
-    operands, read_BTH, softmax_BST = saved
-    other = _readable(sizes, BackwardOperands(read_BTH, softmax_BST, grad_BTH))
-    gradients = backward(sizes, _readable(sizes, operands), other, interpret)
-    narrow = {name: getattr(gradients, name).astype(operands.query_BTH.dtype) for name in gradients._fields[:3]}
+def _backward(sizes: TpuSizes, interpret: Any, saved: TpuOperands, grad_BTH: jnp.ndarray) -> tuple[TpuOperands]:
+    gradients = backward(sizes, _readable(sizes, saved._replace(grad_BTH=grad_BTH)), interpret)
+    narrow = {name: getattr(gradients, name).astype(saved.query_BTH.dtype) for name in gradients._fields[:3]}
     return (gradients._replace(**narrow),)
 
 
 _attend.defvjp(_forward, _backward)
 
 
-def _readable(sizes: TpuSizes, arrays: T) -> T:
+def _readable(sizes: TpuSizes, operands: TpuOperands) -> TpuOperands:
     """Convert what the kernels read to float32 if the chip cannot multiply bfloat16. XLA does it once; a kernel would
     for each tile, which takes it as long as all products."""
     if sizes.generation.multiplies_bfloat16:
-        return arrays
-    return jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x, arrays)
-
-
-def _generation_name() -> str:
-    """Return the TPU generation that a program is traced for; empty for other devices."""
-    if (here := interpretation()) is not None:
-        return here.device
-    chip = chip_of(device_kind())
-    return "" if chip is None else chip.name
+        return operands
+    return jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x, operands)

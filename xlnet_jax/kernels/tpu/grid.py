@@ -24,17 +24,8 @@ def compiler_params(sizes: TpuSizes) -> Any:
     )
 
 
-class RowTile(NamedTuple):
-    """Tile that a grid step computes with a block of keys. There are tiles of content rows and tiles of query rows."""
-
-    is_query: bool
-    rows: int  # rows that are computed
-    number: jnp.ndarray  # of the tile among those of its kind in the block of positions
-    place: "Place"
-
-
 class Place(NamedTuple):
-    """Place of a step in the grid."""
+    """Place of a step in the grid. Only the device knows whether its tile has content rows or query rows."""
 
     group: jnp.ndarray  # of heads
     example: jnp.ndarray
@@ -46,22 +37,16 @@ class Place(NamedTuple):
     def here(cls) -> "Place":
         return cls(*(pl.program_id(axis) for axis in range(5)))
 
-    def tiles(self, sizes: TpuSizes) -> tuple[RowTile, RowTile]:
-        """Return this step as a tile of content rows and as a tile of query rows. Only the device knows which one it
-        is."""
-        content = RowTile(False, ROWS, self.tile, self)
-        return content, RowTile(True, sizes.query_rows, self.tile - sizes.of_block.content_tiles, self)
-
     def is_busy(self, sizes: TpuSizes, busy_BS: Any) -> Any:
         """Return False if the step need not be computed (`busy_BS`)."""
         if busy_BS is None:
             return True
-        content, query = (tile.number for tile in self.tiles(sizes))
-        first_query = sizes.content_tiles
+        content_tiles = sizes.of_block.content_tiles
+        query = self.tile - content_tiles
         number = jnp.where(
             query < 0,
-            self.row_block * sizes.of_block.content_tiles + content,
-            first_query + query * sizes.row_blocks + self.row_block,
+            self.row_block * content_tiles + self.tile,
+            sizes.content_tiles + query * sizes.row_blocks + self.row_block,
         )
         return busy_BS[self.example, number * sizes.key_blocks + self.key_block] != 0
 
@@ -81,10 +66,9 @@ class Place(NamedTuple):
         return (self.key_block == sizes.key_blocks - 1) & is_last_block
 
 
-def call_at(sizes: TpuSizes, place: Place, refs: TpuOperands, compute: Callable[[RowTile], None]) -> None:
-    """Call `compute` for the tile of content rows or query rows of this step."""
-    content, query = place.tiles(sizes)
-    is_busy = place.is_busy(sizes, refs.busy_BS)
-    pl.when((content.number < sizes.of_block.content_tiles) & is_busy)(lambda: compute(content))
+def call_at(sizes: TpuSizes, place: Place, refs: TpuOperands, compute: Callable[[bool], None]) -> None:
+    """Call `compute` for the tile of this step, with True if its rows are query rows."""
+    is_query, is_busy = place.tile >= sizes.of_block.content_tiles, place.is_busy(sizes, refs.busy_BS)
+    pl.when(~is_query & is_busy)(lambda: compute(False))
     if sizes.query_tiles:
-        pl.when((query.number >= 0) & is_busy)(lambda: compute(query))
+        pl.when(is_query & is_busy)(lambda: compute(True))

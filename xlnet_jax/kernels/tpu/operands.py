@@ -25,8 +25,8 @@ NEVER = jnp.iinfo(jnp.int32).max
 
 
 class TpuOperands(NamedTuple):
-    """Inputs of the kernel: arrays outside, references to their blocks inside. None = no such term. Or the gradients of
-    the first five: those of a long window, in the kernel, are [B, H, K] for keys and values.
+    """Inputs of the kernels: arrays outside, references to their blocks inside. None = no such term. Or the gradients
+    of the first five: those of a long window, in the kernel, are [B, H, K] for keys and values.
 
     H contains all heads side by side.
     """
@@ -41,6 +41,10 @@ class TpuOperands(NamedTuple):
     is_reversed_B: Any = None  # int32
     seed_BN: Any = None  # int32
     busy_BS: Any = None  # int32, 1 = compute this step of the grid (`busy_BS`); None = all
+    # Of the backward kernel only: results of the forward kernel, and the gradient of the output.
+    read_BTH: Any = None
+    softmax_BST: Any = None
+    grad_BTH: Any = None
 
 
 def sizes_of(inputs: AttentionInputs, generation: TpuGeneration) -> TpuSizes:
@@ -300,11 +304,11 @@ def softmax_blocks(sizes: TpuSizes, *, is_output: bool = False) -> pl.BlockSpec:
 def operand_blocks(sizes: TpuSizes, operands: TpuOperands) -> TpuOperands:
     """Return the blocks of all inputs."""
     scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
-    return TpuOperands(
+    blocks = TpuOperands(
         query_BTH=row_blocks(sizes),
         key_BKH=key_blocks(sizes),
         value_BKH=key_blocks(sizes),
-        position_2HR=None if operands.position_2HR is None else position_blocks(sizes),
+        position_2HR=position_blocks(sizes),
         vectors_8H=vector_blocks(sizes),
         rows_B8T=pl.BlockSpec(
             (1, SUBLANES, ROWS),
@@ -313,10 +317,15 @@ def operand_blocks(sizes: TpuSizes, operands: TpuOperands) -> TpuOperands:
         keys_B8K=pl.BlockSpec(
             (1, SUBLANES, sizes.of_block.padded_keys), lambda group, example, rows, keys, tile: (example, 0, keys)
         ),
-        is_reversed_B=None if operands.is_reversed_B is None else scalars,
-        seed_BN=None if operands.seed_BN is None else scalars,
-        busy_BS=None if operands.busy_BS is None else scalars,
+        is_reversed_B=scalars,
+        seed_BN=scalars,
+        busy_BS=scalars,
+        read_BTH=row_blocks(sizes),
+        softmax_BST=softmax_blocks(sizes),
+        grad_BTH=row_blocks(sizes),
     )
+    given = zip(operands, blocks, strict=True)
+    return TpuOperands(*(None if operand is None else block for operand, block in given))
 
 
 def estimate_cost(sizes: TpuSizes, operands: TpuOperands, others: Any, products: int) -> pl.CostEstimate:

@@ -25,7 +25,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels.arguments import MASKED
 from xlnet_jax.kernels.dropout import column_seed, lowbias32, row_seed, threshold
-from xlnet_jax.kernels.tpu.grid import RowTile
+from xlnet_jax.kernels.tpu.grid import Place
 from xlnet_jax.kernels.tpu.operands import NEVER, TpuOperands
 from xlnet_jax.kernels.tpu.shift import (
     Shift,
@@ -118,28 +118,6 @@ def read_keys(refs: TpuOperands, scratch: Scratch) -> None:
     scratch.hidden_8K[...] = repeat_8K(jnp.where(is_padding_1K, 2 * MASKED, MASKED))
 
 
-def read_integers(whole: TpuSizes, tile: RowTile, refs: TpuOperands, scratch: Scratch) -> None:
-    """Read the integers of the rows of a tile; of a long window, with positions relative to the block. A column would
-    use one lane of each register, so they are rows in memory and are transposed on the chip."""
-    row_T8 = refs.rows_B8T[0].T
-    if not whole.fits:
-        is_position_18 = jax.lax.broadcasted_iota(jnp.int32, (1, SUBLANES), 1) == RowField.POSITION
-        row_T8 -= jnp.where(is_position_18, tile.place.row_block * whole.row_block, 0)
-    scratch.integers_T8[...] = row_T8
-    for field, field_T in scratch.rows.items():
-        if tile.is_query or field != RowField.POSITION:
-            field_T[...] = jnp.broadcast_to(scratch.integers_T8[:, field : field + 1], field_T.shape)
-
-
-def is_here_1T(whole: TpuSizes, tile: RowTile, refs: TpuOperands, rows: int) -> jnp.ndarray | bool:
-    """Return False for the query rows of a tile whose positions are in other blocks: their results are not used."""
-    if whole.fits or not tile.is_query:
-        return True
-    position_1T = refs.rows_B8T[0, RowField.POSITION : RowField.POSITION + 1, :rows]
-    position_1T -= tile.place.row_block * whole.row_block
-    return (position_1T >= 0) & (position_1T < whole.row_block)
-
-
 # ---- matrices --------------------------------------------------------------------------------------------------------
 
 
@@ -202,18 +180,34 @@ class ScoreStages:
     """Stages that compute the scores of a tile, for the forward and the backward kernel. Scores are in base 2: the
     weight is 2 ** score."""
 
-    sizes: TpuSizes
-    """of a block, if the window is long"""
-    tile: RowTile
+    whole: TpuSizes
+    place: Place
+    is_query: bool
+    """True = the rows of the tile are query rows, False = content rows"""
     refs: TpuOperands
     scratch: Scratch
+
+    @property
+    def sizes(self) -> TpuSizes:
+        """Sizes of a block, if the window is long."""
+        return self.whole.of_block
 
     # ---- inputs ------------------------------------------------------------------------------------------------------
 
     @property
+    def rows(self) -> int:
+        """Number of rows that are computed."""
+        return self.sizes.query_rows if self.is_query else ROWS
+
+    @property
+    def number(self) -> jnp.ndarray:
+        """Number of the tile among those of its kind in the block of positions."""
+        return self.place.tile - self.sizes.content_tiles if self.is_query else self.place.tile
+
+    @property
     def here(self) -> Any:
         """Slice of the rows that are computed."""
-        return slice(0, self.tile.rows)
+        return slice(0, self.rows)
 
     @property
     def operand(self) -> jnp.dtype:
@@ -223,11 +217,31 @@ class ScoreStages:
     @property
     def window_width(self) -> int:
         """Number of distances that the tile reads: a diagonal band for content rows, all for query rows."""
-        return self.sizes.padded_distances if self.tile.is_query else self.sizes.padded_keys + LANES
+        return self.sizes.padded_distances if self.is_query else self.sizes.padded_keys + LANES
 
     def buffer(self, head: int) -> int:
         """Return the number of the head's scratch memory."""
         return head % self.sizes.buffers
+
+    def read_integers(self) -> None:
+        """Read the integers of the rows; of a long window, with positions relative to the block. A column would use one
+        lane of each register, so they are rows in memory and are transposed on the chip."""
+        row_T8 = self.refs.rows_B8T[0].T
+        if not self.whole.fits:
+            is_position_18 = jax.lax.broadcasted_iota(jnp.int32, (1, SUBLANES), 1) == RowField.POSITION
+            row_T8 -= jnp.where(is_position_18, self.place.row_block * self.whole.row_block, 0)
+        self.scratch.integers_T8[...] = row_T8
+        for field, field_T in self.scratch.rows.items():
+            if self.is_query or field != RowField.POSITION:
+                field_T[...] = jnp.broadcast_to(self.scratch.integers_T8[:, field : field + 1], field_T.shape)
+
+    def is_here_1T(self, rows: int) -> jnp.ndarray | bool:
+        """Return False for the query rows whose positions are in other blocks: their results are not used."""
+        if self.whole.fits or not self.is_query:
+            return True
+        position_1T = self.refs.rows_B8T[0, RowField.POSITION : RowField.POSITION + 1, :rows]
+        position_1T -= self.place.row_block * self.whole.row_block
+        return (position_1T >= 0) & (position_1T < self.whole.row_block)
 
     def read_rows(self, scale: float) -> list[jnp.ndarray]:
         """Read the queries with r_w, with r_r and with r_s, multiplied by a number: float32 [T, H] each."""
@@ -237,9 +251,9 @@ class ScoreStages:
     def read_real_TH(self, rows_BTH: Any) -> jnp.ndarray:
         """Read the rows of the tile as float32. Rows past the last one are set to zero: their memory is undefined."""
         rows_TH = rows_BTH[0, self.here].astype(jnp.float32)
-        if not self.tile.is_query:
+        if not self.is_query:
             return rows_TH
-        row_T1 = jax.lax.broadcasted_iota(jnp.int32, (self.tile.rows, 1), 0) + self.tile.number * ROWS
+        row_T1 = jax.lax.broadcasted_iota(jnp.int32, (self.rows, 1), 0) + self.number * ROWS
         return jnp.where(row_T1 < self.sizes.num_targets, rows_TH, 0.0)
 
     def select_TH(self, head: int, x_TH: jnp.ndarray) -> jnp.ndarray:
@@ -253,12 +267,12 @@ class ScoreStages:
     def window_of(self, chunk: Any) -> Any:
         """Return the columns of the position keys that the tile reads."""
         places = self.sizes.padded_places
-        start = 0 if self.tile.is_query else pl.multiple_of(places - (self.tile.number + 1) * ROWS, ROWS)
+        start = 0 if self.is_query else pl.multiple_of(places - (self.number + 1) * ROWS, ROWS)
         return pl.ds(start + chunk.start, chunk.size)
 
     def read_window_HR(self, chunk: Any, lanes: Any = slice(None)) -> jnp.ndarray:
         """Read position keys in the direction of the example. lanes: of a head."""
-        return self.refs.position_2HR[direction_of(self.tile, self.refs), lanes, self.window_of(chunk)]
+        return self.refs.position_2HR[direction_of(self.place, self.refs), lanes, self.window_of(chunk)]
 
     # ---- products ----------------------------------------------------------------------------------------------------
 
@@ -278,7 +292,7 @@ class ScoreStages:
             other_1H = self.refs.vectors_8H[VectorRow.OTHER_SEGMENT : VectorRow.OTHER_SEGMENT + 1]
             of_head_1H = jnp.where(in_head_1H(sizes, head), other_1H, 0.0)
             segment_T1 = (with_r_s_TH * of_head_1H).sum(1, keepdims=True)
-            scratch.segment[i][self.here] = jnp.broadcast_to(segment_T1, (self.tile.rows, LANES))
+            scratch.segment[i][self.here] = jnp.broadcast_to(segment_T1, (self.rows, LANES))
 
         steps: list[Step] = [functools.partial(multiply_keys, chunk) for chunk in chunks(sizes.padded_keys)]
         if sizes.num_directions:
@@ -305,15 +319,14 @@ class ScoreStages:
 
     def seed(self, head: int) -> jnp.ndarray:
         """Return the seed of the head's dropout."""
-        place = self.tile.place
-        return self.refs.seed_BN[place.example, place.group * self.sizes.group + head].astype(jnp.uint32)
+        return self.refs.seed_BN[self.place.example, self.place.group * self.sizes.group + head].astype(jnp.uint32)
 
     # ---- strips ------------------------------------------------------------------------------------------------------
 
     def strip_steps(self, *bodies: Callable[[Any], None], rows: int = STRIP) -> list[Step]:
         """Return the steps that call functions with the first row of each strip of the tile. Each function depends on
         the one before and is one strip behind it. rows: height of a strip"""
-        count = self.tile.rows // rows
+        count = self.rows // rows
         if self.sizes.generation.unrolls:
             return [
                 functools.partial(body, (time - lag) * rows)
@@ -330,7 +343,7 @@ class ScoreStages:
     @property
     def shift_rows(self) -> int:
         """Number of rows that are shifted together: more where strips are not unrolled, to hide the waits."""
-        return STRIP if self.sizes.generation.unrolls or self.tile.rows % (2 * STRIP) else 2 * STRIP
+        return STRIP if self.sizes.generation.unrolls or self.rows % (2 * STRIP) else 2 * STRIP
 
     def shift_of(self, start: Any) -> Shift:
         """Return the shift of a strip, relative to the window of `window_of`."""
@@ -343,7 +356,7 @@ class ScoreStages:
         """Return the same shift, one register at a time."""
         generation = self.sizes.generation
         rotate = rotate_by_gather if generation.gathers_lanes else rotate_by_steps
-        if self.tile.is_query:
+        if self.is_query:
             position_T = self.scratch.rows[RowField.POSITION][pl.ds(start, self.shift_rows)]
             turn_T, skip_T = position_T & (LANES - 1), (self.sizes.padded_places - 1 - position_T) >> 7
             right, left = (functools.partial(rotate, amount_T=amount_T) for amount_T in (turn_T, LANES - turn_T))
@@ -423,6 +436,6 @@ def repeat_TK(rows_8K: Any) -> jnp.ndarray:
     return jnp.concatenate([rows_8K[...]] * (STRIP // SUBLANES), axis=0)
 
 
-def direction_of(tile: RowTile, refs: TpuOperands) -> Any:
+def direction_of(place: Place, refs: TpuOperands) -> Any:
     """Return the index of the table of position keys for an example: 0 = forwards, 1 = backwards."""
-    return 0 if refs.is_reversed_B is None else refs.is_reversed_B[tile.place.example]
+    return 0 if refs.is_reversed_B is None else refs.is_reversed_B[place.example]

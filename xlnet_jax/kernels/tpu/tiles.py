@@ -7,6 +7,7 @@ Inside the kernel, dimension letters refer to a tile: T its rows, K the padded k
 of a group of heads.
 """
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -130,7 +131,7 @@ class TpuSizes:
     def key_blocks(self) -> int:
         return 1 if self.fits else self.padded_keys // self.key_block
 
-    @property
+    @functools.cached_property
     def of_block(self) -> "TpuSizes":
         """Sizes of a block of positions with a block of keys, and of all query rows; of a short window, its own."""
         if self.fits:
