@@ -32,6 +32,8 @@ class Chip:
     """bytes that leave the chip over all its links, one way; 0 = no links"""
     clock: float = 0.0
     """Hz of a TPU's cores; 0 = not given, for a GPU"""
+    cores: int = 1
+    """cores of a TPU chip; names of slices such as v3-32 count them"""
 
 
 # Cloud: cloud.google.com/tpu/docs/NAME, its table of key specifications, which gives links both ways.
@@ -41,19 +43,19 @@ class Chip:
 # Jouppi 2023: TPU v4: An Optically Reconfigurable Supercomputer for Machine Learning, ISCA 2023, table 4.
 CHIPS = (
     # Jouppi 2020: 46 TFLOP/s, 16 GiB at 700 GB/s, 4 links of 496 Gbit/s.
-    Chip("v2", ("TPU v2",), 2, 46e12, 16 * GIB, 700e9, 4 * 496e9 / 8, 0.7e9),
+    Chip("v2", ("TPU v2",), 2, 46e12, 16 * GIB, 700e9, 4 * 496e9 / 8, 0.7e9, cores=2),
     # Cloud (123 TFLOP/s, 32 GiB at 900 GB/s); Jouppi 2020: 4 links of 656 Gbit/s.
-    Chip("v3", ("TPU v3",), 2, 123e12, 32 * GIB, 900e9, 4 * 656e9 / 8, 0.94e9),
+    Chip("v3", ("TPU v3",), 2, 123e12, 32 * GIB, 900e9, 4 * 656e9 / 8, 0.94e9, cores=2),
     # Cloud; jax sees its two cores as one ("megacore"). Links: Jouppi 2023, 6 of 50 GB/s.
-    Chip("v4", ("TPU v4",), 1, 275e12, 32 * GIB, 1228e9, 6 * 50e9, 1.05e9),
+    Chip("v4", ("TPU v4",), 1, 275e12, 32 * GIB, 1228e9, 6 * 50e9, 1.05e9, cores=2),
     # Cloud: 197 TFLOP/s, 16 GB at 819 GB/s, links of 400 GB/s both ways.
     Chip("v5e", ("TPU v5 lite", "TPU v5e"), 1, 197e12, 16 * GIB, 819e9, 200e9, 1.5e9),
     # Cloud: 459 TFLOP/s, 95 GiB at 2,765 GB/s, links of 1,200 GB/s both ways.
-    Chip("v5p", ("TPU v5", "TPU v5p"), 1, 459e12, 95 * GIB, 2765e9, 600e9, 1.75e9),
+    Chip("v5p", ("TPU v5", "TPU v5p"), 1, 459e12, 95 * GIB, 2765e9, 600e9, 1.75e9, cores=2),
     # Cloud: 918 TFLOP/s, 32 GiB at 1,638 GB/s, links of 800 GB/s both ways.
     Chip("v6e", ("TPU v6 lite", "TPU v6e"), 1, 918e12, 32 * GIB, 1638e9, 400e9, 1.75e9),
     # Cloud (tpu7x): 2,307 TFLOP/s, 192 GiB at 7,380 GB/s, links of 1,200 GB/s both ways.
-    Chip("v7", ("TPU7x", "TPU v7x", "TPU v7"), 2, 2307e12, 192 * GIB, 7380e9, 600e9, 2.2e9),
+    Chip("v7", ("TPU7x", "TPU v7x", "TPU v7"), 2, 2307e12, 192 * GIB, 7380e9, 600e9, 2.2e9, cores=2),
     # NVIDIA's data sheets. Where one gives a rate "with sparsity", this is half of it; NVLink one way is half as well.
     Chip("A100 40GB", ("NVIDIA A100-SXM4-40GB",), 1, 312e12, 40 * GIB, 1555e9, 300e9),
     Chip("A100 40GB PCIe", ("NVIDIA A100-PCIE-40GB",), 1, 312e12, 40 * GIB, 1555e9, 0.0),
@@ -69,6 +71,11 @@ CHIPS = (
     Chip("L4", ("NVIDIA L4",), 1, 121e12, 24 * 10**9, 300e9, 0.0),
     Chip("L40S", ("NVIDIA L40S",), 1, 362e12, 48 * 10**9, 864e9, 0.0),
 )
+
+
+def chip_named(name: str) -> Chip:
+    """Return the chip of this name."""
+    return next(chip for chip in CHIPS if chip.name == name)
 
 
 def chip_of(device_kind: str) -> Chip | None:

@@ -4,8 +4,8 @@ import functools
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 _ITEMSIZE = {"pred": 1, "bf16": 2, "f16": 2, "token": 0}
 _SHAPE = re.compile(r"([a-z]+\d*)\[([\d,]*)\](\{[^}]*\})?")
@@ -60,26 +60,18 @@ class Instruction:
         return found[1] if found else ""
 
 
-@dataclass
-class Computation:
-    """A function of a program."""
+Computation: TypeAlias = dict[str, Instruction]
+"""Instructions of a function of a program, by name."""
 
-    name: str
-    instructions: dict[str, Instruction] = field(default_factory=dict)
 
-    @property
-    def root(self) -> Instruction:
-        return next(i for i in self.instructions.values() if i.is_root)
+def root_of(computation: Computation) -> Instruction:
+    """Return the instruction whose result a function returns."""
+    return next(i for i in computation.values() if i.is_root)
 
-    @functools.cached_property
-    def parameters(self) -> dict[int, str]:
-        """Names of the parameters by their number."""
-        found = (i for i in self.instructions.values() if i.opcode == "parameter")
-        return {int(i.text.partition("parameter(")[2].partition(")")[0]): i.name for i in found}
 
-    def users(self, name: str) -> Iterator[Instruction]:
-        """Yield the instructions that read a value."""
-        return (i for i in self.instructions.values() if name in i.operands)
+def name_of_parameter(computation: Computation, number: int) -> str:
+    """Return the name of a parameter of a function."""
+    return next(i.name for i in computation.values() if i.opcode == "parameter" and i.text == f"parameter({number})")
 
 
 @dataclass(frozen=True)
@@ -98,7 +90,7 @@ class HloModule:
 
     def _runs(self, name: str, times: int) -> Iterator[tuple[Computation, Instruction, int]]:
         computation = self.computations[name]
-        for instruction in computation.instructions.values():
+        for instruction in computation.values():
             yield computation, instruction, times
             called = instruction.called
             if instruction.opcode == "while":
@@ -106,7 +98,7 @@ class HloModule:
             elif instruction.opcode == "conditional":
                 # Only one branch runs. Count the longest.
                 branches = called.get("branch_computations") or called["called_computations"]
-                yield from self._runs(max(branches, key=lambda b: len(self.computations[b].instructions)), times)
+                yield from self._runs(max(branches, key=lambda b: len(self.computations[b])), times)
             elif instruction.opcode in ("call", "async-start"):
                 for callee in called.get("to_apply", ()) + called.get("calls", ()):
                     yield from self._runs(callee, times)
@@ -122,7 +114,7 @@ class HloModule:
         return self.computations[callee]
 
     def _inside(self, name: str) -> Iterator[Instruction]:
-        for instruction in self.computations[name].instructions.values():
+        for instruction in self.computations[name].values():
             yield instruction
             for callee in instruction.called.get("calls", ()):
                 yield from self._inside(callee)
@@ -131,15 +123,15 @@ class HloModule:
 def parse(text: str) -> HloModule:
     """Parse a program from the text that `compiled.as_text()` returns."""
     computations: dict[str, Computation] = {}
-    entry, current = "", Computation("")
+    entry, current = "", {}
     for line in text.splitlines():
         if line.startswith("  "):
             if " = " in line:
                 instruction = _instruction(line)
-                current.instructions[instruction.name] = instruction
+                current[instruction.name] = instruction
         elif line.startswith(("%", "ENTRY")) and line.endswith("{"):
             name = line.removeprefix("ENTRY ").split(" ", 1)[0]
-            current = computations[name] = Computation(name)
+            current = computations[name] = {}
             entry = name if line.startswith("ENTRY") else entry
     return HloModule(computations, entry)
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from xlnet_jax.costs import CHIPS, Chip
-from xlnet_jax.planning.hlo import Computation, HloModule, Instruction, Shape
+from xlnet_jax.costs import Chip, chip_named
+from xlnet_jax.planning.hlo import Computation, HloModule, Instruction, Shape, name_of_parameter, root_of
 from xlnet_jax.storage.reading import read_json
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
@@ -66,10 +66,10 @@ def exchanges(program: HloModule, instruction: Instruction) -> Iterator[tuple[st
     if kind in COLLECTIVES:
         yield kind, instruction
     elif instruction.opcode == "fusion":
-        inner = program.fused(instruction)
-        for within in inner.instructions.values():
+        scatters = instruction.called["calls"][0].startswith("%all-reduce-scatter")
+        for within in program.fused(instruction).values():
             for kind, inside in exchanges(program, within):
-                yield ("reduce-scatter" if inner.name.startswith("%all-reduce-scatter") else kind), inside
+                yield ("reduce-scatter" if scatters else kind), inside
 
 
 def _group(text: str, devices: int) -> int:
@@ -146,12 +146,12 @@ def _results(instruction: Instruction) -> tuple[Shape, ...]:
 
 
 def _in_hbm(computation: Computation, name: str) -> bool:
-    found = computation.instructions.get(name)
+    found = computation.get(name)
     return found is not None and len(found.shapes) == 1 and found.shapes[0].in_hbm
 
 
 def _size(computation: Computation, name: str) -> int:
-    found = computation.instructions.get(name)
+    found = computation.get(name)
     return sum(shape.bytes for shape in found.shapes) if found else 0
 
 
@@ -166,12 +166,12 @@ def _read(program: HloModule, computation: Computation, reader: Instruction, pla
     if reader.opcode != "fusion":
         return whole
     inner = program.fused(reader)
-    return min(whole, _read_inside(program, inner, inner.parameters[place]))
+    return min(whole, _read_inside(program, inner, name_of_parameter(inner, place)))
 
 
 def _read_inside(program: HloModule, fused: Computation, name: str) -> int:
     total = 0
-    for user in fused.users(name):
+    for user in (i for i in fused.values() if name in i.operands):
         if user.opcode in ("bitcast", "reshape"):
             total += _read_inside(program, fused, user.name)
         else:
@@ -183,12 +183,12 @@ def _written(
     program: HloModule, computation: Computation, instruction: Instruction, *, is_fused: bool = False
 ) -> list[int]:
     """Return the bytes written for each part of a result: for an update in place, only the update."""
-    opcode, operands = instruction.opcode, [computation.instructions.get(name) for name in instruction.operands]
+    opcode, operands = instruction.opcode, [computation.get(name) for name in instruction.operands]
     if opcode == "dynamic-update-slice" and not (is_fused and _is_made(computation, instruction.operands[0])):
         return [_size(computation, instruction.operands[1])]
     if opcode == "fusion":
         inner = program.fused(instruction)
-        return _written(program, inner, inner.root, is_fused=True)
+        return _written(program, inner, root_of(inner), is_fused=True)
     if opcode in ("tuple", "bitcast"):
         parts = [sum(_written(program, computation, part, is_fused=is_fused)) for part in operands if part]
         return parts if opcode == "tuple" else [sum(parts)]
@@ -197,9 +197,9 @@ def _written(
 
 def _is_made(fused: Computation, name: str) -> bool:
     """Return True for an array that the fusion creates, so that updating a part of it writes all of it."""
-    found = fused.instructions[name]
+    found = fused[name]
     while found.opcode == "bitcast":
-        found = fused.instructions[found.operands[0]]
+        found = fused[found.operands[0]]
     return found.opcode != "parameter"
 
 
@@ -213,19 +213,16 @@ TILE_FLOPS = {kernel: 2 * products * 2 * 128 * 896 * 128 for kernel, products in
 CONTENT_TILES = 4
 """tiles of content rows there for each tile of query rows"""
 
-CORES = {"v4": 2, "v5p": 2}
-"""cores that share the tiles of a device, if more than one"""
-
 
 @functools.cache
 def measured_shares() -> Mapping[tuple[str, str], float]:
     """Return the share of a device's peak FLOPs that a kernel reaches, by (kernel name, chip)."""
     shares = {}
     for name, kernels in read_json(KERNEL_CYCLES, dict[str, dict[str, Any]]).items():
-        chip = next(chip for chip in CHIPS if chip.name == name)
+        chip = chip_named(name)
         for kernel, flops in TILE_FLOPS.items():
             content, query = (kernels[kernel][kind]["cycles"] for kind in ("content", "query"))
-            cycles = (CONTENT_TILES * content + query) / CORES.get(name, 1)
+            cycles = (CONTENT_TILES * content + query) * chip.devices / chip.cores  # cores of a device share its tiles
             shares[kernel, name] = (CONTENT_TILES + 1) * flops / (cycles * flops_a_cycle(chip))
     return shares
 
@@ -302,7 +299,7 @@ def part_of_scopes(op_name: str) -> StepPart:
 
 def _fused(program: HloModule, fusion: Instruction) -> Iterator[Instruction]:
     """Yield the instructions that compute something in a fusion and in the fusions inside it."""
-    for inner in program.fused(fusion).instructions.values():
+    for inner in program.fused(fusion).values():
         if inner.opcode == "fusion":
             yield from _fused(program, inner)
         elif inner.opcode not in _NO_WORK:

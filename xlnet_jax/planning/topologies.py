@@ -6,12 +6,10 @@ import importlib.util
 import math
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any
 
-from xlnet_jax.costs import CHIPS, GIB, Chip
+from xlnet_jax.costs import GIB, Chip, chip_named
 from xlnet_jax.errors import InputError
 
 GPUS_IN_A_HOST = 8
@@ -70,11 +68,6 @@ def parse_gpus(name: str) -> tuple[str, int] | None:
     return (match[1], count) if count and (count <= GPUS_IN_A_HOST or count % GPUS_IN_A_HOST == 0) else None
 
 
-def chip_of_gpu(kind: str) -> Chip:
-    """Return the data sheet of a kind of GPU."""
-    return next(chip for chip in CHIPS if chip.name == GPUS[kind].chip)
-
-
 def memory_for_programs(card: int) -> float:
     """Return the bytes that programs can use on a GPU of `card` GB."""
     return card * 10**9 * GPU_MEMORY_SHARE
@@ -82,7 +75,7 @@ def memory_for_programs(card: int) -> float:
 
 def describe_gpu(kind: str) -> str:
     """Return XLA's description of a GPU: a GpuTargetConfigProto in text format."""
-    gpu, chip = GPUS[kind], chip_of_gpu(kind)
+    gpu, chip = GPUS[kind], chip_named(GPUS[kind].chip)
     major, minor = gpu.capability
     # Instructions of a single architecture ("9.0a"), which matrix products on Hopper use.
     extension = "ACCELERATED_FEATURES" if major >= 9 else "NONE"
@@ -134,30 +127,19 @@ RESERVED = int(0.52 * GIB)
 """bytes on a TPU device that programs cannot use: the compiler offers 15.48 GiB of 16 and 7.48 of 8"""
 
 
-@dataclass(frozen=True)
-class TopologyShapes:
-    """Slices of one kind of TPU chip."""
-
-    shapes: tuple[str, ...]
-    """chips along each axis of the slices that Google Cloud documents"""
-    cores: int = 1
-    """cores of a chip; names such as v3-32 count them"""
-    compiler_name: str | None = None
-    """name in the compiler; None = the public name"""
-    settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-
-
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
-GENERATIONS = {
-    "v2": TopologyShapes(("2x2", "4x4", "8x8", "8x16", "16x16"), cores=2),
-    "v3": TopologyShapes(("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"), cores=2),
-    "v4": TopologyShapes((*_CUBES, "16x16x16"), cores=2, settings={"chip_config_name": "megacore"}),
-    "v5e": TopologyShapes(_FLAT),
-    "v5p": TopologyShapes((*_CUBES, "16x16x16", "16x16x24"), cores=2),
-    "v6e": TopologyShapes(_FLAT),
-    "v7": TopologyShapes((*_CUBES, "16x16x16", "16x16x36"), cores=2, compiler_name="tpu7x"),
+SLICES = {
+    "v2": ("2x2", "4x4", "8x8", "8x16", "16x16"),
+    "v3": ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
+    "v4": (*_CUBES, "16x16x16"),
+    "v5e": _FLAT,
+    "v5p": (*_CUBES, "16x16x16", "16x16x24"),
+    "v6e": _FLAT,
+    "v7": (*_CUBES, "16x16x16", "16x16x36"),
 }
+"""slices that Google Cloud documents, by chips along each axis"""
+
 _ALIASES = {"v5litepod": "v5e", "v7x": "v7", "tpu7x": "v7"}
 
 
@@ -188,21 +170,22 @@ def find_topology(name: str, slices: int = 1) -> Topology:
         )
     from jax.experimental import topologies
 
-    found = GENERATIONS[generation]
-    alone = all(n == 1 for n in shape)
-    settings = dict(found.settings) | ({"chips_per_host_bounds": [1, 1, 1]} if alone else {})
+    settings: dict[str, Any] = {"chip_config_name": "megacore"} if generation == "v4" else {}
+    if math.prod(shape) == 1:
+        settings["chips_per_host_bounds"] = [1, 1, 1]
     if slices > 1:
         settings["num_slices"] = slices
     chips = "x".join(map(str, shape))
+    compilers_name = "tpu7x" if generation == "v7" else generation
     try:
         description = topologies.get_topology_desc(
-            platform="tpu", topology_name=f"{found.compiler_name or generation}:{chips}", **settings
+            platform="tpu", topology_name=f"{compilers_name}:{chips}", **settings
         )
     except Exception as error:
         if "INVALID_ARGUMENT" not in str(error):
             raise
         raise InputError(_refusal(name)) from None
-    chip = next(chip for chip in CHIPS if chip.name == generation)
+    chip = chip_named(generation)
     available = chip.memory // chip.devices - RESERVED
     return Topology(f"{generation}:{chips}", chip, slices * math.prod(shape), tuple(description.devices), available)
 
@@ -218,7 +201,7 @@ def _find_gpus(kind: str, count: int, slices: int) -> Topology:
         )
     from jax.experimental import topologies
 
-    chip, hosts = chip_of_gpu(kind), -(-count // GPUS_IN_A_HOST)
+    chip, hosts = chip_named(GPUS[kind].chip), -(-count // GPUS_IN_A_HOST)
     described = topologies.get_topology_desc(
         platform="cuda", target_config=describe_gpu(kind), topology=f"1x{hosts}x{count // hosts}"
     )
@@ -229,9 +212,9 @@ def parse_slice(name: str) -> tuple[str, tuple[int, ...]]:
     """Return (generation, chips along each axis)."""
     match = re.fullmatch(r"([a-z0-9]+)(?::(\d+(?:x\d+)+)|-(\d+))", name.lower())
     generation = _ALIASES.get(match[1], match[1]) if match else ""
-    if match and generation in GENERATIONS:
-        known = [tuple(map(int, shape.split("x"))) for shape in GENERATIONS[generation].shapes]
-        cores = GENERATIONS[generation].cores
+    if match and generation in SLICES:
+        known = [tuple(map(int, shape.split("x"))) for shape in SLICES[generation]]
+        cores = chip_named(generation).cores
         for shape in [tuple(map(int, match[2].split("x")))] if match[2] else known:
             is_slice = len(shape) == len(known[0]) and 0 < math.prod(shape) <= math.prod(known[-1])
             if is_slice and (match[2] or math.prod(shape) * cores == int(match[3])):
@@ -240,7 +223,7 @@ def parse_slice(name: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _refusal(name: str) -> str:
-    listed = "; ".join(f"{generation}:{' '.join(g.shapes)}" for generation, g in GENERATIONS.items())
+    listed = "; ".join(f"{generation}:{' '.join(shapes)}" for generation, shapes in SLICES.items())
     return (
         f"`topology` {name}: no such slice; known slices, by chips along each axis (v3:16x32) or as sold (v3-1024): "
         f"{listed}; known GPUs, up to {GPUS_IN_A_HOST} or a multiple (h100-8): {' '.join(GPUS)}"

@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.xlnet_jax.planning.compilers import TINY, needs_libtpu, run_plan
 from tests.xlnet_jax.random_models import SMALL
 from tests.xlnet_jax.training.tiny import CONFIG, changed
-from xlnet_jax.costs import CHIPS
+from xlnet_jax.costs import chip_named
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import abstract_params
 from xlnet_jax.objectives.language_model import LanguageModel
@@ -23,7 +23,7 @@ from xlnet_jax.planning.estimate import Plan, abstract_step, follows_from, list_
 from xlnet_jax.planning.scaling_law import Fit, Law, layer_parameters, predict_loss, recipe_of
 from xlnet_jax.planning.settings import PlanConfig, list_runs
 from xlnet_jax.planning.step_cost import Collective, Cost
-from xlnet_jax.planning.topologies import Topology, chip_of_gpu
+from xlnet_jax.planning.topologies import GPUS, Topology
 from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import fit
 from xlnet_jax.training.fit import input_bytes
@@ -55,7 +55,7 @@ def test_the_compilers_refusal_is_an_answer():
 
 # ---- bounds, and the order of a search -------------------------------------------------------------------------------
 
-V3 = next(chip for chip in CHIPS if chip.name == "v3")
+V3 = chip_named("v3")
 
 
 def topology_of(devices, available=15 * 2**30):
@@ -77,7 +77,7 @@ def plan_of(config=None, *, memory=450 * 10**9, cycles=0, kernel_cycles=0, fits=
 
 def on_gpus(plan, kind, count, **fields):
     """Return a plan on other chips."""
-    topology = Topology(f"{kind}-{count}", chip_of_gpu(kind), count, (None,) * count, 15 * 2**30)
+    topology = Topology(f"{kind}-{count}", chip_named(GPUS[kind].chip), count, (None,) * count, 15 * 2**30)
     return dataclasses.replace(plan, topology=topology, **fields)
 
 

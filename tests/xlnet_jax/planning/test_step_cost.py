@@ -12,7 +12,7 @@ import pytest
 from tests.xlnet_jax.planning.compilers import TINY, needs_libtpu, run_plan, run_program
 from xlnet_jax.costs import CHIPS
 from xlnet_jax.planning import step_cost
-from xlnet_jax.planning.hlo import parse
+from xlnet_jax.planning.hlo import parse, root_of
 from xlnet_jax.planning.step_cost import (
     Collective,
     Cost,
@@ -308,7 +308,7 @@ def part_of_fusion(*inner):
     functions = "\n".join(["%fused (p: u32[8]) -> u32[8] {", "  %p = u32[8]{0} parameter(0)", *lines, "}", ""])
     scope = f'metadata={{op_name="{FORWARD}/feed_forward/x"}}'
     program = program_of(f"ROOT %f = u32[8]{{0}} fusion(%x), kind=kLoop, calls=%fused, {scope}", functions=functions)
-    return part_of(program, program.computations["%main"].root)
+    return part_of(program, root_of(program.computations["%main"]))
 
 
 def test_a_fusion_counts_for_the_part_that_computes_the_most_in_it_and_not_for_its_root():

@@ -6,16 +6,9 @@ import pytest
 
 from tests.xlnet_jax.planning.compilers import has_gpu_compiler
 from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.costs import chip_named
 from xlnet_jax.errors import InputError
-from xlnet_jax.planning.topologies import (
-    GENERATIONS,
-    GPUS,
-    chip_of_gpu,
-    describe_gpu,
-    find_topology,
-    parse_gpus,
-    parse_slice,
-)
+from xlnet_jax.planning.topologies import GPUS, SLICES, describe_gpu, find_topology, parse_gpus, parse_slice
 
 plan = COMMANDS["plan"]
 
@@ -41,7 +34,7 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
     line = str(mistake.value)
     assert line.startswith(f"`topology` {name}: no such slice; known slices")
     assert "\n" not in line
-    assert all(f"{generation}:{g.shapes[0]}" in line for generation, g in GENERATIONS.items())
+    assert all(f"{generation}:{shapes[0]}" in line for generation, shapes in SLICES.items())
 
 
 @pytest.mark.parametrize(
@@ -99,6 +92,6 @@ def test_gpus_that_cannot_be_had_are_refused(name, slices, line):
 
 @pytest.mark.parametrize("kind", GPUS)
 def test_devices_are_known_by_the_name_that_the_description_gives(kind):
-    chip, text = chip_of_gpu(kind), describe_gpu(kind)
+    chip, text = chip_named(GPUS[kind].chip), describe_gpu(kind)
     assert f'device_description_str: "{chip.device_kinds[0]}"' in text
     assert f"memory_bandwidth: {chip.memory_bandwidth:.0f}\n" in text
