@@ -134,10 +134,10 @@ TASKS = (
     Task("sst-2", "accuracy", 100, "glue/SST-2/train.tsv", "glue/SST-2/dev.tsv", split_phrases,
          "--task sst-2 --steps 500 --data.batch-size 32 --data.seq-len 48 --head.summary mean"),
     Task("squad", "f1", 1, "squad/train.json", "squad/dev.json", split_articles,
-         "--task squad --steps 300 --data.batch-size 16 --data.seq-len 192 --data.buckets 192 --qa.max-query-len 32 "
+         "--task squad --steps 300 --data.batch-size 16 --data.seq-len 192 --data.buckets 192 --data.max-query-len 32 "
          "--optimizer.layer-decay 1"),
     Task("dream", "accuracy", 100, "dream/train.json", "dream/dev.json", split_list,
-         "--task dream --steps 500 --data.batch-size 8 --data.seq-len 160 --choice.max-qa-len 40 --head.summary mean"),
+         "--task dream --steps 500 --data.batch-size 8 --data.seq-len 160 --data.max-query-len 40 --head.summary mean"),
     Task("sts-b", "average", 100, "glue/STS-B/train.tsv", "glue/STS-B/dev.tsv", split_table,
          "--task sts-b --steps 500 --data.batch-size 32 --data.seq-len 64 --head.summary mean"),
     Task("rte", "accuracy", 100, "glue/RTE/train.tsv", "glue/RTE/dev.tsv", split_table,

@@ -95,13 +95,13 @@ def _kinds() -> Iterator[Kind]:
     # ---- examples ----
     for file, form in (("table.tsv", "text"), ("table.jsonl", "json lines")):
         yield Kind(file, f"{predict}tuned --task classification --eval in/{file}", file, form)
-    squad = f"{predict}answering --task squad2 --eval in/squad.json --qa.max-query-len 4"
+    squad = f"{predict}answering --task squad2 --eval in/squad.json --data.max-query-len 4"
     yield Kind("questions", squad, "squad.json", "json")
-    race = f"{predict}choosing --task race --choice.max-qa-len 8 --eval in/race.json"
+    race = f"{predict}choosing --task race --data.max-query-len 8 --eval in/race.json"
     yield Kind("choices", race, "race.json", "json")
     yield Kind("entities", f"{predict}tagging --task ner --eval in/entities.conll", "entities.conll", "text")
     ranking = (
-        f"{predict}ranking --task ranking --ranking.queries in/queries.tsv --ranking.max-query-len 4 "
+        f"{predict}ranking --task ranking --ranking.queries in/queries.tsv --data.max-query-len 4 "
         "--eval in/qrels.txt --ranking.others 0 --ranking.candidates in/ranked.txt "
         "--ranking.documents in/documents.jsonl in/documents.tsv"
     )

@@ -92,7 +92,7 @@ class _StoredSettings:
     data: _Data = _Data()
     task: str | None = None  # this and the next two: from finetuning
     qa: dict[str, Any] = dataclasses.field(default_factory=dict)
-    multilabel: dict[str, Any] = dataclasses.field(default_factory=dict)
+    label_threshold: float | None = None
     hugging_face: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -215,7 +215,7 @@ def _thresholds(folder: Path, settings: _StoredSettings) -> Thresholds:
     if settings.task == "squad2":
         given = {NULL_THRESHOLD: settings.qa.get("null_threshold")}
     elif settings.task == "multilabel":
-        given = {LABEL_THRESHOLD: settings.multilabel.get("threshold")}
+        given = {LABEL_THRESHOLD: settings.label_threshold}
     file = folder / THRESHOLDS
     tuned = read_versioned(file, "thresholds") if file.exists() else {}
     with naming_damage(file if tuned else folder / CONFIG):

@@ -19,13 +19,13 @@ from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.settings.fields import list_of_texts
 
-NULL_THRESHOLD, LABEL_THRESHOLD = "qa.null_threshold", "multilabel.threshold"
+NULL_THRESHOLD, LABEL_THRESHOLD = "qa.null_threshold", "label_threshold"
 Thresholds = Mapping[str, float | None]
 """Finetuning settings that turn scores into predictions, by name: LABEL_THRESHOLD, and NULL_THRESHOLD if questions may
 be unanswerable (None = no value was tuned)"""
 _ThresholdsForm = TypedDict(
     "_ThresholdsForm",
-    {"qa.null_threshold": float | None, "multilabel.threshold": Annotated[float, msgspec.Meta(gt=0, lt=1)]},
+    {"qa.null_threshold": float | None, "label_threshold": Annotated[float, msgspec.Meta(gt=0, lt=1)]},
     total=False,
 )
 

@@ -54,14 +54,9 @@ class TaskDataConfig(BatchConfig):
     through the memory"""
     max_windows: int = setting(4, at_least(1))
     """with --data.long-texts memory: maximum number of windows per text; earlier tokens are dropped"""
-
-
-@dataclass(frozen=True)
-class MultilabelConfig:
-    """Texts that can have any number of labels."""
-
-    threshold: float = operational(0.5, between(0, 1, "()"))
-    """a text gets a label if its probability is at least this"""
+    max_query_len: int = setting(64, at_least(1))
+    """maximum length of a question or query, in tokens; longer ones lose their end. Multiple choice: of a question with
+    an option, which loses its beginning"""
 
 
 @dataclass(frozen=True)
@@ -70,36 +65,12 @@ class QuestionAnsweringConfig:
 
     doc_stride: int = setting(128, at_least(1))
     """tokens between the starts of two windows of a document"""
-    max_query_len: int = setting(64, at_least(1))
-    """maximum length of a question, in tokens; the end of a longer one is cut"""
     max_answer_len: int = operational(64, at_least(1))
     """maximum length of an answer, in tokens"""
     n_best: int = operational(5, at_least(1))
-    """number of answers written for each question"""
-    start_n_top: int = operational(5, at_least(1))
-    """number of most likely starts to try"""
-    end_n_top: int = operational(5, at_least(1))
-    """number of most likely ends to try for each start"""
+    """number of answers written for each question, of most likely starts to try, and of ends to try for each start"""
     null_threshold: float | None = operational(None)
     """null odds above which a question counts as unanswerable; None = the value with the best score on --eval"""
-
-
-@dataclass(frozen=True)
-class ChoiceConfig:
-    """Multiple choice (`run_race.py`)."""
-
-    max_qa_len: int = setting(128, at_least(1))
-    """maximum length of a question with an option, in tokens; the beginning of a longer one is cut"""
-
-
-@dataclass(frozen=True)
-class EmbeddingConfig:
-    """Vectors of texts, compared by their cosine. --train and --eval take tables of pairs, with negatives or scores, or
-    qrels with --ranking.documents."""
-
-    temperature: float = setting(0.05, above(0))
-    """divides the cosines in the loss, which is the cross-entropy of choosing the second text of a pair among those of
-    the whole batch; with scores, CoSENT's"""
 
 
 @dataclass(frozen=True)
@@ -126,8 +97,6 @@ class RankingConfig:
     """number of top documents of a run to rerank, for each query"""
     others: int = operational(100, at_least(0))
     """number of random documents to rank with the judged ones, if there are no --ranking.candidates"""
-    max_query_len: int = setting(64, at_least(1))
-    """maximum length of a query, in tokens; a longer one loses its end; the document gets the rest of --data.seq-len"""
     max_passages: int = setting(1, at_least(1))
     """maximum number of passages per document; each is scored alone, and the best score counts; 1 = cut the end of a
     long document instead"""
@@ -137,8 +106,6 @@ class RankingConfig:
     """gain in NDCG: exponential = 2^grade - 1, as gdeval does for ClueWeb; linear = the grade, as in trec_eval"""
     relevant_from: int = setting(1, at_least(1))
     """lowest grade that counts as relevant: in training, and in MAP, MRR and P@k"""
-    max_grade: int = operational(4, at_least(1))
-    """highest possible grade, which sets the probabilities of ERR; 4 in gdeval"""
 
 
 @dataclass(frozen=True)
@@ -188,17 +155,19 @@ class FinetuneConfig(RunConfig):
     """seeds of the head, dropout and the order of examples; several = one run per seed, then mean and deviation"""
     seed: int = setting(0, at_least(0))
     """seed of a single run; set by --seeds"""
+    label_threshold: float = operational(0.5, between(0, 1, "()"))
+    """multilabel: a text gets a label if its probability is at least this"""
+    temperature: float = setting(0.05, above(0))
+    """embedding: divides the cosines in the loss. Pairs: the cross-entropy of choosing the second text of a pair among
+    those of the whole batch; with scores: CoSENT's"""
     objective: Unflagged[str] = operational("")
     """objective that --init was pretrained with; read from the checkpoint, and stored with each new one"""
     model: ModelConfig = ModelConfig(mem_len=0)
     head: HeadConfig = HeadConfig("classification")
     columns: ColumnsConfig = ColumnsConfig()
     data: TaskDataConfig = TaskDataConfig()
-    multilabel: MultilabelConfig = MultilabelConfig()
     qa: QuestionAnsweringConfig = QuestionAnsweringConfig()
-    choice: ChoiceConfig = ChoiceConfig()
     ranking: RankingConfig = RankingConfig()
-    embedding: EmbeddingConfig = EmbeddingConfig()
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-5, warmup_steps=1_000)
     checkpoint: CheckpointConfig = CheckpointConfig(every_steps=500, keep=1)
     selection: TaskSelectionConfig = TaskSelectionConfig()

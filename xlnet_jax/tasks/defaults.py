@@ -27,6 +27,7 @@ def _tasks(
     batch_size: int = 32,
     warmup_steps: int | None = None,
     layer_decay: float = 1.0,
+    max_query_len: int = TaskDataConfig().max_query_len,
     max_answer_len: int = QuestionAnsweringConfig().max_answer_len,
 ) -> dict[str, Callable[[], FinetuneConfig]]:
     """Return the defaults of tasks that share them, by name. warmup_steps: None = a tenth of the steps."""
@@ -37,7 +38,7 @@ def _tasks(
             task=name,
             steps=steps,
             head=head if isinstance(head, HeadConfig) else HeadConfig(head),
-            data=TaskDataConfig(batch_size=batch_size, seq_len=seq_len),
+            data=TaskDataConfig(batch_size=batch_size, seq_len=seq_len, max_query_len=max_query_len),
             qa=QuestionAnsweringConfig(max_answer_len=max_answer_len),
             optimizer=OptimizerConfig(learning_rate=learning_rate, warmup_steps=warmup, layer_decay=layer_decay),
         )
@@ -60,7 +61,10 @@ DEFAULTS: dict[str, Callable[[], FinetuneConfig]] = {
         head="question_answering", seq_len=512, batch_size=48, learning_rate=3e-5, steps=8_000, warmup_steps=1_000,
         layer_decay=0.75,
     ),
-    **_tasks("race", head="multiple_choice", seq_len=512, learning_rate=2e-5, steps=12_000, warmup_steps=1_000),
+    **_tasks(
+        "race",
+        head="multiple_choice", seq_len=512, max_query_len=128, learning_rate=2e-5, steps=12_000, warmup_steps=1_000,
+    ),
     # The original's README: STS-B and IMDB.
     **_tasks("sts-b", head="regression", learning_rate=5e-5, steps=1_200),
     **_tasks("imdb", head="classification", seq_len=512, learning_rate=2e-5, steps=4_000, warmup_steps=500),
@@ -80,7 +84,10 @@ DEFAULTS: dict[str, Callable[[], FinetuneConfig]] = {
         max_answer_len=30,
     ),
     # The settings of RACE with fewer steps: DREAM, which is not in the paper, has 6,116 training questions.
-    **_tasks("dream", "multiple_choice", head="multiple_choice", seq_len=512, learning_rate=2e-5, steps=2_000),
+    **_tasks(
+        "dream", "multiple_choice",
+        head="multiple_choice", seq_len=512, max_query_len=128, learning_rate=2e-5, steps=2_000,
+    ),
     # Named entities are not in the paper. Of the values searched in BERT's paper (appendix A.3): the largest learning
     # rate and the smallest batch.
     **_tasks(

@@ -9,8 +9,7 @@ direction; for pairs with scores CoSENT (Huang et al. 2024).
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -23,17 +22,17 @@ from etils import epath
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import MASKED
-from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
+from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.classification.glue import PUBLISHED, STEMS, regression_scores
-from xlnet_jax.tasks.classification.tables import files_of_role, read_table, text_field
-from xlnet_jax.tasks.classification.task import PREDICTIONS, number_field, write_tsv
+from xlnet_jax.tasks.classification.glue import regression_scores
+from xlnet_jax.tasks.classification.tables import text_field
+from xlnet_jax.tasks.classification.task import PREDICTIONS, TableTask, TextExample, number_field, write_tsv
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.features import Features, Outputs, encode_text
+from xlnet_jax.tasks.features import Features, Outputs, encode_text, tokens_of
 from xlnet_jax.tasks.ranking.task import RankedQuery, Retrieval
 from xlnet_jax.tasks.ranking.trec import TrecRun
 from xlnet_jax.tasks.readers import Row
-from xlnet_jax.tasks.task import A, E, Prediction, Role, Task, inputs_of
+from xlnet_jax.tasks.task import A, E, Prediction, Role, Task, apply_to_texts
 
 SPECIALS = 2  # text <sep> <cls>
 NEGATIVE = re.compile(r"negative(_\d+)?")  # columns, as sentence-transformers names mined negatives
@@ -57,22 +56,21 @@ class Embedding(Task[E, A]):
 
     def items(self, groups: Sequence[Sequence[str]], tokenizer: Tokenizer, **values: np.ndarray) -> Features:
         """Return an item for each group of texts; all groups have the same size."""
-        new = [text for text in dict.fromkeys(text for group in groups for text in group) if text not in self._rows]
+        new = [text for text in _distinct(groups) if text not in self._rows]
         limit = self.config.data.seq_len - SPECIALS
         encoded = tokenizer.encode_lines(new)
         self._rows |= {text: encode_text(ids[:limit]) for text, ids in zip(new, encoded, strict=True)}
         self._cut |= {text for text, ids in zip(new, encoded, strict=True) if len(ids) > limit}
         rows = [self._rows[text] for group in groups for text in group]
-        tokens = {name: [row[part] for row in rows] for part, name in enumerate(("input_ids", "segment_ids"))}
         cut = len(self._cut.intersection(text for group in groups for text in group))
-        return Features(tokens, values, np.arange(len(groups)), texts_per_item=len(groups[0]), cut=cut)
+        return Features(tokens_of(rows), values, np.arange(len(groups)), texts_per_item=len(groups[0]), cut=cut)
 
     def contrasted(
         self, groups: Sequence[Sequence[str]], positives: Sequence[Sequence[str]], tokenizer: Tokenizer
     ) -> Features:
         """Return the training items of groups. values: text, the number of each, int32 [items, C]; positive, the
         numbers of the texts that are known to be similar to the anchor, int32 [items, P], -1 = none."""
-        numbers = {text: i for i, text in enumerate(dict.fromkeys(text for group in groups for text in group))}
+        numbers = {text: i for i, text in enumerate(_distinct(groups))}
         known = np.full((len(groups), max(map(len, positives))), -1, np.int32)
         for row, texts in zip(known, positives, strict=True):
             row[: len(texts)] = [numbers.get(text, -1) for text in texts]
@@ -82,7 +80,7 @@ class Embedding(Task[E, A]):
     def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
         """Return the loss in nats, float32 [B]: of choosing each positive; or, of the batch, CoSENT's in every row."""
         unit_BCD = _unit_vectors(model, params, batch, dropout).reshape(*batch["input_ids"].shape[:2], -1)
-        weights_B, temperature = batch["target_weights"], self.config.embedding.temperature
+        weights_B, temperature = batch["target_weights"], self.config.temperature
         if "score" in batch:
             return jnp.full_like(weights_B, cosent_loss(unit_BCD, batch["score"], weights_B, temperature))
         return contrastive_loss_B(unit_BCD, batch["text"], batch["positive"], weights_B, temperature)
@@ -93,8 +91,7 @@ class Embedding(Task[E, A]):
 
 
 def _unit_vectors(model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
-    mask = batch["attention_mask"]
-    vectors_BD = apply(model, params, dropout, inputs_of(batch), mask.reshape(-1, mask.shape[-1]))
+    vectors_BD = apply_to_texts(model, params, batch, dropout)
     return vectors_BD * jax.lax.rsqrt(jnp.maximum((vectors_BD**2).sum(-1, keepdims=True), LEAST_SQUARE))
 
 
@@ -132,106 +129,71 @@ def cosent_loss(unit_BCD: jax.Array, score_B: jax.Array, weights_B: jax.Array, t
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TextGroup:
-    """Two similar texts and texts that are not similar to the first; or two texts with a score."""
-
-    id: str
-    texts: tuple[str, ...]
-    score: float | None
-    where: str = dataclasses.field(repr=False)  # file and line, for messages
-
-    @property
-    def form(self) -> str:
-        """Number of texts, and whether there is a score."""
-        return f"{len(self.texts)} texts" + (" and a score" if self.score is not None else "")
-
-
-class PairEmbedding(Embedding[TextGroup, Vectors]):
-    """Embedding of the texts of tables. Answers are vectors by text."""
+class PairEmbedding(Embedding[TextExample, Vectors], TableTask[Vectors]):
+    """Embedding of the texts of tables: two similar texts and others that are not similar to the first, or two texts
+    with a score as their label. Answers are vectors by text."""
 
     metric = "mrr"
     without_text = "the cosine nan"
 
-    def __init__(self, config: FinetuneConfig):
-        super().__init__(config)
-        given: Any = {
-            k: (v.strip(),) for k in ("text", "text_pair", "label") if (v := getattr(config.columns, k)) is not None
-        }
-        self._published = dataclasses.replace(PUBLISHED["embedding"], **given)
-
-    def read(self, paths: Sequence[str], role: Role) -> list[TextGroup]:
+    def read(self, paths: Sequence[str], role: Role) -> list[TextExample]:
         """Read the examples of files. Raises InputError also if some have other columns than the first."""
         examples = super().read(paths, role)
         first = examples[0]
         for example in examples:
-            if example.form != first.form:
+            if _form(example) != _form(first):
                 raise InputError(
-                    f"{example.where} has {example.form}, and {first.where} {first.form}: give all examples of "
+                    f"{example.where} has {_form(example)}, and {first.where} {_form(first)}: give all examples of "
                     f"`{role}` the same columns"
                 )
         if role != "predict":
-            self.metric = "mrr" if first.score is None else "spearman"  # `eval` is read last
+            self.metric = "mrr" if first.label is None else "spearman"  # `eval` is read last
         return examples
 
-    def find(self, paths: Sequence[str], role: Role) -> list[str]:
-        return [file for name in paths for file in files_of_role(name, STEMS[role])]
+    def _with_label(self, example: TextExample, row: Row) -> TextExample:
+        """Return the example with its negatives, and its score if it has one. Raises InputError for both."""
+        columns, published, there = self.config.columns, self._published, row.content
+        negatives = columns.negatives or [column for column in there if NEGATIVE.fullmatch(column)]
+        texts = (*example.texts, *(text_field(row, (column,), "negatives") for column in negatives))
+        has_score = columns.label is not None or not there.keys().isdisjoint(published.label)
+        if has_score and negatives:
+            raise InputError(f"{row.where} has a score and {negatives[0]}: leave one of these columns out")
+        return dataclasses.replace(
+            example, texts=texts, label=number_field(row, published.label) if has_score else None
+        )
 
-    def records(self, path: str) -> Iterator[Row]:
-        return read_table(path, self._published, self.config.columns.header)
-
-    def example(self, record: Row, number: int, labelled: bool) -> TextGroup:
-        """Return the texts of a row, with its score if it has one. Raises InputError for a score beside negatives."""
-        columns, published, there = self.config.columns, self._published, record.content
-        texts = [text_field(record, published.text, "text"), text_field(record, published.text_pair, "text_pair")]
-        score, name = None, None if columns.id is None else record.get(columns.id, object)
-        if labelled and all(texts):
-            negatives = columns.negatives or [column for column in there if NEGATIVE.fullmatch(column)]
-            texts += [text_field(record, (column,), "negatives") for column in negatives]
-            if columns.label is not None or not there.keys().isdisjoint(published.label):
-                score = number_field(record, published.label)
-            if score is not None and negatives:
-                raise InputError(f"{record.where} has a score and {negatives[0]}: leave one of these columns out")
-        return TextGroup(str(number if name is None else name), tuple(texts), score, record.where)
-
-    def example_of(self, value: Any, where: str, number: int) -> TextGroup:
+    def example_of(self, value: Any, where: str, number: int) -> TextExample:
         """Return the example of a row or of a pair of texts."""
-        if isinstance(value, Mapping):
-            return super().example_of(value, where, number)
-        if not isinstance(value, list | tuple) or len(value) != 2:
+        if not isinstance(value, Mapping) and not (isinstance(value, list | tuple) and len(value) == 2):
             raise InputError(
                 f"{where} is not a pair of texts, but {value!r:.60}; `encode` returns the vector of a text"
             )
-        row = Row(dict(zip(("text", "text_pair"), value, strict=True)), where)
-        return TextGroup(str(number), tuple(text_field(row, (name,), name) for name in row.content), None, where)
+        return super().example_of(value, where, number)
 
-    def texts_of(self, example: TextGroup) -> tuple[str, ...]:
-        return example.texts
-
-    def labels_of(self, example: TextGroup) -> Sequence[Any]:
-        return (example.form,) if example.score is None else (example.score,)
+    def labels_of(self, example: TextExample) -> Sequence[Any]:
+        return (_form(example),) if example.label is None else (example.label,)
 
     def features(
-        self, examples: Sequence[TextGroup], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
+        self, examples: Sequence[TextExample], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
         """Return, for training, one item per example, with values score, float32 [items], or those of `contrasted`;
         otherwise one item per distinct text."""
         groups = [example.texts for example in examples]
         if not training:
             return self.items([(text,) for text in _distinct(groups)], tokenizer)
-        if examples[0].score is not None:
-            return self.items(groups, tokenizer, score=np.array([example.score for example in examples], np.float32))
+        if examples[0].label is not None:
+            return self.items(groups, tokenizer, score=np.array([example.label for example in examples], np.float32))
         return self.contrasted(groups, [group[1:2] for group in groups], tokenizer)
 
-    def answers(self, examples: Sequence[TextGroup], features: Features, outputs: Outputs) -> Vectors:
+    def answers(self, examples: Sequence[TextExample], features: Features, outputs: Outputs) -> Vectors:
         """Return the vector of each text."""
         return dict(zip(_distinct(example.texts for example in examples), outputs["vector"], strict=True))
 
-    def metrics(self, examples: Sequence[TextGroup], answers: Vectors) -> dict[str, float]:
+    def metrics(self, examples: Sequence[TextExample], answers: Vectors) -> dict[str, float]:
         """Return, with scores, the spearman and pearson correlations of the cosines; otherwise mrr and recall@1, from 0
         to 1, of the positive of each anchor among all positives and negatives by cosine."""
-        if examples[0].score is not None:
-            found = regression_scores(_cosines(examples, answers), np.array([e.score for e in examples], float))
+        if examples[0].label is not None:
+            found = regression_scores(_cosines(examples, answers), np.array([e.label for e in examples], float))
             return {name: found[name] for name in ("spearman", "pearson")}
         candidates = {text: i for i, text in enumerate(_distinct(example.texts[1:] for example in examples))}
         matrix_QD = np.stack([answers[text] for text in candidates])
@@ -247,22 +209,24 @@ class PairEmbedding(Embedding[TextGroup, Vectors]):
             ranks.append(1 + is_above_Q.sum())
         return {"mrr": float(np.mean(1 / np.array(ranks))), "recall@1": float(np.mean(np.array(ranks) == 1))}
 
-    def trivial_answers(self, train: Sequence[TextGroup], examples: Sequence[TextGroup]) -> dict[str, list[Vectors]]:
+    def trivial_answers(
+        self, train: Sequence[TextExample], examples: Sequence[TextExample]
+    ) -> dict[str, list[Vectors]]:
         """Return equal vectors if there are scores, else random ones."""
         texts = _distinct(example.texts for example in examples)
-        if examples[0].score is not None:
+        if examples[0].label is not None:
             return {"equal vectors, whose cosines correlate with nothing": [dict.fromkeys(texts, np.ones(1))]}
         drawn = np.random.default_rng(0).normal(size=(DRAWS, len(texts), RANDOM_WIDTH))
         drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
         return {f"random vectors, the mean of {DRAWS}": [dict(zip(texts, vectors, strict=True)) for vectors in drawn]}
 
-    def write(self, folder: epath.Path, examples: Sequence[TextGroup], answers: Vectors) -> list[str]:
+    def write(self, folder: epath.Path, examples: Sequence[TextExample], answers: Vectors) -> list[str]:
         """Write predictions.tsv with the id of each pair and the cosine of its texts."""
         rows = [(e.id, f"{value:.6g}") for e, value in zip(examples, _cosines(examples, answers), strict=True)]
         write_tsv(folder / PREDICTIONS, ("id", "cosine"), rows)
         return [PREDICTIONS]
 
-    def predictions(self, examples: Sequence[TextGroup], answers: Vectors) -> list[Prediction]:
+    def predictions(self, examples: Sequence[TextExample], answers: Vectors) -> list[Prediction]:
         """Return the cosine of each pair."""
         return [Prediction(float(value), {}) for value in _cosines(examples, answers)]
 
@@ -271,10 +235,15 @@ def _distinct(groups: Iterable[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(text for group in groups for text in group))
 
 
-def _cosines(examples: Sequence[TextGroup], vectors: Vectors) -> np.ndarray:
+def _form(example: TextExample) -> str:
+    """Return the number of texts, and whether there is a score."""
+    return f"{len(example.texts)} texts" + (" and a score" if example.label is not None else "")
+
+
+def _cosines(examples: Sequence[TextExample], vectors: Vectors) -> np.ndarray:
     """Return the cosine of the first two texts of each example, NaN if one is blank."""
     pairs = [example.texts[:2] for example in examples]
-    return np.array([vectors[a] @ vectors[b] if a and b else math.nan for a, b in pairs])
+    return np.array([vectors[a] @ vectors[b] if a.strip() and b.strip() else math.nan for a, b in pairs])
 
 
 # ---- documents -------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def write(model: Model, folder: Path, *, seq_len: int | None = None) -> None:
         "task": config.task,
         "head": head.task,
         "labels": head.labels,
-        **({"threshold": config.multilabel.threshold} if head.task == "multilabel" else {}),
+        **({"threshold": config.label_threshold} if head.task == "multilabel" else {}),
         "inputs": {name: ["batch", length] for name in INPUTS},
         "outputs": {name: list(map(str, array.shape)) for name, array in outputs.items()},
         "platforms": PLATFORMS,

@@ -183,6 +183,11 @@ def encode_text(*texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return ids.astype(np.int32), segments.astype(np.int32)
 
 
+def tokens_of(texts: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Sequence[np.ndarray]]:
+    """Return the tokens of texts that `encode_text` encoded, by name."""
+    return {"input_ids": [ids for ids, _ in texts], "segment_ids": [segments for _, segments in texts]}
+
+
 def shorten(lengths: list[int], limit: int) -> list[int]:
     """Return lengths of one or two texts that sum to at most `limit`. The longer text is cut first; of equal ones, the
     second."""

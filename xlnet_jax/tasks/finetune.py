@@ -400,6 +400,6 @@ def settings_of_reading(there: FinetuneConfig, config: FinetuneConfig) -> dict[s
     does the same; {} for a task of another family."""
     if family_of(there) != family_of(config):
         return {}
-    sections = ["data.", "multilabel.", "qa.", "choice.", "embedding.", "model.mem-len"]
+    sections = ["data.", "qa.", "label-threshold", "temperature", "model.mem-len"]
     sections += ["columns."] * (there.task == config.task)
     return {s.python_name: s.value for s, _ in differences(there, config) if s.name.startswith(tuple(sections))}

@@ -5,7 +5,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 SHOWN = 12  # labels, in a line
@@ -69,33 +69,17 @@ def describe_labels(labels: Iterable[str | float]) -> str:
 def _look_alikes(counts: Counter[str]) -> list[str]:
     groups: dict[str, list[str]] = {}
     for label in sorted(counts, key=lambda label: (-counts[label], label)):
-        groups.setdefault(_without(label, "case", "white space", "Unicode form"), []).append(label)
+        groups.setdefault(_simplified(label), []).append(label)
     found = []
     for group in groups.values():
         if len(group) > 1:
-            what = next(
-                (each for each in _IGNORING if len({_without(label, each) for label in group}) == 1),
-                "case, white space or Unicode form",
-            )
-            write = ascii if "Unicode" in what else repr  # repr would show them alike
+            write = repr if group[0].isascii() else ascii  # repr would show Unicode forms alike
             names = " and ".join(f"{write(label)} ({counts[label]:,})" for label in group)
-            found.append(f"{names} differ only in {what}: are they one label?")
+            found.append(f"{names} differ only in case, white space or Unicode form: are they one label?")
     return found[:SHOWN]
 
 
-def _without(label: str, *differences: str) -> str:
-    """Return a label without some differences to others."""
-    for difference in differences:
-        label = _IGNORING[difference](label)
-    return label
-
-
-def _without_spaces(label: str) -> str:
-    return "".join(c for c in label if not c.isspace() and unicodedata.category(c) != "Cf")  # Cf: zero width
-
-
-_IGNORING: dict[str, Callable[[str], str]] = {
-    "Unicode form": lambda label: unicodedata.normalize("NFKC", label),
-    "case": str.casefold,
-    "white space": _without_spaces,
-}
+def _simplified(label: str) -> str:
+    """Return a label without its case, white space and Unicode form."""
+    seen = (c for c in label.casefold() if not c.isspace() and unicodedata.category(c) != "Cf")  # Cf: zero width
+    return unicodedata.normalize("NFKC", "".join(seen))

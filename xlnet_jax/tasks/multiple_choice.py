@@ -19,12 +19,12 @@ from etils import epath
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import MASKED
-from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
+from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig
-from xlnet_jax.tasks.features import Features, Outputs, encode_text
+from xlnet_jax.tasks.features import Features, Outputs, encode_text, tokens_of
 from xlnet_jax.tasks.readers import Row, json_file, json_lines
-from xlnet_jax.tasks.task import Prediction, Task, inputs_of, most_frequent
+from xlnet_jax.tasks.task import Prediction, Task, apply_to_texts, most_frequent
 
 SPECIALS = 3  # <sep> after the text, <sep> and <cls> after the question
 PREDICTIONS = "predictions.jsonl"
@@ -65,7 +65,7 @@ class MultipleChoice(Task[ChoiceQuestion, list[Prediction]]):
             raise InputError(
                 f"task {config.task} has fields of its own: leave `columns` out, or `task` multiple_choice"
             )
-        self.require_room(config.choice.max_qa_len + SPECIALS, "choice.max_qa_len")
+        self.require_room(config.data.max_query_len + SPECIALS, "data.max_query_len")
 
     def published_rows(self, path: str) -> Iterator[Row]:
         forms = {"race": _race, "dream": _dream}
@@ -104,7 +104,7 @@ class MultipleChoice(Task[ChoiceQuestion, list[Prediction]]):
     ) -> Features:
         """Return one item per question, with one text for each option of the head. values: options (their number) and
         labels, int32 [items]. Raises InputError for a question with more options than the head."""
-        most, seq_len, max_qa_len = head.num_labels, self.config.data.seq_len, self.config.choice.max_qa_len
+        most, seq_len, max_qa_len = head.num_labels, self.config.data.seq_len, self.config.data.max_query_len
         for question in examples:
             if len(question.options) > most:
                 raise InputError(
@@ -126,13 +126,7 @@ class MultipleChoice(Task[ChoiceQuestion, list[Prediction]]):
         values = {"options": np.array([len(question.options) for question in examples], np.int32)}
         if training:
             values["labels"] = np.array([question.answer for question in examples], np.int32)
-        return Features(
-            {"input_ids": [ids for ids, _ in texts], "segment_ids": [segments for _, segments in texts]},
-            values,
-            np.arange(len(examples)),
-            texts_per_item=most,
-            cut=cut,
-        )
+        return Features(tokens_of(texts), values, np.arange(len(examples)), texts_per_item=most, cut=cut)
 
     def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
         """Return the cross-entropy over the options, in nats: float32 [B]."""
@@ -240,7 +234,6 @@ def _number_of(answer: Any, options: tuple[str, ...], where: str) -> int:
 
 
 def _scores_BC(model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
-    mask = batch["attention_mask"]
-    scores_BC = apply(model, params, dropout, inputs_of(batch), mask.reshape(-1, mask.shape[-1]))
+    scores_BC = apply_to_texts(model, params, batch, dropout)
     absent_BC = jnp.arange(scores_BC.shape[1])[None] >= batch["options"][:, None]
     return jnp.where(absent_BC, MASKED, scores_BC)

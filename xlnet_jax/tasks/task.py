@@ -20,7 +20,7 @@ from data_pipelines.sources import kind_of
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import Inputs, text_inputs
-from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch
+from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
 from xlnet_jax.plots.confusion import Confusion, Scatter
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.storage.reading import naming_damage
@@ -34,6 +34,12 @@ def inputs_of(batch: DeviceBatch) -> Inputs:
     names = ("input_ids", "attention_mask", "segment_ids")
     ids, mask, segments = (batch[name].reshape(-1, batch[name].shape[-1]) for name in names)
     return text_inputs(ids, mask, segments)
+
+
+def apply_to_texts(model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Any:
+    """Return the outputs of a network that summarizes each text, for all texts of a batch, [B, L] or [B, C, L]."""
+    mask = batch["attention_mask"]
+    return apply(model, params, dropout, inputs_of(batch), mask.reshape(-1, mask.shape[-1]))
 
 
 V = TypeVar("V", str, int, tuple[str, ...])

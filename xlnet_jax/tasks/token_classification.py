@@ -26,7 +26,7 @@ from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
 from xlnet_jax.plots.confusion import Confusion
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.features import Features, Outputs, encode_text
+from xlnet_jax.tasks.features import Features, Outputs, encode_text, tokens_of
 from xlnet_jax.tasks.labels import label_name
 from xlnet_jax.tasks.readers import Row
 from xlnet_jax.tasks.task import Prediction, Task, inputs_of, most_frequent
@@ -55,13 +55,6 @@ class Sentence:
     """lines of the words in the file"""
     where: str = field(repr=False)
     """file and first line, or row, for messages"""
-
-
-class Pieces(NamedTuple):
-    """Pieces of a sentence."""
-
-    ids: np.ndarray  # int32 [tokens]
-    places: np.ndarray  # int64 [words]: the first piece of each word that contains some of its text
 
 
 def read_conll(path: str, word: int, label: int) -> Iterator[Row]:
@@ -173,16 +166,15 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         """
         self._names = head.labels or tuple(f"LABEL_{i}" for i in range(head.num_labels))
         numbers = {label: i for i, label in enumerate(self._names)}
-        pieces = encode_words([sentence.words for sentence in examples], tokenizer)
-        items = [
-            (i, window) for i, p in enumerate(pieces) for window in windows(p, self.config.data.seq_len - SPECIALS)
-        ]
+        encoded = encode_words([sentence.words for sentence in examples], tokenizer)
+        room = self.config.data.seq_len - SPECIALS
+        items = [(i, window) for i, (ids, first) in enumerate(encoded) for window in windows(len(ids), first, room)]
         most = max((words.stop - words.start for _, (_, words) in items), default=1)
-        places, ids = np.zeros((len(items), most), np.int32), np.zeros((len(items), most), np.int32)
+        places, labels = np.zeros((len(items), most), np.int32), np.zeros((len(items), most), np.int32)
         weights = np.zeros((len(items), most), np.float32)
         for row, (i, (tokens, words)) in enumerate(items):
             count = words.stop - words.start
-            places[row, :count] = pieces[i].places[words] - tokens.start
+            places[row, :count] = encoded[i][1][words] - tokens.start
             weights[row, :count] = 1.0
             for place, label in enumerate((examples[i].labels or ())[words]):
                 if label not in numbers:
@@ -190,15 +182,10 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
                         f"{examples[i].where}: the label {label!r} is not in the training data, which has "
                         f"{', '.join(numbers)}"
                     )
-                ids[row, place] = numbers[label]
-        texts = [encode_text(pieces[i].ids[tokens]) for i, (tokens, _) in items]
-        values = {"target_weights": weights} | ({"labels": ids} if training else {})
-        return Features(
-            {"input_ids": [t[0] for t in texts], "segment_ids": [t[1] for t in texts]},
-            values,
-            np.array([i for i, _ in items], np.int64),
-            {"words": places},
-        )
+                labels[row, place] = numbers[label]
+        texts = [encode_text(encoded[i][0][tokens]) for i, (tokens, _) in items]
+        values = {"target_weights": weights} | ({"labels": labels} if training else {})
+        return Features(tokens_of(texts), values, np.array([i for i, _ in items], np.int64), {"words": places})
 
     def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
         """Return the cross-entropy of each word, in nats: float32 [B, W]."""
@@ -304,9 +291,10 @@ def spaces_before(words: Sequence[str]) -> list[bool]:
     return [i == 0 or between(words[i - 1], word) for i, word in enumerate(words)]
 
 
-def encode_words(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer) -> list[Pieces]:
-    """Return the pieces of each sentence. A word that normalization removes becomes <unk>. If the tokenizer encodes a
-    word as ▁ and other pieces, the piece after ▁ counts as the first."""
+def encode_words(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the token ids of each sentence, int32 [tokens], and the place of the first token of each word, int64
+    [words]. A word that normalization removes becomes <unk>. If the tokenizer encodes a word as ▁ and other pieces, the
+    piece after ▁ counts as the first."""
     spaced = [list(zip(words, spaces_before(words), strict=True)) for words in sentences]
     distinct = sorted({word for words in spaced for word in words})
     # <eop> is always a separate piece. In front of a word, it takes the ▁ that starts a text.
@@ -324,26 +312,27 @@ def encode_words(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer) -> li
     return [_joined([of_word[word] for word in words]) for words in spaced]
 
 
-def windows(pieces: Pieces, room: int) -> list[tuple[slice, slice]]:
+def windows(tokens: int, places: np.ndarray, room: int) -> list[tuple[slice, slice]]:
     """Return windows of at most `room` tokens over a sentence, as slices (tokens, words labelled there); each overlaps
-    half of the next. Every word is labelled in one window, where its first piece is nearest to the middle."""
+    half of the next. Every word is labelled in one window, where its first token is nearest to the middle. places: of
+    the first token of each word."""
     stride = max(room // 2, 1)
-    count = 1 + max(-(-(len(pieces.ids) - room) // stride), 0)
-    begins = np.minimum(np.arange(count) * stride, max(len(pieces.ids) - room, 0))
+    count = 1 + max(-(-(tokens - room) // stride), 0)
+    begins = np.minimum(np.arange(count) * stride, max(tokens - room, 0))
     halfway = (begins[:-1] + begins[1:] + room - 1) / 2  # between the middles of neighboring windows
-    bounds = [0, *np.searchsorted(pieces.places, halfway, side="right"), len(pieces.places)]
+    bounds = [0, *np.searchsorted(places, halfway, side="right"), len(places)]
     return [
-        (slice(int(begin), min(int(begin) + room, len(pieces.ids))), slice(int(first), int(last)))
+        (slice(int(begin), min(int(begin) + room, tokens)), slice(int(first), int(last)))
         for begin, first, last in zip(begins, bounds[:-1], bounds[1:], strict=True)
         if first < last
     ]
 
 
-def _joined(words: Sequence[tuple[np.ndarray, int]]) -> Pieces:
+def _joined(words: Sequence[tuple[np.ndarray, int]]) -> tuple[np.ndarray, np.ndarray]:
     lengths = np.array([len(ids) for ids, _ in words], np.int64)
     firsts = np.array([first for _, first in words], np.int64)
     ids = np.concatenate([np.zeros(0, np.int32), *(ids for ids, _ in words)])
-    return Pieces(ids, np.cumsum(lengths) - lengths + firsts)
+    return ids, np.cumsum(lengths) - lengths + firsts
 
 
 # ---- entities -------------------------------------------------------------------------------------------------------

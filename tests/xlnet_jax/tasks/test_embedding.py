@@ -173,7 +173,7 @@ def test_a_few_updates_teach_a_few_examples(learned, english, tmp_path):
         np.testing.assert_allclose(answers[1][text], vector, atol=1e-5)
     scores = task.metrics(examples, answers[0])
     assert scores[task.metric] == pytest.approx(1.0)
-    assert [*scores] == (["spearman", "pearson"] if examples[0].score is not None else ["mrr", "recall@1"])
+    assert [*scores] == (["spearman", "pearson"] if examples[0].label is not None else ["mrr", "recall@1"])
     assert task.write(epath.Path(tmp_path), examples, answers[0]) == ["predictions.tsv"]
     header, *lines = (tmp_path / "predictions.tsv").read_text().splitlines()
     cosines = [prediction.value for prediction in task.predictions(examples, answers[0])]
@@ -229,13 +229,13 @@ def test_stsb_is_read_as_published_and_columns_can_be_named(tmp_path, written):
     (tmp_path / "dev.tsv").write_text("\t".join(fields) + '\n7\tx\tx\tx\tx\tx\tx\ta "plane\tan air plane\t4.5\n')
     task = task_of()
     (example,) = task.read([str(tmp_path)], "eval")
-    assert (example.id, example.texts, example.score) == ("0", ('a "plane', "an air plane"), 4.5)
+    assert (example.id, example.texts, example.label) == ("0", ('a "plane', "an air plane"), 4.5)
     assert task.metric == "spearman"
     columns = ColumnsConfig("q", "d", id="name", negatives=("x", "y"))
     (example,) = task_of(columns=columns).read(
         written([{"q": "1", "d": "2", "x": "3", "y": "4", "name": "n"}]), "train"
     )
-    assert (example.id, example.texts, example.score) == ("n", ("1", "2", "3", "4"), None)
+    assert (example.id, example.texts, example.label) == ("n", ("1", "2", "3", "4"), None)
     assert [e.texts for e in task.examples_of([("a", "b"), {"anchor": "c", "positive": "d"}])] == [
         ("a", "b"),
         ("c", "d"),
@@ -261,12 +261,9 @@ def test_bad_input_is_refused_in_one_line(written):
     with pytest.raises(InputError, match="input 0 is not a pair of texts, but 'a'; `encode` returns the vector"):
         task.examples_of(["a"])
     config = dataclasses.replace(DEFAULTS["embedding"](), init="tiny", train=("x",))
-    embedding, head = config.embedding, config.head
+    head = config.head
     for changed, message in (
-        (
-            {"embedding": dataclasses.replace(embedding, temperature=0.0)},
-            r"`embedding\.temperature` 0\.0 must be above 0",
-        ),
+        ({"temperature": 0.0}, r"`temperature` 0\.0 must be above 0"),
         (
             {"head": dataclasses.replace(head, summary="attn")},
             r"`head\.summary` attn: the head of task embedding has no w",

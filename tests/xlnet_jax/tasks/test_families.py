@@ -56,9 +56,9 @@ class Family:
 
     def __init__(self, name, tokenizer, file):
         config = DEFAULTS[name]()
-        data = replace(config.data, seq_len=24 if name == "ner" else 48)
-        qa, choice = replace(config.qa, doc_stride=8, max_query_len=14), replace(config.choice, max_qa_len=24)
-        self.task = make_task(replace(config, data=data, qa=qa, choice=choice))
+        queries = 24 if name == "multiple_choice" else 14
+        data = replace(config.data, seq_len=24 if name == "ner" else 48, max_query_len=queries)
+        self.task = make_task(replace(config, data=data, qa=replace(config.qa, doc_stride=8)))
         self.file = str(file)
         file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
         self.examples = self.task.read([self.file], "train")

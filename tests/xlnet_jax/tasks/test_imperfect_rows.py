@@ -90,7 +90,7 @@ def test_a_row_with_another_number_of_fields_is_skipped_in_training_and_kept_in_
         ours = make_task(DEFAULTS["classification"]())
         assert len(ours.read([str(tmp_path / name)], "train")) == 40
         assert "line 42 has 3 fields, and the first line has 2" in capsys.readouterr().err
-        assert ours.read([str(tmp_path / name)], "predict")[-1].text == ""
+        assert ours.read([str(tmp_path / name)], "predict")[-1].texts == ("",)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_file_of_texts_alone_keeps_its_blank_lines_in_prediction(tmp_path):
     for name in ("a.tsv", "a.csv"):
         (tmp_path / name).write_text("text\none\n\n two\n")
         found = make_task(DEFAULTS["classification"]()).read([str(tmp_path / name)], "predict")
-        assert [example.text for example in found] == ["one", "", " two"]
+        assert [example.texts for example in found] == [("one",), ("",), (" two",)]
         assert [example.id for example in found] == ["0", "1", "2"]
 
 
@@ -210,4 +210,4 @@ def test_a_table_with_another_divider_or_spaces_in_its_header_is_read(divider, n
     quoted = [f'"{value}"' if divider in value else value for value in row[header.startswith(('"', "t", " ")) :]]
     (tmp_path / name).write_text(f"{header.replace('{}', divider)}\n{divider.join(quoted)}\n")
     (found,) = make_task(DEFAULTS["classification"]()).read([str(tmp_path / name)], "train")
-    assert (found.text, found.label) == ("good, well", "pos")
+    assert (*found.texts, found.label) == ("good, well", "pos")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from xlnet_jax import tasks
-from xlnet_jax.tasks.config import ChoiceConfig, QuestionAnsweringConfig, RankingConfig, TaskDataConfig
+from xlnet_jax.tasks.config import QuestionAnsweringConfig, RankingConfig, TaskDataConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 from xlnet_jax.tasks.question_answering import alignment
 
@@ -46,7 +46,7 @@ def collection(folder, texts, length):
     (folder / "queries.tsv").write_text("".join(f"q{i}\twhat is {i}\n" for i in range(texts)))
     (folder / "qrels.txt").write_text("".join(f"q{i} 0 d{i} 1\n" for i in range(texts)))
     files = {name: (str(folder / f"{name}.tsv"),) for name in ("documents", "queries")}
-    return [str(folder / "qrels.txt")], {"ranking": RankingConfig(**files, negatives=1, max_query_len=8)}
+    return [str(folder / "qrels.txt")], {"ranking": RankingConfig(**files, negatives=1)}
 
 
 def judged(folder, texts, length):
@@ -77,8 +77,8 @@ def encode(task, folder, tokenizer, texts, length):
     folder.mkdir()
     names, changed = TASKS[task](folder, texts, length)
     config = replace(
-        DEFAULTS[task.partition(" ")[0]](), data=TaskDataConfig(seq_len=64), choice=ChoiceConfig(max_qa_len=16),
-        qa=QuestionAnsweringConfig(doc_stride=16, max_query_len=8), **changed,
+        DEFAULTS[task.partition(" ")[0]](), data=TaskDataConfig(seq_len=64, max_query_len=8),
+        qa=QuestionAnsweringConfig(doc_stride=16), **changed,
     )  # fmt: skip
 
     def run():
@@ -132,14 +132,14 @@ def test_memory_and_work_grow_as_the_input(task, grows, english, tmp_path):
 
 
 def test_alignment_of_a_long_text_computes_with_numbers_of_a_fixed_size(monkeypatch):
-    rows, most = alignment._Block.rows, []
+    rows_of_block, most = alignment._rows_of_block, []
 
-    def measured(block, row):
-        found = rows(block, row)
-        most.append(max(map(int.bit_length, [*found, *block.places.values()])))
+    def measured(*args):
+        found = rows_of_block(*args)
+        most.append(max(map(int.bit_length, found)))
         return found
 
-    monkeypatch.setattr(alignment._Block, "rows", measured)
+    monkeypatch.setattr(alignment, "_rows_of_block", measured)
     sizes = {}
     for size in (200, 400):
         most.clear()

@@ -34,10 +34,19 @@ def test_a_label_has_one_name_with_and_without_spaces_as_text_and_as_a_number(va
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
-        (["neg", "Neg", "pos", "neg"], "neg (2), Neg (1), pos (1); 'neg' (2) and 'Neg' (1) differ only in case: are "),
-        (["caf\u00e9", "cafe\u0301"], r"'cafe\u0301' (1) and 'caf\xe9' (1) differ only in Unicode form: are they one"),
-        (["a b", "a  b", "ab"], "'a  b' (1) and 'a b' (1) and 'ab' (1) differ only in white space: are they one label"),
-        (["pos\u200b", "pos"], r"'pos' (1) and 'pos\u200b' (1) differ only in white space: are they one label?"),
+        (
+            ["neg", "Neg", "pos", "neg"],
+            "neg (2), Neg (1), pos (1); 'neg' (2) and 'Neg' (1) differ only in case, white space or",
+        ),
+        (
+            ["caf\u00e9", "cafe\u0301"],
+            r"'cafe\u0301' (1) and 'caf\xe9' (1) differ only in case, white space or Unicode form: are they one",
+        ),
+        (["a b", "a  b", "ab"], "'a  b' (1) and 'a b' (1) and 'ab' (1) differ only in"),
+        (
+            ["pos\u200b", "pos"],
+            r"'pos' (1) and 'pos\u200b' (1) differ only in case, white space or Unicode form: are they one label?",
+        ),
         (["A b", "a\u00a0b"], "differ only in case, white space or Unicode form: are they one label?"),
     ],
 )
@@ -133,7 +142,8 @@ def test_a_run_prints_what_it_read_in_four_lines_at_most_and_check_stops_there(p
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
         "examples    4 training (2 blank), 2 eval (1 also in train), 2 to predict",
-        "labels      b (2), A (1), a (1); 'A' (1) and 'a' (1) differ only in case: are they one label?",
+        "labels      b (2), A (1), a (1); 'A' (1) and 'a' (1) differ only in case, white space or Unicode form: are "
+        "they one label?",
         "cut texts   1 training, 0 eval, 0 to predict",
     ]
     assert lines[3].startswith("baseline ")

@@ -35,9 +35,8 @@ DIALOGUE = [
 
 def task_of(name="multiple_choice", **columns):
     config = DEFAULTS["race"]()
-    data, choice = dataclasses.replace(config.data, seq_len=48), dataclasses.replace(config.choice, max_qa_len=24)
-    changed = {"task": name, "data": data, "choice": choice, "columns": ColumnsConfig(**columns)}
-    return MultipleChoice(dataclasses.replace(config, **changed))
+    data = dataclasses.replace(config.data, seq_len=48, max_query_len=24)
+    return MultipleChoice(dataclasses.replace(config, task=name, data=data, columns=ColumnsConfig(**columns)))
 
 
 def test_each_option_is_what_the_original_makes_of_it_where_it_stands_first(reference):

@@ -15,7 +15,6 @@ from xlnet_jax.interop.contents import LABEL_THRESHOLD, NULL_THRESHOLD
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.settings.fields import to_dict
 from xlnet_jax.storage.reading import with_version, write_checksums
-from xlnet_jax.tasks.config import MultilabelConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.question_answering.task import Answers, Candidate
 
@@ -26,8 +25,8 @@ CONTEXTS = [
 ]
 ASKED = [{"question": "which word", "context": text} for text in CONTEXTS]
 SQUAD2 = {
-    "task": "squad2", "data": {"seq_len": 48, "batch_size": 8, "buckets": (48,)},
-    "qa": {"max_query_len": 16, "doc_stride": 16},
+    "task": "squad2", "data": {"seq_len": 48, "batch_size": 8, "buckets": (48,), "max_query_len": 16},
+    "qa": {"doc_stride": 16},
 }  # fmt: skip
 
 
@@ -113,9 +112,7 @@ def test_a_converted_checkpoint_keeps_the_threshold_and_that_questions_may_be_un
 def test_a_checkpoint_has_the_threshold_that_its_finetuning_was_given(pretrained, tmp_path, task, head, thresholds):
     start = xlnet_jax.load(pretrained)
     xlnet_jax.save(random_model(start.model, head, start.tokenizer), tmp_path / "run")
-    config = replace(
-        DEFAULTS[task](), model=start.model, head=head, objective="plm", multilabel=MultilabelConfig(0.501)
-    )
+    config = replace(DEFAULTS[task](), model=start.model, head=head, objective="plm", label_threshold=0.501)
     (tmp_path / "run" / CONFIG).write_text(json.dumps(with_version("checkpoint", to_dict(config))))
     write_checksums(tmp_path / "run")
     model = xlnet_jax.load(tmp_path / "run")

@@ -12,7 +12,6 @@ from xlnet_jax.tasks.config import ColumnsConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.task import Prediction
 from xlnet_jax.tasks.token_classification import (
-    Pieces,
     Sentence,
     TokenClassification,
     encode_words,
@@ -82,8 +81,8 @@ def chinese():
 
 
 def pieces_of(words, tokenizer):
-    (found,) = encode_words([words], tokenizer)
-    return [tokenizer.pieces[i] for i in found.ids], found.places.tolist()
+    ((ids, places),) = encode_words([words], tokenizer)
+    return [tokenizer.pieces[i] for i in ids], places.tolist()
 
 
 def test_spaces_stand_where_running_text_has_them():
@@ -100,8 +99,8 @@ def test_spaces_stand_where_running_text_has_them():
 
 def test_words_have_the_pieces_of_their_text(english, chinese):
     words = "It is a truth universally acknowledged , that Mr Bennet ( aged 50 ) had £ 2,000 a year .".split()
-    (found,) = encode_words([words], english)
-    np.testing.assert_array_equal(found.ids, english.encode_lines([" ".join(words)])[0])
+    ((ids, _),) = encode_words([words], english)
+    np.testing.assert_array_equal(ids, english.encode_lines([" ".join(words)])[0])
     pieces, places = pieces_of(["She", ".", "“", "ran"], english)  # places of the first pieces with text
     assert pieces[places[1] - 1 : places[1] + 1] == ["▁", "."]
     assert all(pieces[place].strip("▁") for place in places)
@@ -115,9 +114,9 @@ def test_words_have_the_pieces_of_their_text(english, chinese):
 def test_a_word_that_normalisation_leaves_nothing_of_is_unknown_and_keeps_its_place(english, chinese):
     nothing = "\u3000"
     for tokenizer, words in ((english, ["a", nothing, "b"]), (chinese, ["山", nothing, "花"]), (english, [nothing])):
-        (found,) = encode_words([words], tokenizer)
-        assert found.ids[found.places[words.index(nothing)]] == UNK
-        assert len(set(found.places.tolist())) == len(words)
+        ((ids, places),) = encode_words([words], tokenizer)
+        assert ids[places[words.index(nothing)]] == UNK
+        assert len(set(places.tolist())) == len(words)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -128,7 +127,7 @@ def test_every_word_is_labelled_once_with_text_on_both_sides(seed):
     places = np.cumsum(lengths) - lengths
     total = int(lengths.sum())
     labelled = []
-    for tokens, words in windows(Pieces(np.arange(total, dtype=np.int32), places), room):
+    for tokens, words in windows(total, places, room):
         assert tokens.stop - tokens.start == min(room, total)
         for word in range(words.start, words.stop):
             place = int(places[word])

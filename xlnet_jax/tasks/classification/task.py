@@ -31,10 +31,10 @@ from xlnet_jax.tasks.classification.glue import (
 )
 from xlnet_jax.tasks.classification.tables import ANY, field, files_of_role, read_table, text_field
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.features import Features, Outputs, encode_text, head_and_tail, shorten
+from xlnet_jax.tasks.features import Features, Outputs, encode_text, head_and_tail, shorten, tokens_of
 from xlnet_jax.tasks.labels import OFF, ON, SHOWN, label_list, label_name, vector_length
 from xlnet_jax.tasks.readers import Row, require_form
-from xlnet_jax.tasks.task import Prediction, Role, Task, most_frequent
+from xlnet_jax.tasks.task import A, Prediction, Role, Task, most_frequent
 
 PARTS = ("accuracy_m", "accuracy_mm")  # of MNLI
 PREDICTIONS = "predictions.tsv"
@@ -55,45 +55,28 @@ KEPT = {"tail": lambda ids, n: ids[:n], "head_tail": head_and_tail, "memory": la
 
 @dataclass(frozen=True)
 class TextExample:
-    """One text or two, and a label."""
+    """Texts of a row, and their label."""
 
     id: str
-    text: str
-    text_pair: str | None
+    texts: tuple[str, ...]
+    """one or two; embedding: two, and others that are not similar to the first"""
     label: Any
-    """a string, a number or, for multilabel, a tuple of strings; None = unknown"""
+    """a string, a number or, for multilabel, a tuple of strings; None = unknown, or none (embedding)"""
     # repr, and with it the hash of the training examples, leaves the file out, so that files can be moved.
     where: str = dataclasses.field(repr=False)
     """file and line, for messages"""
     part: str = ""  # MNLI: m (matched) or mm (mismatched)
 
 
-class TextTask(Task[TextExample, list[Prediction]]):
-    """Texts or pairs of texts with labels; one subclass per kind of label."""
-
-    scores: ClassVar[tuple[str, ...]]
-    """names of the metrics"""
-    column: ClassVar[str]
-    """name of the answer column in predictions.tsv"""
-    nothing: ClassVar[Any]
-    """answer to a blank text"""
+class TableTask(Task[TextExample, A]):
+    """Examples of tables: texts with labels."""
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
-        published = PUBLISHED.get(config.task, ANY)
         given: dict[str, Any] = {
             k: (v.strip(),) for k in ("text", "text_pair", "label") if (v := getattr(config.columns, k)) is not None
         }
-        self._published = dataclasses.replace(published, **given)
-        self._labels: tuple[str, ...] = ()  # of the head
-        self.metric = published.metric
-        known = sorted({*self.scores, self.metric, *(PARTS if published.parts else ())})
-        if config.selection.metric not in (None, *known):
-            raise InputError("selection.metric", config.selection.metric, f": {config.task} has {', '.join(known)}")
-        self.require_room(4)  # A <sep> B <sep> <cls>
-        if config.data.long_texts == "memory" and config.model.mem_len == 0:
-            why = "needs a memory: give its length by `model.mem_len`, such as 384"
-            raise InputError("data.long_texts", "memory", why)
+        self._published = dataclasses.replace(PUBLISHED.get(config.task, ANY), **given)
 
     def find(self, paths: Sequence[str], role: Role) -> list[str]:
         """Return the names for `tables.read_table`, with folders and datasets replaced by their files for this role."""
@@ -108,7 +91,6 @@ class TextTask(Task[TextExample, list[Prediction]]):
         """Return the example of a row, without a label if a text is blank. Raises InputError for a label that the task
         cannot use."""
         published, id_column = self._published, self.config.columns.id
-        text, pair = self._texts(record)
         if id_column is not None:
             name = field(record, (id_column,), "id")
         else:
@@ -116,10 +98,11 @@ class TextTask(Task[TextExample, list[Prediction]]):
             name = next(there, None)
         name = number if name is None else name
         part = ("mm" if "mismatched" in record.where else "m") if published.parts else ""
-        example = TextExample(str(name), text, pair, None, record.where, part)
-        if not labelled or self.is_blank(example):
-            return example
-        return dataclasses.replace(example, label=self._label(record))
+        example = TextExample(str(name), self._texts(record), None, record.where, part)
+        return self._with_label(example, record) if labelled and not self.is_blank(example) else example
+
+    @abstractmethod
+    def _with_label(self, example: TextExample, row: Row) -> TextExample: ...
 
     def example_of(self, value: Any, where: str, number: int) -> TextExample:
         """Return the example of a row, a text or a pair of texts."""
@@ -129,15 +112,15 @@ class TextTask(Task[TextExample, list[Prediction]]):
         if not isinstance(texts, list | tuple) or not 1 <= len(texts) <= 2:
             raise InputError(f"{where} is neither a text nor a pair of texts, but {value!r:.60}")
         texts = [None if text != text else text for text in texts]  # NaN, which pandas takes for None
-        text, *pair = (text or "" for text in require_form(texts, list[str | None], where))
-        return TextExample(str(number), text, pair[0] if pair else None, None, where)
+        texts = tuple(text or "" for text in require_form(texts, list[str | None], where))
+        return TextExample(str(number), texts, None, where)
 
     def key(self, example: TextExample) -> tuple[str, str]:
         """Return part and id."""
         return example.part, example.id
 
     def texts_of(self, example: TextExample) -> tuple[str, ...]:
-        return (example.text,) if example.text_pair is None else (example.text, example.text_pair)
+        return example.texts
 
     def labels_of(self, example: TextExample) -> Sequence[Any]:
         return (example.label,)
@@ -145,14 +128,41 @@ class TextTask(Task[TextExample, list[Prediction]]):
     def is_blank(self, example: TextExample) -> bool:
         return not self._published.flawed and super().is_blank(example)
 
-    def _texts(self, row: Row) -> tuple[str, str | None]:
+    def _texts(self, row: Row) -> tuple[str, ...]:
         columns, pair_columns = self._published.text, self._published.text_pair
         if self._published.flawed:  # the original treats an empty second text as none
-            return str(field(row, columns, "text") or ""), field(row, pair_columns, "text_pair") or None
+            pair = field(row, pair_columns, "text_pair")
+            return (str(field(row, columns, "text") or ""), *([pair] if pair else []))
         text = text_field(row, columns, "text")
         if self._published.escaped:
             text = text.replace(r"\n", "\n").replace(r"\"", '"')
-        return text, text_field(row, pair_columns, "text_pair") if pair_columns else None
+        return (text, text_field(row, pair_columns, "text_pair")) if pair_columns else (text,)
+
+
+class TextTask(TableTask[list[Prediction]]):
+    """Texts or pairs of texts with labels; one subclass per kind of label."""
+
+    scores: ClassVar[tuple[str, ...]]
+    """names of the metrics"""
+    column: ClassVar[str]
+    """name of the answer column in predictions.tsv"""
+    nothing: ClassVar[Any]
+    """answer to a blank text"""
+
+    def __init__(self, config: FinetuneConfig):
+        super().__init__(config)
+        self._labels: tuple[str, ...] = ()  # of the head
+        self.metric = self._published.metric
+        known = sorted({*self.scores, self.metric, *(PARTS if self._published.parts else ())})
+        if config.selection.metric not in (None, *known):
+            raise InputError("selection.metric", config.selection.metric, f": {config.task} has {', '.join(known)}")
+        self.require_room(4)  # A <sep> B <sep> <cls>
+        if config.data.long_texts == "memory" and config.model.mem_len == 0:
+            why = "needs a memory: give its length by `model.mem_len`, such as 384"
+            raise InputError("data.long_texts", "memory", why)
+
+    def _with_label(self, example: TextExample, row: Row) -> TextExample:
+        return dataclasses.replace(example, label=self._label(row))
 
     @abstractmethod
     def _label(self, row: Row) -> Any:
@@ -185,19 +195,14 @@ class TextTask(Task[TextExample, list[Prediction]]):
                         f"{shown}"
                     )
         labels = self._array([e.label for e in examples])
-        texts = tokenizer.encode_lines([e.text for e in examples])
-        pairs = tokenizer.encode_lines([e.text_pair or "" for e in examples])
-        rows = [
-            self._encode([a] if e.text_pair is None else [a, b]) for e, a, b in zip(examples, texts, pairs, strict=True)
-        ]
+        encoded = iter(tokenizer.encode_lines([text for e in examples for text in e.texts]))
+        texts = [[next(encoded) for _ in e.texts] for e in examples]
+        rows = [self._encode(of_example) for of_example in texts]
         return Features(
-            tokens={"input_ids": [ids for ids, _ in rows], "segment_ids": [segments for _, segments in rows]},
+            tokens=tokens_of(rows),
             values={"labels": labels if labels.dtype == np.int32 else labels.astype(np.float32)} if training else {},
             examples=np.arange(len(examples)),
-            cut=sum(
-                len(ids) < len(a) + 2 + (0 if e.text_pair is None else len(b) + 1)
-                for (ids, _), e, a, b in zip(rows, examples, texts, pairs, strict=True)
-            ),
+            cut=sum(len(ids) < sum(map(len, t)) + len(t) + 1 for (ids, _), t in zip(rows, texts, strict=True)),
         )
 
     def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
@@ -424,8 +429,8 @@ class Multilabel(TextTask):
         return np.array([[label in (value or ()) for label in self._labels] for value in values], float)
 
     def _answers(self, outputs: Outputs) -> list[Prediction]:
-        """Return the labels with a probability of at least multilabel.threshold, and the probability of every label."""
-        labels, threshold = np.array(self._labels, object), self.config.multilabel.threshold
+        """Return the labels with a probability of at least label_threshold, and the probability of every label."""
+        labels, threshold = np.array(self._labels, object), self.config.label_threshold
         return [
             Prediction(tuple(labels[row >= threshold]), dict(zip(self._labels, row.tolist(), strict=True)))
             for row in outputs["probabilities"]

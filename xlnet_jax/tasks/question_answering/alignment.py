@@ -6,7 +6,7 @@ finds the same subsequence, and computes each row of the table at once, as the b
 "Bit-parallel LCS-length computation revisited").
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -93,64 +93,56 @@ def longest_common_subsequence(a: Sequence[str], b: Sequence[str], band: int) ->
     The partner of position i is in [i - band, i + band). Of several longest subsequences, take the one that, going back
     from the end, ends earliest in a, then in b.
     """
+
+    def first_column(begin: int) -> int:
+        return min(max(begin - band, 0), len(b))
+
     begins = range(0, len(a), BLOCK_ROWS)
     firsts: list[int] = []  # the row before each block
     counts: list[int] = []  # bits of that row on the left of the block's columns
     rows, low, count = [0], 0, 0
     for begin in begins:
-        block = _Block.at(begin, a, b, band)
-        passed = block.low - low
+        passed = first_column(begin) - low
         count += (rows[-1] & (1 << passed) - 1).bit_count()
-        low = block.low
+        low += passed
         firsts.append(rows[-1] >> passed)
         counts.append(count)
-        rows = block.rows(firsts[-1])
+        rows = _rows_of_block(a, b, begin, low, band, firsts[-1])
     partner = np.full(len(a), UNMATCHED)
     count, end = count + rows[-1].bit_count(), len(b)  # of the subsequence that is left to find, in b[:end]
     for begin, first, left in zip(reversed(begins), reversed(firsts), reversed(counts), strict=True):
-        block = _Block.at(begin, a, b, band)
-        rows = [first, *(rows or block.rows(first))]
-        below = (1 << end - block.low) - 1
-        for i in range(len(block.a), 0, -1):
+        low = first_column(begin)
+        rows = [first, *(rows or _rows_of_block(a, b, begin, low, band, first))]
+        below = (1 << end - low) - 1
+        for i in range(len(rows) - 1, 0, -1):
             if count and left + (rows[i - 1] & below).bit_count() < count:
                 place = (rows[i] & below).bit_length() - 1
-                partner[block.begin + i - 1] = end = block.low + place
+                partner[begin + i - 1] = end = low + place
                 count, below = count - 1, (1 << place) - 1
         rows = []
     return partner
 
 
-class _Block(NamedTuple):
-    """Rows begin, begin + 1, … of the table, in the columns of b that their bands reach. Outside of these, the rows do
-    not differ from the row before the block, so memory and time do not depend on the length of b."""
+def _rows_of_block(a: Sequence[str], b: Sequence[str], begin: int, low: int, band: int, row: int) -> list[int]:
+    """Return the rows begin, begin + 1, … of the table, after `row`, in the columns of b that their bands reach, from
+    `low` on. Outside of these, the rows do not differ from the row before the block, so memory and time do not depend
+    on the length of b.
 
-    begin: int
-    a: Sequence[str]  # elements of the rows
-    low: int  # first column
-    width: int
-    places: Mapping[str, int]  # columns of each element, as bits
-    band: int
-
-    @classmethod
-    def at(cls, begin: int, a: Sequence[str], b: Sequence[str], band: int) -> "_Block":
-        part = a[begin : begin + BLOCK_ROWS]
-        low = min(max(begin - band, 0), len(b))
-        columns = b[low : max(begin + len(part) - 1 + band, 0)]
-        places: dict[str, int] = {}
-        for j, element in enumerate(columns):
-            places[element] = places.get(element, 0) | 1 << j
-        return cls(begin, part, low, len(columns), places, band)
-
-    def rows(self, row: int) -> list[int]:
-        """Return the rows after `row`. Bit j of row i is set if a[: i + 1] shares one element more with b[: j + 1] than
-        with b[:j]; the first bit is that of column `low`."""
-        full, in_band = (1 << self.width) - 1, (1 << 2 * self.band) - 1
-        equal = full ^ row
-        rows = []
-        for i, element in enumerate(self.a, self.begin - self.band - self.low):
-            near = in_band << i if i >= 0 else in_band >> -i
-            if hits := equal & self.places.get(element, 0) & near:
-                equal = ((equal + hits) | (equal - hits)) & full
-                row = full ^ equal
-            rows.append(row)
-        return rows
+    Bit j of row i is set if a[: i + 1] shares one element more with b[: j + 1] than with b[:j]. The first bit is that
+    of column `low`.
+    """
+    elements = a[begin : begin + BLOCK_ROWS]
+    columns = b[low : max(begin + len(elements) - 1 + band, 0)]
+    places: dict[str, int] = {}  # columns of each element, as bits
+    for j, element in enumerate(columns):
+        places[element] = places.get(element, 0) | 1 << j
+    full, in_band = (1 << len(columns)) - 1, (1 << 2 * band) - 1
+    equal = full ^ row
+    rows = []
+    for i, element in enumerate(elements, begin - band - low):
+        near = in_band << i if i >= 0 else in_band >> -i
+        if hits := equal & places.get(element, 0) & near:
+            equal = ((equal + hits) | (equal - hits)) & full
+            row = full ^ equal
+        rows.append(row)
+    return rows

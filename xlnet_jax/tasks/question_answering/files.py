@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.readers import Row, json_file, require_form
@@ -13,24 +14,20 @@ NOWHERE = -1
 
 
 @dataclass(frozen=True)
-class Answer:
-    text: str
-    start: int  # index of its first character in the text; NOWHERE = it does not occur
-
-
-@dataclass(frozen=True)
 class Question:
     id: str
     question: str
     context: str
-    answers: tuple[Answer, ...]  # empty if it is unanswerable, or its answers are unknown
+    answers: tuple[str, ...] = ()  # none if it is unanswerable, or its answers are unknown
+    starts: tuple[int, ...] = ()  # index of the first character of each in the text; NOWHERE = it does not occur
     is_impossible: bool = False
     where: str = field(default="", repr=False)  # file and record, for messages
 
     @property
-    def answer(self) -> Answer | None:
-        """Answer to train on: the first one that occurs in the text; None if no answer does."""
-        return next((a for a in self.answers if a.start != NOWHERE), None)
+    def answer(self) -> tuple[str, int] | None:
+        """Answer to train on, with its start: the first one that occurs in the text; None if no answer does."""
+        found = zip(self.answers, self.starts, strict=True)
+        return next(((text, start) for text, start in found if start != NOWHERE), None)
 
 
 def read_rows(path: str) -> Iterator[Row]:
@@ -63,7 +60,7 @@ def question_of(row: Row, number: int, labelled: bool, unanswerable: bool) -> Qu
     where, context, question = row.where, row.text("context"), row.text("question")
     name = str(row.content.get("id", number))
     if not labelled:
-        return Question(name, question, context, (), where=where)
+        return Question(name, question, context, where=where)
     given, is_impossible = row.content.get("answers", ()), False
     if isinstance(given, Mapping):
         given = [{"text": t, "answer_start": s} for t, s in zip(given["text"], given["answer_start"], strict=True)]
@@ -71,24 +68,23 @@ def question_of(row: Row, number: int, labelled: bool, unanswerable: bool) -> Qu
     given = require_form(given, list, f"{where}: 'answers'")
     if "is_impossible" in row.content:
         is_impossible = row.get("is_impossible", bool)
-    answers = tuple(
-        Answer(a, context.find(a)) if isinstance(a, str) else Answer(a["text"], a["answer_start"]) for a in given
-    )
-    if not all(isinstance(a.text, str) and a.text and type(a.start) is int for a in answers):
+    answers = tuple(a if isinstance(a, str) else a["text"] for a in given)
+    starts = tuple(context.find(a) if isinstance(a, str) else a["answer_start"] for a in given)
+    if not all(isinstance(text, str) and text for text in answers) or not all(type(start) is int for start in starts):
         raise InputError(f"{where}: an answer is a text and answer_start, the number of its first character")
     if is_impossible and not unanswerable:
         raise InputError(f"{where} is unanswerable: `task` squad2 learns that, or leave it out")
     if is_impossible == bool(answers):
         raise InputError(f"{where} needs either an answer or is_impossible true")
-    return Question(name, question, context, answers, is_impossible, where)
+    return Question(name, question, context, answers, starts, is_impossible, where)
 
 
 def repair_answers(path: str, found: Sequence[Question]) -> list[Question]:
     """Move answers that are not at their answer_start to the nearest place where they occur. Print their number on
     stderr."""
-    mended = [replace(q, answers=tuple(_moved(a, q.context) for a in q.answers)) for q in found]
-    before, after = ([answer for question in some for answer in question.answers] for some in (found, mended))
-    moved = sum(old != new for old, new in zip(before, after, strict=True) if new.start != NOWHERE)
+    mended = [replace(q, starts=tuple(map(_nearest_start, repeat(q.context), q.answers, q.starts))) for q in found]
+    before, after = ([start for question in some for start in question.starts] for some in (found, mended))
+    moved = sum(old != new for old, new in zip(before, after, strict=True) if new != NOWHERE)
     nowhere = [m.id for m in mended if m.answers and m.answer is None]
     if moved or nowhere:
         print(
@@ -100,8 +96,8 @@ def repair_answers(path: str, found: Sequence[Question]) -> list[Question]:
     return mended
 
 
-def _moved(answer: Answer, context: str) -> Answer:
-    if answer.start >= 0 and context.startswith(answer.text, answer.start):
-        return answer
-    found = [m.start() for m in re.finditer(f"(?={re.escape(answer.text)})", context)]
-    return replace(answer, start=min(found, key=lambda start: abs(start - answer.start), default=NOWHERE))
+def _nearest_start(context: str, answer: str, start: int) -> int:
+    if start >= 0 and context.startswith(answer, start):
+        return start
+    found = [m.start() for m in re.finditer(f"(?={re.escape(answer)})", context)]
+    return min(found, key=lambda place: abs(place - start), default=NOWHERE)

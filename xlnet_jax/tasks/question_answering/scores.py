@@ -24,7 +24,7 @@ def normalize_answer(text: str) -> str:
 
 def squad1_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
     """Return exact and f1 in per cent, each against the gold answer that matches best."""
-    gold = [[a.text for a in q.answers] for q in questions]
+    gold = [q.answers for q in questions]
     return {
         "exact": _per_cent(_best(exact_score, questions, predictions, gold)),
         "f1": _per_cent(_best(_overlap, questions, predictions, gold)),
@@ -52,7 +52,7 @@ def squad2_scores(
 def raw_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, list[float]]:
     """Return exact and f1 of SQuAD 2.0 for each question, 0 to 1, before any threshold. An empty prediction is right if
     the question has no answer."""
-    gold = [[a.text for a in q.answers if normalize_answer(a.text)] or [""] for q in questions]
+    gold = [[a for a in q.answers if normalize_answer(a)] or [""] for q in questions]
     return {
         "exact": _best(exact_score, questions, predictions, gold),
         "f1": _best(f1_score, questions, predictions, gold),
@@ -138,7 +138,7 @@ _TREEBANK = [
 
 def cmrc_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
     """Return em and f1 in per cent, each against the gold answer that matches best, and their mean as `average`."""
-    gold = [[a.text for a in q.answers] for q in questions]
+    gold = [q.answers for q in questions]
     em, f1 = (_per_cent(_best(score, questions, predictions, gold)) for score in (_same, _longest_run))
     return {"em": em, "f1": f1, "average": (em + f1) / 2}
 

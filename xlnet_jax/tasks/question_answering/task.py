@@ -112,7 +112,7 @@ class QuestionAnswering(Task[Question, Answers]):
         self._unanswerable = config.task == "squad2"
         self.metric = "best_f1" if self._unanswerable else "f1"
         self._tuned: float | None = None
-        self.require_room(self._qa.max_query_len + SPECIALS, "qa.max_query_len")
+        self.require_room(config.data.max_query_len + SPECIALS, "data.max_query_len")
 
     @property
     def tuned_thresholds(self) -> dict[str, float]:
@@ -154,7 +154,8 @@ class QuestionAnswering(Task[Question, Answers]):
         """
         texts = _align_texts([q for q in examples if not self.is_blank(q)], tokenizer)
         whole = tokenizer.encode_lines([q.question for q in examples])
-        queries = [ids[: self._qa.max_query_len] for ids in whole]
+        max_query_len = self.config.data.max_query_len
+        queries = [ids[:max_query_len] for ids in whole]
         tokens: dict[str, list[np.ndarray]] = {"input_ids": [], "segment_ids": [], "excluded": []}
         places: dict[str, list[int]] = {"cls_index": [], "start": [], "end": []}
         windows, of_examples = [], []
@@ -167,8 +168,9 @@ class QuestionAnswering(Task[Question, Answers]):
                 continue
             first = last = -1
             if answer:
-                first = alignment.first_tokens[answer.start]
-                last = max(first, alignment.last_tokens[answer.start + len(answer.text) - 1])
+                text, start = answer
+                first = alignment.first_tokens[start]
+                last = max(first, alignment.last_tokens[start + len(text) - 1])
             spans = windows_over(len(ids_E), self.config.data.seq_len - len(query) - SPECIALS, self._qa.doc_stride)
             for (begin, end), is_widest_E in zip(spans, widest_contexts(spans), strict=True):
                 length, cls = end - begin, end - begin + len(query) + 2
@@ -191,7 +193,7 @@ class QuestionAnswering(Task[Question, Answers]):
         is_impossible = (positions["start"] == positions["cls_index"]).astype(np.float32)
         return SpanFeatures(
             tokens, {"is_impossible": is_impossible}, np.array(of_examples, np.int64), positions, windows=windows,
-            cut=sum(len(ids) > self._qa.max_query_len for ids in whole),
+            cut=sum(len(ids) > max_query_len for ids in whole),
         )  # fmt: skip
 
     def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
@@ -201,20 +203,19 @@ class QuestionAnswering(Task[Question, Answers]):
         return span_loss_B(outputs, batch["start"], batch["end"], batch["is_impossible"])
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """Return the beam: start_log_probs and start_index [B, start_n_top], end_log_probs and end_index [B,
-        start_n_top, end_n_top], unanswerable [B] (a logit).
+        """Return the beam of n = qa.n_best: start_log_probs and start_index [B, n], end_log_probs and end_index
+        [B, n, n], unanswerable [B] (a logit).
 
         Positions count from the first token of an item. NO_PLACE fills a beam that is wider than the text. If fewer
         positions can start or end an answer, the others are outside the text.
         """
-        length = batch["input_ids"].shape[1]
-        starts, ends = min(self._qa.start_n_top, length), min(self._qa.end_n_top, length)
+        width = min(self._qa.n_best, batch["input_ids"].shape[1])
         beam = partial(model.apply, {"params": params}, method=XLNetForQuestionAnswering.beam)
-        found = cast(Any, beam(inputs_of(batch), batch["cls_index"], batch["excluded"], starts, ends))
+        found = cast(Any, beam(inputs_of(batch), batch["cls_index"], batch["excluded"], width, width))
         first_B = batch["attention_mask"].argmax(1)
         found["start_index"] -= first_B[:, None]
         found["end_index"] -= first_B[:, None, None]
-        missing = [(0, 0), (0, self._qa.start_n_top - starts), (0, self._qa.end_n_top - ends)]
+        missing = [(0, 0), (0, self._qa.n_best - width), (0, self._qa.n_best - width)]
 
         def full(values: jax.Array) -> jax.Array:
             return jnp.pad(values, missing[: values.ndim], constant_values=NO_PLACE)
@@ -264,7 +265,7 @@ class QuestionAnswering(Task[Question, Answers]):
         examples."""
         ids, constants = [question.id for question in examples], {"never answers": ""}
         if not self._unanswerable:
-            text = most_frequent(question.answers[0].text for question in train)
+            text = most_frequent(question.answers[0] for question in train)
             constants[f'always answers "{text}", the most frequent answer'] = text
         return {
             words: [Answers({}, dict.fromkeys(ids, 0.0), dict.fromkeys(ids, text))] for words, text in constants.items()

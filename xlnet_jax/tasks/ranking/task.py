@@ -24,7 +24,7 @@ from data_pipelines.faults import Faults, TextRow
 from data_pipelines.stateless import Purpose, choice, uniforms
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
+from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch
 from xlnet_jax.printing import tell
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
@@ -40,7 +40,7 @@ from xlnet_jax.tasks.ranking.trec import (
     write_run,
 )
 from xlnet_jax.tasks.readers import files
-from xlnet_jax.tasks.task import Role, Task, inputs_of
+from xlnet_jax.tasks.task import Role, Task, apply_to_texts
 
 RUN_FILE = "run.trec"
 SPECIALS = 3  # document <sep> query <sep> <cls>
@@ -117,7 +117,7 @@ class Retrieval(Task[RankedQuery, TrecRun]):
         """Read queries from qrels (train, eval), from runs, whose documents are reranked, or from files of queries, for
         which the documents of `ranking.candidates` are ranked, or else all.
 
-        Raises InputError for an unknown id, and for a grade above `ranking.max_grade`.
+        Raises InputError for an unknown id.
         """
         settings, labelled = self._settings, role != "predict"
         where = f"qrels {paths[0]}" if labelled else "`predict`"
@@ -139,11 +139,6 @@ class Retrieval(Task[RankedQuery, TrecRun]):
             chosen = candidates if of_runs or settings.candidates else everything
             examples.append(RankedQuery(query, queries[query], grades, left_out, chosen, digest.hexdigest()))
         _require_known((d for example in examples for d in example.grades), self.documents, "documents", where)
-        highest = max((grade for example in examples for grade in example.grades.values()), default=0)
-        if highest > settings.max_grade:
-            raise InputError(
-                f"{where}: a grade of {highest}, and `ranking.max_grade` is {settings.max_grade}: raise it"
-            )
         if without := [example.id for example in examples if example.candidates == ()]:
             tell(f"{where}: {len(without)} of {len(examples)} queries have no candidates, {without[0]!r} the first")
         return examples
@@ -282,7 +277,7 @@ class Ranking(Retrieval):
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
-        self.require_room(config.ranking.max_query_len + SPECIALS, "ranking.max_query_len")
+        self.require_room(config.data.max_query_len + SPECIALS, "data.max_query_len")
         if config.data.long_texts != "tail":
             raise InputError(
                 "data.long_texts", config.data.long_texts, ": ranking reads long documents by `ranking.max_passages`"
@@ -309,9 +304,8 @@ class Ranking(Retrieval):
             of_item = count[places[:, 0]]
             passages = np.concatenate([first[place] + np.arange(count[place]) for place in places[:, 0]])[:, None]
             queries, documents = queries.repeat(of_item), documents.repeat(of_item, axis=0)
-        query_tokens = [
-            ids[: self._settings.max_query_len] for ids in tokenizer.encode_lines([e.text for e in examples])
-        ]
+        whole = tokenizer.encode_lines([e.text for e in examples])
+        query_tokens = [ids[: self.config.data.max_query_len] for ids in whole]
         group = passages.shape[1]
         pairs = np.stack([passages.ravel(), queries.repeat(group)], axis=1)
         pieces, limit = [piece for cut in cuts for piece in cut], self.config.data.seq_len
@@ -334,7 +328,7 @@ class Ranking(Retrieval):
         new = [document for document in documents if document not in self._tokens]
         texts, most = list(self.documents.values()), self._settings.max_passages
         self._tokens |= zip(new, tokenizer.encode_lines([texts[document] for document in new]), strict=True)
-        length = self.config.data.seq_len - self._settings.max_query_len - SPECIALS
+        length = self.config.data.seq_len - self.config.data.max_query_len - SPECIALS
         of_documents = [self._tokens[document] for document in documents]
         if most == 1:
             return [[ids] for ids in of_documents]
@@ -342,12 +336,12 @@ class Ranking(Retrieval):
 
     def losses(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
         """Return the loss that `ranking.loss` names, float32 [B]. A group is one item."""
-        scores_BC = _scores(model, params, batch, dropout).reshape(batch["input_ids"].shape[:2])
+        scores_BC = apply_to_texts(model, params, batch, dropout).reshape(batch["input_ids"].shape[:2])
         return LOSSES_B[self._settings.loss](scores_BC)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return score, float32 [B]."""
-        return {"score": _scores(model, params, batch, None)}
+        return {"score": apply_to_texts(model, params, batch, None)}
 
     def answers(self, examples: Sequence[RankedQuery], features: Features, outputs: Outputs) -> TrecRun:
         """Return the score of each document, which is that of its best passage (Dai & Callan 2019)."""
@@ -399,8 +393,3 @@ def _require_known(ids: Iterable[str], texts: Mapping[str, str], what: str, wher
             f"has {len(texts)}, {next(iter(texts), '')!r} the first: fix or remove them, or, of Cranfield, give "
             "`ranking.judgements` cranfield"
         )
-
-
-def _scores(model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
-    mask = batch["attention_mask"]
-    return apply(model, params, dropout, inputs_of(batch), mask.reshape(-1, mask.shape[-1]))

@@ -3,7 +3,7 @@ and of gdeval, which the Web tracks use.
 
 A document without a judgement, or with one below 0, has grade 0. DCG@k = sum over ranks i <= k of gain / log2(i + 1),
 NDCG@k = DCG@k / the highest possible DCG@k; ERR@k = sum of R_i / i x product over j < i of (1 - R_j) with R = (2^grade
-- 1) / 2^max_grade (Chapelle et al. 2009).
+- 1) / 2^highest (Chapelle et al. 2009). highest: the highest grade, and at least 4, that of gdeval.
 """
 
 import math
@@ -20,6 +20,7 @@ from xlnet_jax.tasks.config import RankingConfig
 from xlnet_jax.tasks.readers import files, json_lines, lines
 
 JudgementsForm = Literal["graded", "cranfield"]
+MAX_GRADE = 4  # of gdeval
 CRANFIELD_GRADES = {1: 4, 2: 3, 3: 2, 4: 1, 5: 0, -1: None}
 """Cleverdon's codes: 1 = a complete answer, 4 = of minimum interest, 5 = of no interest. His list does not have -1.
 Each question has one such document, and it shares more words with the question than documents of any other code: it is
@@ -167,16 +168,21 @@ def mean_scores(
     A query without a relevant document counts as 0 in the metrics of trec_eval (MAP, MRR, P@k, NDCG@k with linear gain)
     and is left out of those of gdeval (ERR@k, NDCG@k with exponential gain).
     """
-    of_queries = [query_scores(judged, best_first(run.get(query, {})), settings) for query, judged in grades.items()]
+    highest = max([MAX_GRADE, *(grade for judged in grades.values() for grade in judged.values())])
+    of_queries = [
+        query_scores(judged, best_first(run.get(query, {})), settings, highest) for query, judged in grades.items()
+    ]
     counted = {
         name: [s[name] for s in of_queries if not math.isnan(s[name])] for name in query_scores({}, (), settings)
     }
     return {name: fmean(values) if values else 0.0 for name, values in counted.items()}
 
 
-def query_scores(grades: Mapping[str, int], ranking: Sequence[str], settings: RankingConfig) -> dict[str, float]:
+def query_scores(
+    grades: Mapping[str, int], ranking: Sequence[str], settings: RankingConfig, highest: int = MAX_GRADE
+) -> dict[str, float]:
     """Return the metrics of one ranking, best first, 0 to 1. Relevant documents count even if they are not ranked. NaN
-    = the query is left out."""
+    = the query is left out. highest: the highest possible grade, for ERR."""
     k = settings.cutoff
     found = [max(grades.get(document, 0), 0) for document in ranking]
     ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
@@ -186,7 +192,7 @@ def query_scores(grades: Mapping[str, int], ranking: Sequence[str], settings: Ra
     best = _dcg(ideal[:k], settings)
     return {
         f"ndcg@{k}": _dcg(found[:k], settings) / best if best else of_none if settings.gain == "exponential" else 0.0,
-        f"err@{k}": _err(found[:k], settings.max_grade) + of_none,
+        f"err@{k}": _err(found[:k], highest) + of_none,
         "map": sum(i / rank for i, rank in enumerate(hits, 1)) / max(relevant, 1),
         "mrr": 1 / hits[0] if hits else 0.0,
         f"p@{k}": sum(rank <= k for rank in hits) / k,
@@ -198,10 +204,10 @@ def _dcg(grades: Sequence[int], settings: RankingConfig) -> float:
     return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, 1))
 
 
-def _err(grades: Sequence[int], max_grade: int) -> float:
+def _err(grades: Sequence[int], highest: int) -> float:
     score, unsatisfied = 0.0, 1.0
     for rank, grade in enumerate(grades, 1):
-        satisfied = (2.0**grade - 1) / 2.0**max_grade
+        satisfied = (2.0**grade - 1) / 2.0**highest
         score += unsatisfied * satisfied / rank
         unsatisfied *= 1 - satisfied
     return score

@@ -61,7 +61,7 @@ def test_a_task_is_read_from_its_published_files_and_from_the_hubs(tmp_path, nam
     pq.write_table(pa.Table.from_pylist([of_hub]), tmp_path / "dev.parquet")
     for file in ("dev.tsv", "dev.parquet"):
         (example,) = task(name).read([str(tmp_path / file)], "eval")
-        assert (example.text, example.text_pair, example.label) == (text, pair, label)
+        assert (example.texts, example.label) == ((text,) if pair is None else (text, pair), label)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_mnli_is_read_and_measured_in_its_two_parts(tmp_path):
 def test_tasks_of_two_metrics_are_chosen_by_their_mean():
     mrpc = task("mrpc")
     mrpc.features([], NoTokenizer, mrpc.head([]), False)
-    examples = [TextExample("0", "a", None, label, "a.tsv: line 2") for label in "1100"]
+    examples = [TextExample("0", ("a",), label, "a.tsv: line 2") for label in "1100"]
     found = metrics(mrpc, examples, items(4), {"log_probs": np.log(np.array([[0.1, 0.9]] * 4))})
     assert found["average"] == pytest.approx((0.5 + 2 / 3) / 2)
     assert {name: task(name).metric for name in (*CASES, "imdb")} == {
@@ -136,20 +136,20 @@ def test_quora_lines_that_are_published_incomplete_are_left_out(tmp_path, capsys
     header = tabbed("id qid1 qid2 question1 question2 is_duplicate")
     (tmp_path / "train.tsv").write_text(f"{header}\n1\t1\t2\ta\tb\t0\n2\t3\t4\ta\n3\t5\t6\ta\t\t1\n")
     first, second = task("qqp").read([str(tmp_path / "train.tsv")], "train")
-    assert (first.text_pair, second.text_pair) == ("b", None)  # as the original, to which an empty text is none
+    assert (first.texts, second.texts) == (("a", "b"), ("a",))  # as the original, to which an empty text is none
     assert "1 incomplete lines left out" in capsys.readouterr().err
 
 
 def test_reviews_are_read_as_they_are_published(tmp_path):
     (tmp_path / "train.csv").write_text('"5","It was ""so"" \\""good\\"".\\nYes."\n')
     (yelp,) = task("yelp-5").read([str(tmp_path / "train.csv")], "train")
-    assert (yelp.text, yelp.label) == ('It was "so" "good".\nYes.', "5")
+    assert (*yelp.texts, yelp.label) == ('It was "so" "good".\nYes.', "5")
     for place in ("train/neg/0_1.txt", "train/pos/0_9.txt", "train/unsup/0.txt", "test/pos/8.txt", "test/neg/1.txt"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text(f"{place}<br />")
     (tmp_path / "train.csv").unlink()
     examples = task("imdb").read([str(tmp_path)], "train")
-    assert [(e.text, e.label) for e in examples] == [
+    assert [(*e.texts, e.label) for e in examples] == [
         (f"train/{x}<br />", x[:3]) for x in ("neg/0_1.txt", "pos/0_9.txt")
     ]
     assert [e.label for e in task("imdb").read([str(tmp_path)], "eval")] == ["neg", "pos"]

@@ -32,7 +32,7 @@ def task(name="classification", model=SMALL, columns=ANY, metric=None, **data):
 
 
 def example(text, label=None, pair=None, line=2):
-    return TextExample(str(line), text, pair, label, f"a.tsv: line {line}")
+    return TextExample(str(line), (text,) if pair is None else (text, pair), label, f"a.tsv: line {line}")
 
 
 def test_texts_become_what_the_originals_converter_made_of_them(reference):

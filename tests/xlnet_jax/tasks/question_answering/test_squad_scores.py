@@ -2,7 +2,7 @@
 
 import pytest
 
-from xlnet_jax.tasks.question_answering.files import Answer, Question
+from xlnet_jax.tasks.question_answering.files import Question
 from xlnet_jax.tasks.question_answering.scores import (
     cmrc_scores,
     normalize_answer,
@@ -13,7 +13,7 @@ from xlnet_jax.tasks.question_answering.scores import (
 
 
 def question(id, *answers):
-    return Question(id, "?", "text", tuple(Answer(a, 0) for a in answers), is_impossible=not answers)
+    return Question(id, "?", "text", answers, (0,) * len(answers), is_impossible=not answers)
 
 
 def test_squad1_takes_the_best_gold_answer_and_counts_missing_predictions_as_wrong():

@@ -54,9 +54,9 @@ def collection(given):
         return given("".join(json.dumps({"_id": i, "text": text}) + "\n" for i, text in of.items()), f"{name}.jsonl")
 
     def make(seq_len=16, documents=DOCUMENTS, queries=QUERIES, seed=0, **settings):
-        settings = {"max_query_len": 6, "negatives": 2, "others": 3} | settings
+        settings = {"negatives": 2, "others": 3} | settings
         files = {"documents": texts("documents", documents), "queries": texts("queries", queries)}
-        config = FinetuneConfig(task="ranking", seed=seed, data=TaskDataConfig(seq_len=seq_len))
+        config = FinetuneConfig(task="ranking", seed=seed, data=TaskDataConfig(seq_len=seq_len, max_query_len=6))
         return Ranking(dataclasses.replace(config, ranking=RankingConfig(**files, **settings)))
 
     return make
@@ -157,7 +157,7 @@ def test_a_run_or_queries_are_ranked_and_written_as_a_run(built, tmp_path):
 
 
 def test_a_document_in_passages_has_the_score_of_its_best(built):
-    settings = {"seq_len": 13, "max_query_len": 6, "max_passages": 2}  # pieces of four tokens
+    settings = {"seq_len": 13, "max_passages": 2}  # pieces of four tokens
     run = "001 Q0 wing3 1 1 t\n001 Q0 wing1 2 1 t\n001 Q0 none 3 1 t\n"
     task, examples, features = built(run, "predict", **settings)
     assert [d for _, (d,) in pairs(features, examples)] == ["wing3", "wing3", "wing1", "none"]
@@ -211,7 +211,6 @@ def test_losses_are_their_formulas():
     [
         ("001 0 wing9 1\n001 0 x 1\n", {}, "2 of 2 documents are unknown, 'wing9' the first; `ranking.documents` has"),
         ("1 0 wing0 1\n", {}, "1 of 1 queries are unknown, '1' the first; `ranking.queries` has 3, '001' the first"),
-        ("001 0 wing0 5\n", {}, "a grade of 5, and `ranking.max_grade` is 4"),
         ("001 0 none 1\n", {}, "no training document with a text has a grade from 1 on"),
         ("001 0 wing0 1\n", {"negatives": 12}, "001 has 11 documents that are not relevant, and a group takes 12"),
         ("001 0 wing0 1\n", {"seq_len": 9}, "`data.seq_len` 9 leaves no room for a text beside 9"),
