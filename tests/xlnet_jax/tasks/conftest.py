@@ -6,7 +6,16 @@ import xlnet_jax
 from data_pipelines import sources
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import random_model
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.settings.config import ModelConfig
+
+finetune = COMMANDS["finetune"]
+
+TINY = (
+    "--task classification --steps 12 --optimizer.warmup-steps 2 --optimizer.learning-rate 0.02 --data.batch-size 8 "
+    "--data.seq-len 32 --data.buckets 32 --selection.every-steps 4 --checkpoint.every-steps 4 --log.every-steps 1 "
+    "--model.init-std 1 --model.dropout 0"
+).split()
 
 GOOD = ["a lovely walk", "the happiest of days", "she smiled at him", "it was delightful", "a charming young lady"]
 BAD = ["a dreadful rain", "the saddest of days", "she frowned at him", "it was tedious and wrong", "a vain young man"]
@@ -36,6 +45,19 @@ def table(tmp_path_factory):
     path = tmp_path_factory.mktemp("table") / "table.tsv"
     path.write_text("\n".join(["label\ttext", *rows]) + "\n")
     return path
+
+
+def words(pretrained, table, workdir, *more):
+    files = ["--train", str(table), "--eval", str(table), "--predict", str(table)]
+    return [*TINY, "--init", str(pretrained), *files, "--workdir", str(workdir), *more]
+
+
+@pytest.fixture(scope="session")
+def finetuned(pretrained, table, tmp_path_factory):
+    """The workdir of a finetuning run."""
+    workdir = tmp_path_factory.mktemp("finetuned") / "run"
+    assert finetune.main(words(pretrained, table, workdir)) == 0
+    return workdir
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import shutil
 import pytest
 
 import xlnet_jax
-from tests.xlnet_jax.tasks import test_run
 from tests.xlnet_jax.training.conftest import straight, text  # noqa: F401
 from tests.xlnet_jax.training.tiny_run import arguments
 from xlnet_jax.__main__ import COMMANDS
@@ -17,15 +16,6 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.training.workdir import Workdir
 
 train = COMMANDS["train"]
-
-finetune = test_run.finetune
-
-
-@pytest.fixture(scope="module")
-def finetuned(pretrained, table, tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("finetuned") / "run"
-    assert finetune.main(test_run.words(pretrained, table, workdir)) == 0
-    return workdir
 
 
 @pytest.fixture
@@ -37,6 +27,11 @@ def flip_a_bit(file):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
+
+
+def change_a_setting(checkpoint):
+    file = checkpoint / "config" / "metadata"
+    file.write_bytes(file.read_bytes().replace(b'"seed"', b'"deed"'))
 
 
 def cut(file):
@@ -122,7 +117,7 @@ def test_every_command_names_the_checkpoint_that_is_not_damaged(run, name, tmp_p
     (tmp_path / "text.txt").write_text("It was a truth.\n" * 100)
     (tmp_path / "table.tsv").write_text("sentence\tlabel\na\t0\nb\t1\n")
     words = [word.format(run=run) for word in shlex.split(READERS[name])]
-    flip_a_bit(run / "checkpoints" / "12" / "config" / "metadata")
+    change_a_setting(run / "checkpoints" / "12")
     with pytest.raises(InputError, match=r"12 is damaged: config/metadata.* was changed; .*/8 is not: give that$"):
         COMMANDS[name].main(words)
     (run / "checkpoints" / "1000").mkdir()
@@ -132,7 +127,7 @@ def test_every_command_names_the_checkpoint_that_is_not_damaged(run, name, tmp_p
 
 def test_where_all_checkpoints_are_damaged_there_is_no_last_good_one(run):
     for step in (6, 8, 12):  # the newest three; 6 was the best so far
-        flip_a_bit(run / "checkpoints" / str(step) / "config" / "metadata")
+        change_a_setting(run / "checkpoints" / str(step))
     with pytest.raises(InputError, match=r"checkpoints is without damage \(12: config/metadata was changed; 8: "):
         xlnet_jax.load(run / "last-good")
 

@@ -355,8 +355,6 @@ def test_a_pretrained_network_is_measured_and_a_finetuned_one_remembers_its_pool
     printed = capsys.readouterr().out
     assert "python -m xlnet_jax.embed" in printed
     assert ".encode([...])" in printed
-    again = xlnet_jax.finetune(init=run.checkpoint, workdir=tmp_path / "again", **settings)
-    assert again.metrics == pytest.approx(run.metrics, abs=1e-5)
     finetuned = xlnet_jax.load(run.checkpoint)
     assert finetuned.head == HeadConfig("embedding", summary="last", use_projection=False)
     vectors = xlnet_jax.embed_texts(finetuned, GOOD)

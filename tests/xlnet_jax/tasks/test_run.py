@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 import xlnet_jax
+from tests.xlnet_jax.tasks.conftest import finetune, words
 from tests.xlnet_jax.training.run.test_hosts import Two
-from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.settings.fields import identity_difference
@@ -27,20 +27,7 @@ from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.selection import Evaluation, Result
 from xlnet_jax.training.workdir import Workdir
 
-finetune = COMMANDS["finetune"]
-
-TINY = (
-    "--task classification --steps 12 --optimizer.warmup-steps 2 --optimizer.learning-rate 0.02 --data.batch-size 8 "
-    "--data.seq-len 32 --data.buckets 32 --selection.every-steps 4 --checkpoint.every-steps 4 --log.every-steps 1 "
-    "--model.init-std 1 --model.dropout 0"
-).split()
-
 PREDICTED = "predictions/predict/predictions.tsv"
-
-
-def words(pretrained, table, workdir, *more):
-    files = ["--train", str(table), "--eval", str(table), "--predict", str(table)]
-    return [*TINY, "--init", str(pretrained), *files, "--workdir", str(workdir), *more]
 
 
 def records(workdir, split):
@@ -54,30 +41,24 @@ def assert_predictions_agree(ours, theirs, atol):
     np.testing.assert_allclose(*np.array(numbers, float), atol=atol)
 
 
-@pytest.fixture(scope="session")
-def straight(pretrained, table, tmp_path_factory):
-    """The workdir of an uninterrupted run."""
-    workdir = tmp_path_factory.mktemp("straight") / "run"
-    assert finetune.main(words(pretrained, table, workdir)) == 0
-    return workdir
-
-
-def test_a_run_learns_and_leaves_checkpoint_scores_and_predictions(straight):
-    result = json.loads((straight / "results.json").read_text())
-    evaluated = {r["step"]: r["accuracy"] for r in records(straight, "validation")}
+def test_a_run_learns_and_leaves_checkpoint_scores_and_predictions(finetuned):
+    result = json.loads((finetuned / "results.json").read_text())
+    evaluated = {r["step"]: r["accuracy"] for r in records(finetuned, "validation")}
     assert evaluated.keys() == {4, 8, 12}
     assert max(evaluated.values()) >= 0.8
     best = min(step for step, value in evaluated.items() if value == max(evaluated.values()))
     assert result["checkpoint"] == f"checkpoints/{best}"
     assert result["metrics"]["accuracy"] == evaluated[best]
-    assert len((straight / PREDICTED).read_text().splitlines()) == 11
-    assert json.loads((straight / "predictions/eval/metrics.json").read_text()) == result["metrics"]
+    assert result["baseline"]["metrics"]["accuracy"] == 0.5
+    assert {r["baseline"] for r in records(finetuned, "validation")} == {0.5}
+    assert len((finetuned / PREDICTED).read_text().splitlines()) == 11
+    assert json.loads((finetuned / "predictions/eval/metrics.json").read_text()) == result["metrics"]
     for name in ("curves.png", "confusion.png"):
-        assert (straight / name).read_bytes().startswith(b"\x89PNG")
+        assert (finetuned / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_run_that_is_stopped_goes_on_bit_for_bit_without_its_source(
-    straight, pretrained, table, tmp_path, monkeypatch
+    finetuned, pretrained, table, tmp_path, monkeypatch
 ):
     on_step = ProgressBar.on_step
     argv = words(shutil.copytree(pretrained, tmp_path / "source"), table, tmp_path / "run")
@@ -95,19 +76,19 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit_without_its_source(
     shutil.rmtree(tmp_path / "source")
     assert records(tmp_path / "run", "train")[-1]["step"] == 6
     assert finetune.main(argv) == 0
-    ours, theirs = (flatten(xlnet_jax.load(f / "checkpoints" / "12").params) for f in (tmp_path / "run", straight))
+    ours, theirs = (flatten(xlnet_jax.load(f / "checkpoints" / "12").params) for f in (tmp_path / "run", finetuned))
     assert all(np.array_equal(ours[path], theirs[path]) for path in theirs)
     for name in ("results.json", PREDICTED):
-        assert (tmp_path / "run" / name).read_text() == (straight / name).read_text()
+        assert (tmp_path / "run" / name).read_text() == (finetuned / name).read_text()
 
 
 def test_a_checkpoint_predicts_as_its_run_did_whatever_the_padding_the_buckets_and_the_devices(
-    straight, table, tmp_path, capsys
+    finetuned, table, tmp_path, capsys
 ):
-    argv = f"--task classification --init {straight} --eval {table} --predict {table} --workdir {tmp_path / 'out'}"
+    argv = f"--task classification --init {finetuned} --eval {table} --predict {table} --workdir {tmp_path / 'out'}"
     other = "--data.padding-side right --data.buckets 16 24 --mesh.fsdp 2 --mesh.tensor 2"
     assert finetune.main([*argv.split(), *other.split()]) == 0
-    assert_predictions_agree(tmp_path / "out", straight, 2e-5)
+    assert_predictions_agree(tmp_path / "out", finetuned, 2e-5)
     printed = capsys.readouterr().out
     assert 'baseline    0.5 accuracy: always answers "bad", the most frequent label of these examples' in printed
     assert ", 0.5 above the baseline 0.5\n" in printed
@@ -132,11 +113,11 @@ def test_a_checkpoint_predicts_as_its_run_did_whatever_the_padding_the_buckets_a
     ],
 )
 def test_texts_are_read_as_the_checkpoint_was_finetuned_where_nothing_is_given(
-    straight, table, tmp_path, capsys, monkeypatch, more, seq_len, batch_size, printed
+    finetuned, table, tmp_path, capsys, monkeypatch, more, seq_len, batch_size, printed
 ):
     seen = []
     monkeypatch.setattr("xlnet_jax.tasks.finetune.read_splits", lambda config, *_: seen.append(config) or {})
-    finetune.main(f"--init {straight} --predict {table} --workdir {tmp_path / 'out'} {more}".split())
+    finetune.main(f"--init {finetuned} --predict {table} --workdir {tmp_path / 'out'} {more}".split())
     data = seen[0].data
     assert (data.seq_len, data.batch_size, data.buckets) == (seq_len, batch_size, (32,))
     lines = " ".join(capsys.readouterr().out.split())
@@ -144,7 +125,7 @@ def test_texts_are_read_as_the_checkpoint_was_finetuned_where_nothing_is_given(
 
 
 @pytest.mark.slow
-def test_two_processes_learn_and_predict_what_one_does(straight, pretrained, table, tmp_path):
+def test_two_processes_learn_and_predict_what_one_does(finetuned, pretrained, table, tmp_path):
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
     codes, errors = Two(
@@ -152,9 +133,9 @@ def test_two_processes_learn_and_predict_what_one_does(straight, pretrained, tab
     ).end()
     assert codes == [0, 0], errors
     assert {path.name for path in (tmp_path / "two").glob("*.png")} == {"curves.png", "confusion.png"}
-    two, one = (records(folder, "train") for folder in (tmp_path / "two", straight))
+    two, one = (records(folder, "train") for folder in (tmp_path / "two", finetuned))
     np.testing.assert_allclose([r["loss"] for r in two], [r["loss"] for r in one], atol=1e-5)
-    assert_predictions_agree(tmp_path / "two", straight, 1e-4)
+    assert_predictions_agree(tmp_path / "two", finetuned, 1e-4)
 
 
 def test_several_seeds_read_the_examples_once_and_give_the_best_checkpoint_with_mean_and_deviation_of_a_sample(
@@ -172,7 +153,10 @@ def test_several_seeds_read_the_examples_once_and_give_the_best_checkpoint_with_
         folder, metrics = str(workdir.folder), {"accuracy": {2: 0.25}.get(prepared.settings.config.seed, 0.75)}
         predictions = (f"{folder}/predictions/x",)
         checkpoint = f"{folder}/checkpoints/4"
-        return Result(folder, checkpoint, 4, "accuracy", metrics, task="classification", predictions=predictions)
+        return Result(
+            folder, checkpoint, 4, "accuracy", metrics, task="classification", predictions=predictions,
+            baseline=prepared.baseline,
+        )  # fmt: skip
 
     monkeypatch.setattr(TextTask, "features", counted)
     monkeypatch.setattr("xlnet_jax.tasks.finetune.finetune_seed", trained)
@@ -183,7 +167,11 @@ def test_several_seeds_read_the_examples_once_and_give_the_best_checkpoint_with_
     assert result["mean"]["accuracy"] == pytest.approx(1.75 / 3)
     assert result["deviation"]["accuracy"] == pytest.approx(math.sqrt(1 / 12))  # of a population: sqrt(1 / 18)
     assert result["seeds"]["4"]["predictions"] == ["predictions/x"]
-    assert "0.5833 ± 0.29" in capsys.readouterr().out
+    assert result["baseline"]["metrics"]["accuracy"] == 0.5
+    printed = capsys.readouterr().out
+    assert 'baseline    0.5 accuracy: always answers "bad", the most frequent label\n' in printed
+    assert "0.5833 ± 0.29" in printed.partition("mean of the seeds:")[0]
+    assert "not above the baseline beyond chance" in printed.partition("mean of the seeds:")[2]
 
 
 def test_a_run_ends_early_when_nothing_gets_better(pretrained, table, tmp_path, monkeypatch, capsys):
@@ -244,24 +232,24 @@ def test_a_run_goes_on_with_more_seeds_and_other_ways_of_measuring():
     assert identity_difference(replace(after, seed=1), before) == ["`seed`: 0 there, 1 here"]
 
 
-def test_a_checkpoint_with_the_wrong_head_is_named_with_the_one_it_has(pretrained, straight, table, tmp_path):
+def test_a_checkpoint_with_the_wrong_head_is_named_with_the_one_it_has(pretrained, finetuned, table, tmp_path):
     with pytest.raises(InputError, match="has vocabulary scores, and --task rte needs a head for classification"):
         finetune.main(["--task", "rte", "--init", str(pretrained), "--predict", str(table)])
     with pytest.raises(InputError, match="has a head for classification, and --task ner needs a head for token_class"):
-        finetune.main(["--task", "ner", "--init", str(straight), "--predict", str(table)])
+        finetune.main(["--task", "ner", "--init", str(finetuned), "--predict", str(table)])
 
 
-def test_workdirs_of_other_runs_are_refused_and_left_alone(straight, pretrained, table, tmp_path):
-    before = (straight / "results.json").read_text()
+def test_workdirs_of_other_runs_are_refused_and_left_alone(finetuned, pretrained, table, tmp_path):
+    before = (finetuned / "results.json").read_text()
     (tmp_path / "pretrained" / "checkpoints" / "1" / "params").mkdir(parents=True)
     (tmp_path / "pretrained" / "config.json").write_text('{"format_version": 1, "corpus": ["novels"], "steps": 1}')
     (tmp_path / "seeds" / "seed-1").mkdir(parents=True)
     (tmp_path / "seeds" / "seed-1" / "config.json").touch()
-    predicting = ["--init", str(straight), "--predict", str(table), "--workdir", str(straight)]
+    predicting = ["--init", str(finetuned), "--predict", str(table), "--workdir", str(finetuned)]
     for argv, message in (
-        (words(pretrained, table, straight, "--optimizer.learning-rate", "0.1"),
+        (words(pretrained, table, finetuned, "--optimizer.learning-rate", "0.1"),
          r"holds another run \(--optimizer\.learning-rate: 0\.02 there, 0\.1 here\)"),
-        (words(pretrained, table, straight, "--seeds", "0", "1"),
+        (words(pretrained, table, finetuned, "--seeds", "0", "1"),
          "holds a run, with results of its own: give several seeds a --workdir"),
         (predicting, "holds a run, with results of its own: give predictions another --workdir"),
         (words(pretrained, table, tmp_path / "pretrained"),
@@ -270,4 +258,4 @@ def test_workdirs_of_other_runs_are_refused_and_left_alone(straight, pretrained,
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             finetune.main(argv)
-    assert (straight / "results.json").read_text() == before
+    assert (finetuned / "results.json").read_text() == before
