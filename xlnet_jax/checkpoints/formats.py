@@ -16,10 +16,9 @@ import numpy as np
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints import native
-from xlnet_jax.checkpoints.pretrained import Pretrained, assemble, check_given, check_params
+from xlnet_jax.checkpoints.pretrained import Pretrained, check_given, check_params
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import hf_files, tf1
-from xlnet_jax.interop.contents import ForeignCheckpoint
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.arguments import check_fields
 from xlnet_jax.settings.rules import validate_network
@@ -32,8 +31,8 @@ Activation = Literal["gelu", "gelu_erf", "relu"]
 Add = Callable[[Path, list[str]], None]
 
 _FORMATS: dict[Format, Any] = {"native": native, "tf1": tf1, "hf": hf_files}
-"""Modules by format, in the order of the search. Each has `is_checkpoint`, `read`, `write`, and FILES, which describes
-the files that identify the format."""
+"""Modules by format, in the order of the search. Each has `is_checkpoint`, `read` (of other projects also a part of
+the weights), `write`, and FILES, which describes the files that identify the format."""
 
 
 def locate(path: str | Path) -> Path:
@@ -81,9 +80,8 @@ def load(path: str | Path, *, partial: bool = False, activation: Activation | No
     contradict each other, or hold something unsupported.
     """
     source = locate(path)
-    loaded: Pretrained | ForeignCheckpoint = _FORMATS[recognize(source)].read(source)
-    if isinstance(loaded, ForeignCheckpoint):
-        loaded = assemble(loaded, str(source), partial)
+    form = recognize(source)
+    loaded: Pretrained = native.read(source) if form == "native" else _FORMATS[form].read(source, partial)
     if activation:
         loaded = dataclasses.replace(loaded, model=dataclasses.replace(loaded.model, activation=activation))
         validate_network(loaded.model, loaded.head, str(source))

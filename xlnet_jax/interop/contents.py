@@ -1,8 +1,8 @@
 """Contents of a checkpoint: as read, under the names of its format, and under our names."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple, TypedDict, cast
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, TypedDict, cast
 
 import flax.linen as nn
 import jax
@@ -12,12 +12,21 @@ import numpy as np
 from data_pipelines.tokenizer import CLS, PAD, SEP, Tokenizer
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.weights import Weight
+from xlnet_jax.interop.weights import (
+    Weight,
+    abstract_params,
+    find_mismatch,
+    flatten,
+    initial_params,
+    optional_params,
+    to_ours,
+)
 from xlnet_jax.models.heads import DETECTORS, build_encoder, build_model
 from xlnet_jax.models.inputs import Inputs, check_inputs, text_inputs
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.settings.fields import list_of_texts
+from xlnet_jax.settings.rules import validate_network
 
 NULL_THRESHOLD, LABEL_THRESHOLD = "qa.null_threshold", "label_threshold"
 Thresholds = Mapping[str, float | None]
@@ -110,15 +119,49 @@ def guess_objective(model: ModelConfig, params: Mapping[str, Any]) -> str:
     return "plm" if "mask_embedding" in params.get("backbone", {}) else "mlm"
 
 
-class ForeignCheckpoint(NamedTuple):
-    """Contents of the files of another project's format, not yet checked against the network."""
+def assemble(
+    loaded: Pretrained, table: list[Weight], variables: Mapping[str, np.ndarray], where: str, partial: bool
+) -> Pretrained:
+    """Return a checkpoint with the parameters that these variables hold, and the objective that they show.
 
-    contents: Pretrained
-    """without parameters, and without the objective, which is inferred from them"""
-    table: Iterable[Weight]
-    """where the variables belong"""
-    variables: Mapping[str, np.ndarray]
-    """arrays by their names in the format"""
+    variables: arrays by their names in the format; table: where they belong. Raises InputError with the names of
+    variables that are missing, unknown or misshapen; with `partial`, initializes or drops these parameters, and notes
+    them.
+    """
+    model, head = loaded.model, loaded.head
+    validate_network(model, head, where)
+    check_tokenizer(loaded.tokenizer, model, where)
+    shapes = {**optional_params(model, head), **abstract_params(model, head)}
+    notes, drawn = [*loaded.notes, *_precision(variables, where)], {}
+    if mismatch := find_mismatch(variables, table, shapes):
+        if not partial:
+            raise InputError(f"{where} is incomplete: {mismatch}; xlnet_jax.convert --partial converts what fits")
+        notes.append(f"does not fit: {mismatch}")
+        if mismatch.missing or mismatch.misshapen:
+            required = {w.path for w in table if w.required}
+            drawn = {path: a for path, a in flatten(initial_params(model, head)).items() if path in required}
+            notes.append("what is missing or of another shape was newly initialized")
+    params = to_ours(variables, table, shapes, drawn)
+    has_query_stream = "mask_embedding" in params.get("backbone", {})
+    if head is None and model.positions == "relative" and not has_query_stream:
+        notes.append("no mask embedding, so no query stream: the network was trained on masked pieces")
+    return replace(loaded, params=params, objective=guess_objective(model, params), notes=tuple(notes))
+
+
+def _precision(variables: Mapping[str, np.ndarray], where: str) -> list[str]:
+    kinds = {str(v.dtype) for v in variables.values()}
+    if wrong := sorted(k for k in kinds if not ("float" in k or "int" in k)):
+        raise InputError(f"{where} has weights of type {', '.join(wrong)}; they must be real numbers")
+    notes = [f"weights in {', '.join(sorted(kinds - {'float32'}))}, kept as float32"] if kinds - {"float32"} else []
+    broken = [name for name, v in variables.items() if not np.isfinite(np.asarray(v, np.float32)).all()]
+    return [*notes, f"some numbers are not finite in {', '.join(sorted(broken))}"] if broken else notes
+
+
+def check_tokenizer(tokenizer: Tokenizer | None, model: ModelConfig, where: str) -> None:
+    """Raise InputError if tokenizer and weights have vocabularies of different sizes."""
+    if tokenizer and tokenizer.vocab_size != model.vocab_size:
+        sizes = f"its tokenizer has {tokenizer.vocab_size:,} pieces and its weights {model.vocab_size:,}"
+        raise InputError(f"{where}: {sizes}: they do not belong together")
 
 
 def require_layers(model: ModelConfig, variables: Mapping[str, np.ndarray], where: object) -> None:

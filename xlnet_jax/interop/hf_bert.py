@@ -10,7 +10,7 @@ import numpy as np
 
 from data_pipelines.tokenizer import PAD, SPECIAL_PIECES
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import ForeignCheckpoint, Pretrained
+from xlnet_jax.interop.contents import Pretrained
 from xlnet_jax.interop.hf_settings import (
     ACTIVATIONS,
     SPAN_SCOPE,
@@ -187,9 +187,14 @@ def _sequence_layers(model_type: str, chooses: bool) -> tuple[str, str]:
     return "bert.pooler.dense", TAG_SCOPE
 
 
-def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) -> ForeignCheckpoint:
-    """Read a config.json and its tensors. Raises InputError on what this project does not support, and other errors on
-    settings of a wrong type."""
+def read(
+    theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str
+) -> tuple[Pretrained, Iterator[Weight], dict[str, np.ndarray]]:
+    """Read a config.json and its tensors. Return what they say without parameters and objective, the table, and the
+    tensors in its names.
+
+    Raises InputError on what this project does not support, and other errors on settings of a wrong type.
+    """
     model_type, notes = theirs["model_type"], []
     variables = _in_todays_names(tensors, model_type)
     for copy, original in (
@@ -208,8 +213,8 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) 
         for name in found:
             del variables[name]
         notes = [f"{pooler[:-1]} is dropped: nothing in these weights uses it"] if found else []
-    table = _table(config, head, model_type, detects)
-    return ForeignCheckpoint(Pretrained(config, {}, "", head, notes=tuple(notes)), table, variables)
+    contents = Pretrained(config, {}, "", head, notes=tuple(notes))
+    return contents, _table(config, head, model_type, detects), variables
 
 
 def _in_todays_names(tensors: Mapping[str, np.ndarray], model_type: str) -> dict[str, np.ndarray]:

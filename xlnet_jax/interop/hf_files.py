@@ -29,10 +29,10 @@ from data_pipelines.tokenizer.model import FOLDER_FILES
 from data_pipelines.tokenizer.settings import OURS
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.interop import hf_bert, hf_xlnet
-from xlnet_jax.interop.contents import ForeignCheckpoint, Pretrained, require_layers
+from xlnet_jax.interop.contents import Pretrained, assemble, require_layers
 from xlnet_jax.interop.hf_settings import keep_settings, notes_on_thresholds, thresholds_of
 from xlnet_jax.interop.hf_tokenizer import DIFFERENCES, DIGIT_COMMAS, NO_JSON, tokenizer_json
-from xlnet_jax.interop.weights import flatten, left_behind, nest, some, to_theirs
+from xlnet_jax.interop.weights import Weight, flatten, left_behind, nest, some, to_theirs
 from xlnet_jax.storage import hub
 from xlnet_jax.storage.reading import inside, naming_damage, read_json, require_fitting, require_regular, require_stored
 
@@ -67,14 +67,15 @@ def fetch(name: str) -> Path:
     return model.folder
 
 
-def read(folder: Path) -> ForeignCheckpoint:
-    """Read a folder. Raises InputError on files that are damaged or contradict each other."""
+def read(folder: Path, partial: bool) -> Pretrained:
+    """Read a folder. partial: as in `assemble`. Raises InputError on files that are damaged or contradict each
+    other."""
     theirs, where = read_config(folder), folder / CONFIG
     is_xlnet = theirs.get("model_type", "xlnet") == "xlnet"
     family: Any = hf_xlnet if is_xlnet else hf_bert
     tensors = _tensors(folder)
     with naming_damage(where):
-        found: ForeignCheckpoint = family.read(theirs, tensors, str(where))
+        contents, weights, variables = family.read(theirs, tensors, str(where))
         tokenizer, notes = _tokenizer(folder, is_xlnet)
         kept = keep_settings(theirs)
         written = {"auto_map"} if theirs.get("auto_map") == hf_xlnet.AUTO_MAP else set()
@@ -84,15 +85,17 @@ def read(folder: Path) -> ForeignCheckpoint:
                 f"{len(dropped)} of {len(theirs)} settings in {CONFIG} dropped, as nothing here reads them: {names}"
             )
         contents = dataclasses.replace(
-            found.contents,
+            contents,
             tokenizer=tokenizer,
             extra=kept,
             thresholds=thresholds_of(theirs, str(where)),
-            notes=(*found.contents.notes, *notes),
+            notes=(*contents.notes, *notes),
         )
-        require_layers(contents.model, found.variables, where)
-        found = ForeignCheckpoint(contents, list(found.table), found.variables)
-        return _deal_ids(found, tokenizer.foreign, folder) if tokenizer and tokenizer.foreign else found
+        require_layers(contents.model, variables, where)
+        table = list(weights)
+        if tokenizer and tokenizer.foreign:
+            contents, variables = _deal_ids(contents, table, variables, tokenizer.foreign, folder)
+    return assemble(contents, table, variables, str(folder), partial)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -152,8 +155,13 @@ def _family_of(pretrained: Pretrained) -> Any:
 _BY_PIECE = ("backbone/word_embedding", "output_bias")  # rows are pieces
 
 
-def _deal_ids(found: ForeignCheckpoint, foreign: ForeignPieces, folder: Path) -> ForeignCheckpoint:
-    contents = found.contents
+def _deal_ids(
+    contents: Pretrained,
+    table: list[Weight],
+    variables: Mapping[str, np.ndarray],
+    foreign: ForeignPieces,
+    folder: Path,
+) -> tuple[Pretrained, dict[str, np.ndarray]]:
     if contents.model.vocab_size != foreign.their_size:
         raise InputError(
             f"{folder}: its tokenizer has {foreign.their_size:,} pieces and its weights {contents.model.vocab_size:,}: "
@@ -165,15 +173,15 @@ def _deal_ids(found: ForeignCheckpoint, foreign: ForeignPieces, folder: Path) ->
         mean = np.broadcast_to(rows.mean(0, dtype=np.float32), rows.shape[1:]).astype(rows.dtype)
         return np.where(is_new.reshape(-1, *[1] * (rows.ndim - 1)), mean, rows[foreign.theirs])
 
-    names = {weight.name for weight in found.table if weight.path in _BY_PIECE}
-    variables = {name: deal(a) if name in names and len(a) else a for name, a in found.variables.items()}
+    names = {weight.name for weight in table if weight.path in _BY_PIECE}
+    dealt = {name: deal(a) if name in names and len(a) else a for name, a in variables.items()}
     note = f"pieces are renumbered: special ones come first; {is_new.sum()} new ones have the mean of all rows"
     contents = dataclasses.replace(
         contents,
         model=dataclasses.replace(contents.model, vocab_size=len(foreign.theirs)),
         notes=(*contents.notes, note),
     )
-    return ForeignCheckpoint(contents, found.table, variables)
+    return contents, dealt
 
 
 def _restore_ids(pretrained: Pretrained, foreign: ForeignPieces) -> Pretrained:

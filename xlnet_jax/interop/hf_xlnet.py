@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import ForeignCheckpoint, Pretrained
+from xlnet_jax.interop.contents import Pretrained
 from xlnet_jax.interop.hf_settings import (
     ACTIVATIONS,
     SPAN_SCOPE,
@@ -156,9 +156,14 @@ def _head_config(theirs: Mapping[str, Any], variables: Mapping[str, np.ndarray],
     return sequence_head(theirs, len(variables["logits_proj.weight"]), summary, use_projection, where)
 
 
-def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) -> ForeignCheckpoint:
-    """Read a config.json and its tensors. Raises InputError on what this project does not support, and other errors on
-    settings of a wrong type."""
+def read(
+    theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str
+) -> tuple[Pretrained, Iterator[Weight], dict[str, np.ndarray]]:
+    """Read a config.json and its tensors. Return what they say without parameters and objective, the table, and the
+    tensors in its names.
+
+    Raises InputError on what this project does not support, and other errors on settings of a wrong type.
+    """
     notes = []
     if not any(name.startswith(BODY + ".") for name in tensors):
         tensors = {f"{BODY}.{name}": value for name, value in tensors.items()}  # saved by the bare XLNetModel
@@ -178,7 +183,7 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) 
         config = dataclasses.replace(config, untie_r=True)
         notes.append("config.json has untie_r false, but the r biases differ between layers: kept untied")
     contents = Pretrained(config, {}, "", head, reuse_len=reuse_len, notes=tuple(notes))
-    return ForeignCheckpoint(contents, weights(contents), tensors)
+    return contents, weights(contents), tensors
 
 
 def predicts_in_any_order(pretrained: Pretrained) -> bool:

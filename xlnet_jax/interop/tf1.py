@@ -14,7 +14,7 @@ import numpy as np
 
 from data_pipelines.tokenizer import MODEL_FILE, SETTINGS_FILE, Tokenizer, TokenizerSettings
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import ForeignCheckpoint, Pretrained, describe_thresholds, require_layers
+from xlnet_jax.interop.contents import Pretrained, assemble, describe_thresholds, require_layers
 from xlnet_jax.interop.hf_settings import dense, norm
 from xlnet_jax.interop.hf_xlnet import layer_weights, span_weights
 from xlnet_jax.interop.weights import TWO_LEADING_ONES, Weight, left_behind, refuse_beyond_xlnet, stack, to_theirs
@@ -152,8 +152,8 @@ def is_checkpoint(source: Path) -> bool:
     return Path(f"{_prefix(source)}.index").exists()
 
 
-def read(source: Path) -> ForeignCheckpoint:
-    """Read the newest checkpoint in a folder, or the one with this prefix.
+def read(source: Path, partial: bool) -> Pretrained:
+    """Read the newest checkpoint in a folder, or the one with this prefix. partial: as in `assemble`.
 
     Raises InputError on files that are damaged or contradict each other.
     """
@@ -172,7 +172,7 @@ def read(source: Path) -> ForeignCheckpoint:
     if tokenizer is None:
         notes.append(f"no {MODEL_FILE}: the tokenizer is left out")
     contents = Pretrained(config, {}, "", head, tokenizer, notes=tuple(notes))
-    return ForeignCheckpoint(contents, list(weights(config, head)), variables)
+    return assemble(contents, list(weights(config, head)), variables, str(source), partial)
 
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:

@@ -18,7 +18,7 @@ from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import choose_attention
-from xlnet_jax.training.fit import compile_step, input_bytes
+from xlnet_jax.training.fit import Need, compile_step, input_bytes
 from xlnet_jax.training.step import AbstractBatch, Program, pretraining_program
 
 
@@ -40,12 +40,8 @@ class Plan:
     config: Config
     topology: Topology
     mesh: dict[str, int]
-    state: dict[str, int]
-    """bytes on each device of the inputs of a step, by kind"""
-    temporaries: int
-    """bytes on each device of activations, gradients and everything else that a step allocates"""
-    program: int
-    """bytes on each device of the program's instructions"""
+    need: Need
+    """bytes on each device"""
     parts: dict[StepPart, Cost] | None = None
     """memory traffic and cycles of a step on each device, by part of the model; None = it does not fit, so it was not
     compiled"""
@@ -54,7 +50,6 @@ class Plan:
 
     @property
     def chip(self) -> Chip:
-        """Data sheet of the topology's chips."""
         return self.topology.chip
 
     @property
@@ -64,8 +59,9 @@ class Plan:
 
     @property
     def peak(self) -> int:
-        """Most bytes that a device holds at once."""
-        return sum(self.state.values()) + self.temporaries + self.program
+        """Most bytes that a device holds at once; at least, if the compiler refused the step without a number."""
+        has_no_number = self.need.refused and self.need.temporaries is None
+        return self.need.known + (self.topology.available if has_no_number else 0)
 
     @property
     def fits(self) -> bool:
@@ -152,16 +148,15 @@ def make_plan(config: Config, topology: Topology) -> Plan:
     """Compile the step for the topology. Raises InputError if the mesh does not divide its devices."""
     program, batch = abstract_step(config, topology.devices)
     config = cast(Config, program.config)
-    mesh, inputs = dict(program.mesh.shape), input_bytes(program, batch)
-    if sum(inputs.values()) >= topology.available:
-        return Plan(config, topology, mesh, inputs, 0, 0)
+    mesh, need = dict(program.mesh.shape), Need(input_bytes(program, batch), None)
+    if need.known >= topology.available:
+        return Plan(config, topology, mesh, need)
     need, compiled, seconds = compile_step(program, batch)
     if not compiled:
-        # If the compiler's answer has no number, report what is available as a minimum.
-        return Plan(config, topology, mesh, inputs, need.temporaries or topology.available, 0)
+        return Plan(config, topology, mesh, need)
     parsed = hlo.parse(compiled.as_text())
     parts, found = cost_by_part(parsed, topology.chip), tuple(collectives(parsed, len(topology.devices)))
-    return Plan(config, topology, mesh, need.inputs, need.temporaries or 0, need.program, parts, found, seconds)
+    return Plan(config, topology, mesh, need, parts, found, seconds)
 
 
 # ---- search ----------------------------------------------------------------------------------------------------------

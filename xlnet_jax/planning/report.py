@@ -63,8 +63,8 @@ def compare(plans: Sequence[Plan], utilization: float, title: str, console: Cons
         )
         table.add_row(
             plan.topology.name, f"{len(plan.topology.devices):,}", f"{c.data.batch_size:,}", _mesh(plan), c.model.remat,
-            str(c.optimizer.accumulate), "yes" if plan.fits else "no", _gib(sum(plan.state.values())), _gib(plan.peak),
-            *(timed if plan.parts else len(timed) * ("",)),
+            str(c.optimizer.accumulate), "yes" if plan.fits else "no", _gib(sum(plan.need.inputs.values())),
+            _gib(plan.peak), *(timed if plan.parts else len(timed) * ("",)),
         )  # fmt: skip
     console.print(table)
     console.print(
@@ -105,16 +105,16 @@ def _verdict(plan: Plan) -> str:
 def _compiled(plan: Plan) -> str:
     if plan.parts:
         return f"compiled in {plan.compile_seconds:.0f} s"
-    return "refused by the compiler" if plan.temporaries else "not compiled, because its inputs alone are too large"
+    return "refused by the compiler" if plan.need.refused else "not compiled, because its inputs alone are too large"
 
 
 def _memory(plan: Plan, console: Console) -> None:
     table = Table("memory of a device", "GiB", box=box.SIMPLE)
     table.columns[1].justify = "right"
-    for kind, size in plan.state.items():
+    for kind, size in plan.need.inputs.items():
         table.add_row(kind, _gib(size))
-    table.add_row("activations, gradients, temporaries", _gib(plan.temporaries))
-    table.add_row("program", _gib(plan.program))
+    table.add_row("activations, gradients, temporaries", _gib(plan.need.temporaries or 0))
+    table.add_row("program", _gib(plan.need.program))
     table.add_section()
     table.add_row("peak", _gib(plan.peak))
     table.add_row("what the device has", _gib(plan.chip.memory // plan.chip.devices))

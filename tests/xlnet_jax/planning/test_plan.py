@@ -26,7 +26,7 @@ from xlnet_jax.planning.step_cost import Collective, Cost
 from xlnet_jax.planning.topologies import GPUS, Topology
 from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import fit
-from xlnet_jax.training.fit import input_bytes
+from xlnet_jax.training.fit import Need, input_bytes
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.step import init_state
 
@@ -70,9 +70,9 @@ def plan_of(config=None, *, memory=450 * 10**9, cycles=0, kernel_cycles=0, fits=
         "attention scores": Cost(memory - memory // 3, 0, kernel_cycles, kernels_at_least=kernel_cycles),
     }
     collectives = (Collective("all-reduce", 1, 10**9, 1024), Collective("all-reduce", 1, 10**9, 2))
-    state, mesh = {"parameters": 2**30}, {"data": 1024, "fsdp": 1, "tensor": 1}
+    need, mesh = Need({"parameters": 2**30}, 2**30), {"data": 1024, "fsdp": 1, "tensor": 1}
     topology = topology_of(1024, 15 * 2**30 if fits else 2**29)
-    return Plan(config or large(), topology, mesh, state, 2**30, 0, parts, collectives, 1.0)
+    return Plan(config or large(), topology, mesh, need, parts, collectives, 1.0)
 
 
 def on_gpus(plan, kind, count, **fields):
@@ -98,7 +98,8 @@ def test_a_search_leaves_out_only_what_a_plan_decides():
 
 def test_a_device_holds_the_program_too():
     plan = plan_of()
-    assert dataclasses.replace(plan, program=123).peak == plan.peak + 123
+    need = dataclasses.replace(plan.need, program=123)
+    assert dataclasses.replace(plan, need=need).peak == plan.peak + 123
 
 
 def test_a_step_takes_as_long_as_the_slowest_of_its_bounds_or_the_compilers_estimate():
@@ -193,7 +194,7 @@ def test_plans_of_several_batches_tell_the_rows_that_gpus_of_each_size_can_hold(
     def of_rows(rows, gigabytes):
         mesh = {"data": 2, "fsdp": 1, "tensor": 1}
         plan = plan_of(changed(large(), data={"batch_size": 2 * rows}))
-        return on_gpus(plan, "a6000", 2, mesh=mesh, state={}, temporaries=gigabytes * 10**9)
+        return on_gpus(plan, "a6000", 2, mesh=mesh, need=Need({}, gigabytes * 10**9))
 
     plans = [of_rows(8, 15), of_rows(24, 39)]  # 3 GB and 1.5 GB a row; programs have 12, 18, 24, 30, 36, 60, 105.75 GB
     text = printed(report.compare, plans, 0.4, "two")
