@@ -18,6 +18,8 @@ from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import docstrings_of, fields_of, is_marked, unflagged_of
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.defaults import DEFAULTS
 
 DOCS = Path(__file__).resolve().parent
 WIDTH = 78  # characters that a code block of the site shows
@@ -27,6 +29,8 @@ ORDER = (
     *("attention", "convert", "doctor", "tokenizer", "prepare", "inspect"),
 )
 """Commands, as settings.md lists them."""
+STARTS = {Config: demo, FinetuneConfig: DEFAULTS["classification"]}
+"""Functions that return the defaults of a command, where they are not those of the dataclass"""
 ADDS = {"compare", "plan"}
 """Commands that have the settings of `train` and a few of their own."""
 SETTINGS = f"""# Settings
@@ -103,7 +107,7 @@ def _command(command: str) -> str:
         own = vars(kind)["__annotations__"]
         fields = [f for f in fields_of(kind) if command not in ADDS or f.name in own]
         fields.sort(key=lambda field: field.name not in own)  # as --help does
-        parts += _tables(name, kind, fields, demo() if kind is Config else None)
+        parts += _tables(name, kind, fields, start() if (start := STARTS.get(kind)) else None)
     return "\n".join(parts)
 
 

@@ -179,9 +179,9 @@ class BatchConfig:
     """Batches of any training."""
 
     batch_size: int = setting(8192, at_least(1), "common")
-    """rows of a batch, over all devices and hosts together"""
+    """rows of a batch, over all devices and hosts together: examples, or windows of a text or document"""
     seq_len: int = setting(512, at_least(1), "blocks", "common")
-    """length of a window, in tokens"""
+    """length of a row, in tokens: of a window, or at most of an example with its special tokens"""
 
 
 @dataclass(frozen=True)
@@ -391,17 +391,17 @@ class RunConfig(RecordingSettings):
     """Settings of every training: base of pretraining's `Config`, and of `FinetuneConfig` in tasks/config.py."""
 
     init: str | None = setting(None, "blocks", "common")
-    """checkpoint to start from, of this project, the 2019 code or Hugging Face; tiny = the one in the package; or the
-    name of a model on the Hugging Face Hub, such as xlnet/xlnet-base-cased; the run takes its network and tokenizer"""
+    """checkpoint to start from, with its network and tokenizer: a folder of this project, the 2019 code or Hugging
+    Face; tiny, which comes with the package; or a model on the Hugging Face Hub, such as xlnet/xlnet-base-cased"""
     tokenizer: str | None = operational(None, "blocks", "common")
     """SentencePiece model with XLNet's special symbols, folder of a tokenizer, or name of a model on the Hugging Face
-    Hub; None = train one on the corpus"""
+    Hub; None = that of --init, or one trained on the corpus"""
     workdir: str | None = operational(None, "common")
-    """folder of the run; None = runs/CORPUS-PRESET, with -OBJECTIVE if it is not the preset's"""
+    """folder of the run; None = a folder in runs with the name of the corpus and the preset, or of the task"""
     steps: int = setting(500_000, at_least(1), "common")
     """number of training steps; if not given, the demo preset takes fewer for a small text"""
     seed: int = setting(0, at_least(0), "common")
-    """seed of the initial parameters, dropout and data order"""
+    """seed of the initial parameters, dropout and data order; finetune and compare set it by --seeds"""
     tpu: bool = operational(False, "common")
     """refuse to run without a TPU"""
     auto_fit: bool = operational(False, "common")

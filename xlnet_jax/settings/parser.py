@@ -21,7 +21,7 @@ from etils import epath
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_colors
 from xlnet_jax.settings.common import RecordingSettings
-from xlnet_jax.settings.config import ModelConfig
+from xlnet_jax.settings.config import Config, ModelConfig
 from xlnet_jax.settings.fields import (
     T,
     check_bounds,
@@ -200,7 +200,7 @@ def _show_help(settings: Any, prog: str, description: str, shows_all: bool) -> N
 
     def shows(field: dataclasses.Field[Any]) -> bool:
         # A command that needs a checkpoint takes the sizes of the network from it.
-        of_weights = getattr(settings, "init", None) == "" and is_marked(field, "weights")
+        of_weights = not isinstance(settings, Config) and is_marked(field, "weights")
         return shows_all or (is_marked(field, "common") and not of_weights)
 
     shown = _shown_of(settings, shows)

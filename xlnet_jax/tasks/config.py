@@ -5,11 +5,7 @@ from typing import Literal
 
 from xlnet_jax.settings.config import (
     BatchConfig,
-    CheckpointConfig,
     HeadConfig,
-    LogConfig,
-    ModelConfig,
-    OptimizerConfig,
     RunConfig,
     SelectionConfig,
 )
@@ -40,10 +36,6 @@ class ColumnsConfig:
 class TaskDataConfig(BatchConfig):
     """Batches of examples, padded to a few lengths."""
 
-    batch_size: int = setting(32, at_least(1), "common")
-    """examples in the global batch, over all devices and hosts; question answering counts windows of documents"""
-    seq_len: int = setting(128, at_least(1), "common")
-    """maximum length of a text with its special tokens, in tokens"""
     buckets: tuple[int, ...] = operational((), at_least(1))
     """lengths that batches are padded to, in tokens; none = 1/8, 1/4, 1/2 and all of --data.seq-len"""
     padding_side: Literal["left", "right"] = operational("left")
@@ -126,9 +118,6 @@ class FinetuneConfig(RunConfig):
     """task to finetune for, which sets the defaults of all other settings: classification, regression, multilabel, a
     GLUE task such as sst-2, imdb, yelp-2, yelp-5, squad, squad2, cmrc2018, drcd, race, dream, multiple_choice, ner,
     token_classification, ranking or embedding"""
-    init: str = setting("", "common")
-    """checkpoint to start from, with its tokenizer: a folder of this project, the 2019 code or Hugging Face; tiny,
-    which comes with the package; or a model on the Hugging Face Hub, such as xlnet/xlnet-base-cased"""
     train: tuple[str, ...] = operational((), "common")
     """training examples: files, globs or tfds:NAME"""
     eval: tuple[str, ...] = operational((), "common")
@@ -137,24 +126,16 @@ class FinetuneConfig(RunConfig):
     """examples to write predictions for at the end; they need no labels"""
     check: bool = operational(False)
     """print what the examples hold and the baseline, and stop before training"""
-    workdir: str | None = operational(None, "common")
-    """folder of the run; None = runs/TASK, or runs/TASK-predictions without --train"""
-    tokenizer: str | None = operational(None, "common")
-    """SentencePiece model, if --init has none"""
     reinitialize: bool = False
     """start from random weights, and take only the sizes, the tokenizer and --model.init-std from --init: the control
     that shows the gain from pretraining"""
     narrow_start: bool = operational(True)  # identity compares the settings that it comes to
     """for a network narrower than 768, unless given: use a learning rate for its width, the dropout of its pretraining
     (except for labels of words) and, for XLNet, the mean of all hidden states as the summary"""
-    steps: int = setting(10_000, at_least(1), "common")
-    """number of training steps"""
     epochs: float | None = operational(None, above(0), "common")  # identity compares the steps that they come to
     """passes over the training examples, in place of --steps"""
     seeds: tuple[int, ...] = operational((0,), at_least(0), "common")  # identity compares the seed of each run
     """seeds of the head, dropout and the order of examples; several = one run per seed, then mean and deviation"""
-    seed: int = setting(0, at_least(0))
-    """seed of a single run; set by --seeds"""
     label_threshold: float = operational(0.5, between(0, 1, "()"))
     """multilabel: a text gets a label if its probability is at least this"""
     temperature: float = setting(0.05, above(0))
@@ -162,16 +143,12 @@ class FinetuneConfig(RunConfig):
     those of the whole batch; with scores: CoSENT's"""
     objective: Unflagged[str] = operational("")
     """objective that --init was pretrained with; read from the checkpoint, and stored with each new one"""
-    model: ModelConfig = ModelConfig(mem_len=0)
     head: HeadConfig = HeadConfig("classification")
     columns: ColumnsConfig = ColumnsConfig()
     data: TaskDataConfig = TaskDataConfig()
     qa: QuestionAnsweringConfig = QuestionAnsweringConfig()
     ranking: RankingConfig = RankingConfig()
-    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-5, warmup_steps=1_000)
-    checkpoint: CheckpointConfig = CheckpointConfig(every_steps=500, keep=1)
     selection: TaskSelectionConfig = TaskSelectionConfig()
-    log: LogConfig = LogConfig(every_steps=50)
 
 
 def folder_of(config: FinetuneConfig) -> str:

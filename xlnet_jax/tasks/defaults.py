@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings import parser
-from xlnet_jax.settings.config import HeadConfig, OptimizerConfig
+from xlnet_jax.settings.config import CheckpointConfig, HeadConfig, LogConfig, ModelConfig, OptimizerConfig
 from xlnet_jax.settings.parser import CommandLine
 from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.settings.rules import absolute_positions, head_contradictions, run_contradictions
@@ -37,10 +37,13 @@ def _tasks(
         return FinetuneConfig(
             task=name,
             steps=steps,
+            model=ModelConfig(mem_len=0),
             head=head if isinstance(head, HeadConfig) else HeadConfig(head),
             data=TaskDataConfig(batch_size=batch_size, seq_len=seq_len, max_query_len=max_query_len),
             qa=QuestionAnsweringConfig(max_answer_len=max_answer_len),
             optimizer=OptimizerConfig(learning_rate=learning_rate, warmup_steps=warmup, layer_decay=layer_decay),
+            checkpoint=CheckpointConfig(every_steps=500, keep=1),
+            log=LogConfig(every_steps=50),
         )
 
     return {name: partial(start, name) for name in names}

@@ -141,7 +141,7 @@ def _finetune_seeds(config: FinetuneConfig, top: Workdir, process: Process, call
         if prepared is None or prepared.task.draws_anew:
             prepared = prepare(config, seed, list(workdirs.values()), process.console)
         if config.check:
-            return Result(str(top.folder), config.init, 0, "", {}, task=config.task, baseline=prepared.baseline)
+            return Result(str(top.folder), str(config.init), 0, "", {}, task=config.task, baseline=prepared.baseline)
         if len(seeds) > 1:
             process.console.print(f"\nseed        {seed}, {number} of {len(seeds)}, in {workdir.folder}")
         of_seed = prepared.settings.branch()
@@ -336,7 +336,7 @@ def predict(config: FinetuneConfig, workdir: Workdir, process: Process) -> Resul
             "finetuned checkpoint",
         )
     settings.set({"head": found or config.head, **memory_of_whole_texts(config.model)})
-    there = finetuning_of(Path(config.init))
+    there = finetuning_of(Path(str(config.init)))
     taken = settings_of_reading(there, settings.config) if there else {}
     settings.choose(taken, f"in the checkpoint's finetuning for {there.task}" if there else "")
     thresholds = {name: value for name, value in start.thresholds.items() if name not in taken}
@@ -348,7 +348,7 @@ def predict(config: FinetuneConfig, workdir: Workdir, process: Process) -> Resul
     splits = read_splits(config, task, tokenizer_of(start, config))
     say("\n".join(describe_examples(task, splits)))
     if config.check:
-        return Result(str(workdir.folder), config.init, 0, "", {}, task=config.task)
+        return Result(str(workdir.folder), str(config.init), 0, "", {}, task=config.task)
     program = Program.of(config, Supervised(config, task))
     params, _ = weights_of(start, config.head, program.plan.params)
     params = sharding.from_host(params, sharding.shardings_of(program.plan.params))
@@ -361,7 +361,7 @@ def predict(config: FinetuneConfig, workdir: Workdir, process: Process) -> Resul
         say("\n".join((f"eval        {describe(metrics)}", *baseline.compare(metrics))))
     say("\n".join(f"  {file}" for file in [*files, *([workdir.folder / picture] if picture else [])]))
     return Result(
-        str(workdir.folder), config.init, 0, "", metrics, task=config.task, predictions=files, baseline=baseline
+        str(workdir.folder), str(config.init), 0, "", metrics, task=config.task, predictions=files, baseline=baseline
     )
 
 

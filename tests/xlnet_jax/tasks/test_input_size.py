@@ -77,7 +77,7 @@ def encode(task, folder, tokenizer, texts, length):
     folder.mkdir()
     names, changed = TASKS[task](folder, texts, length)
     config = replace(
-        DEFAULTS[task.partition(" ")[0]](), data=TaskDataConfig(seq_len=64, max_query_len=8),
+        DEFAULTS[task.partition(" ")[0]](), data=TaskDataConfig(batch_size=32, seq_len=64, max_query_len=8),
         qa=QuestionAnsweringConfig(doc_stride=16), **changed,
     )  # fmt: skip
 

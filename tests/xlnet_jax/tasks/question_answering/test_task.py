@@ -20,7 +20,10 @@ from xlnet_jax.tasks.question_answering.task import HEAD, NO_PLACE, DocumentWind
 
 
 def task(name="squad2", seq_len=64, max_query_len=14, **qa):
-    data, settings = TaskDataConfig(seq_len=seq_len, max_query_len=max_query_len), {"doc_stride": 24} | qa
+    data, settings = (
+        TaskDataConfig(batch_size=32, seq_len=seq_len, max_query_len=max_query_len),
+        {"doc_stride": 24} | qa,
+    )
     config = dataclasses.replace(DEFAULTS[name](), data=data, qa=QuestionAnsweringConfig(**settings))
     return QuestionAnswering(config)
 

@@ -15,7 +15,8 @@ from tests.xlnet_jax.tasks.task_runs import metrics, trained, write
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.config import FinetuneConfig, RankingConfig, TaskDataConfig
+from xlnet_jax.tasks.config import RankingConfig, TaskDataConfig
+from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.features import collate
 from xlnet_jax.tasks.ranking.task import LOSSES_B, Ranking
 from xlnet_jax.tasks.ranking.trec import read_run
@@ -56,8 +57,9 @@ def collection(given):
     def make(seq_len=16, documents=DOCUMENTS, queries=QUERIES, seed=0, **settings):
         settings = {"negatives": 2, "others": 3} | settings
         files = {"documents": texts("documents", documents), "queries": texts("queries", queries)}
-        config = FinetuneConfig(task="ranking", seed=seed, data=TaskDataConfig(seq_len=seq_len, max_query_len=6))
-        return Ranking(dataclasses.replace(config, ranking=RankingConfig(**files, **settings)))
+        data = TaskDataConfig(batch_size=32, seq_len=seq_len, max_query_len=6)
+        ranking = RankingConfig(**files, **settings)
+        return Ranking(dataclasses.replace(DEFAULTS["ranking"](), seed=seed, data=data, ranking=ranking))
 
     return make
 
