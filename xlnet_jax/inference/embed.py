@@ -1,7 +1,7 @@
 """One vector per text, from the hidden states of the content stream, where all tokens see each other.
 
-The network reads a text as its pieces, <sep> and <cls>, as in finetuning. A text longer than seq_len is read in
-segments of seq_len tokens, each with the memory of the segments before it (Transformer-XL, section 3.2); means are over
+The network reads a text as its pieces, <sep> and <cls>, as in finetuning. A text longer than max_len is read in
+segments of max_len tokens, each with the memory of the segments before it (Transformer-XL, section 3.2); means are over
 the tokens of all segments.
 """
 
@@ -20,13 +20,11 @@ from data_pipelines.tokenizer import CLS, PAD, SEP
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import progress
-from xlnet_jax.settings.common import CheckpointSettings, TextSourceSettings
+from xlnet_jax.settings.common import PerTextSettings
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.fields import (
-    at_least,
     check_bounds,
     list_of_texts,
-    setting,
     with_plain_paths,
 )
 from xlnet_jax.storage.outputs import new_file
@@ -42,7 +40,7 @@ TEXTS_AT_ONCE = 1024  # read from files
 
 
 @dataclass(frozen=True)
-class EmbedSettings(CheckpointSettings, TextSourceSettings):
+class EmbedSettings(PerTextSettings):
     """One vector for each text, in the order of the texts."""
 
     text: tuple[str, ...]
@@ -61,19 +59,6 @@ class EmbedSettings(CheckpointSettings, TextSourceSettings):
     """scale each vector to length 1"""
     specials: bool = True
     """append <sep> and <cls> to each text"""
-    seq_len: int | None = None
-    """longest segment, in tokens; longer texts are read in several segments; None = the window length of the run, or
-    512"""
-    mem_len: int | None = None
-    """memory of earlier segments, in positions; None = as in training, or the paper's 384; 0 = none"""
-    batch_tokens: int = setting(BATCH_TOKENS, at_least(1))
-    """tokens in a batch; does not change the vectors"""
-    overwrite: bool = False
-    """replace an existing file"""
-    id_field: str | None = None
-    """field with the id in JSON and Parquet; None = number the texts from 0"""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """compute type; the vectors are always float32"""
 
 
 def embed_files(settings: EmbedSettings) -> tuple[int, int, Pooling]:
@@ -104,9 +89,8 @@ def embed_files(settings: EmbedSettings) -> tuple[int, int, Pooling]:
             layer=s.layer,
             normalize=s.normalize,
             specials=s.specials,
-            seq_len=window_len if s.seq_len is None else s.seq_len,
+            max_len=window_len if s.max_len is None else s.max_len,
             mem_len=trained_mem_len(pretrained, run) if s.mem_len is None else s.mem_len,
-            batch_tokens=s.batch_tokens,
         )
         done = width = 0
         with progress() as show, (_write_npy if s.out.endswith(".npy") else _write_parquet)(file) as append:
@@ -142,7 +126,7 @@ def embed_texts(
     layer: int = -1,
     normalize: bool = False,
     specials: bool = True,
-    seq_len: int = SEQ_LEN,
+    max_len: int = SEQ_LEN,
     mem_len: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> np.ndarray:
@@ -151,7 +135,7 @@ def embed_texts(
 
     pooling: mean of the tokens of a text, its last or first token, or <cls>, which comes last; None = as the checkpoint
     was finetuned for embedding, or else mean. layer: 1 to num_layers, or -1 to -num_layers from the last. normalize:
-    scale vectors to length 1. specials: append <sep> and <cls> to each text; without them there is no cls. seq_len:
+    scale vectors to length 1. specials: append <sep> and <cls> to each text; without them there is no cls. max_len:
     longest segment, in tokens; learned positions may limit it further. mem_len: memory of earlier segments, in
     positions; None = as in the checkpoint; must be 0 without relative positions. batch_tokens: tokens in a batch; does
     not change the vectors.
@@ -168,18 +152,18 @@ def embed_texts(
         raise InputError("pooling", pooling, "must be mean, last, first or cls")
     if pooling == "cls" and not specials:
         raise InputError("pooling", "cls", "needs `specials`: without them there is no <cls>; give last")
-    if seq_len < 1:
-        raise InputError("seq_len", seq_len, "must be at least 1")
+    if max_len < 1:
+        raise InputError("max_len", max_len, "must be at least 1")
     model, backbone = _first_layers(pretrained, layer, mem_len)
     alone = replace(model, mem_len=0, same_length=False)  # with same_length rows would see mem_len positions: none
-    seq_len = min(seq_len, model.num_places)
+    max_len = min(max_len, model.num_places)
     rows = pretrained.require_tokenizer().encode_lines(list_of_texts(texts))
     vectors_BD = np.zeros((len(rows), model.d_model), np.float32)
     places = [i for i, ids in enumerate(rows) if len(ids)]
     rows = [np.append(rows[i], (SEP, CLS)[: 2 * specials]).astype(np.int32) for i in places]
     lengths = [len(row) for row in rows]
 
-    for indices, count, length in batches_by_length(lengths, batch_tokens, seq_len):
+    for indices, count, length in batches_by_length(lengths, batch_tokens, max_len):
         longest = lengths[indices[-1]]
         config = model if longest > length else alone
         mems_ZBMD = jnp.zeros((model.num_layers, count, config.mem_len, model.d_model), model.dtype)

@@ -64,8 +64,6 @@ class HarnessSettings(CheckpointSettings):
     """pieces to generate at most, if the task does not say"""
     seed: int = setting(0, at_least(0))
     """seed of the orders and draws"""
-    batch_tokens: int = setting(BATCH_TOKENS, at_least(1))
-    """tokens in a batch; does not change the scores"""
 
 
 @register_model("xlnet_jax")
@@ -113,9 +111,9 @@ class XLNetJax(TemplateLM):
             queries += [Query(row_L, places_P, np.argsort(order_P)) for order_P in orders]
         if self._pretrained.is_causal:
             begun = [np.concatenate([[EOD], query.ids_L]) for query in queries]
-            found = causal_beside_likeliest(self._pretrained, begun, s.batch_tokens)
+            found = causal_beside_likeliest(self._pretrained, begun, BATCH_TOKENS)
         else:
-            found = beside_likeliest(self._pretrained, queries, s.batch_tokens)
+            found = beside_likeliest(self._pretrained, queries, BATCH_TOKENS)
         answers, of_request = [], len(found) // max(len(requests), 1)
         for i, (_, _, ids) in enumerate(requests):
             own = found[i * of_request : (i + 1) * of_request]
@@ -129,7 +127,6 @@ class XLNetJax(TemplateLM):
         texts, s = [request.args[0] for request in requests], self.settings
         scores = score_texts(
             self._pretrained, texts, s.order, seed=s.seed, max_len=s.max_len, mem_len=self._mem_len,
-            batch_tokens=s.batch_tokens,
         )  # fmt: skip
         return [score.log_likelihood if score.pieces else 0.0 for score in scores]  # no piece to predict
 

@@ -24,12 +24,13 @@ import tyro
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import Console, progress
 from xlnet_jax.settings.common import TextSourceSettings
-from xlnet_jax.settings.fields import at_least, between, check_bounds, setting, with_plain_paths
+from xlnet_jax.settings.fields import at_least, check_bounds, setting, with_plain_paths
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
 
-THRESHOLD = 0.01
+THRESHOLD = 0.01  # smallest relative gain in perplexity for which a longer context counts as useful
+SHARES = (1.0, 0.5, 0.1)  # of the hardest pieces that count: the paper's r
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,6 @@ class ReclSettings(TextSourceSettings):
     """longest context, in pieces"""
     tokens: int = setting(1000, at_least(1))
     """number of pieces to predict: the first ones of the text after the longest context"""
-    shares: tuple[float, ...] = setting((1.0, 0.5, 0.1), between(0, 1, "(]"))
-    """shares of the hardest pieces that count (the paper's r)"""
-    threshold: float = setting(THRESHOLD, between(0, 1, "()"))
-    """smallest relative gain in perplexity for which a longer context counts as useful"""
     tokenizer: str | None = None
     """SentencePiece model, for checkpoints without a tokenizer"""
 
@@ -78,10 +75,8 @@ def recl(settings: ReclSettings) -> EffectiveContext:
     Raises InputError for invalid settings, text or checkpoints, or checkpoints that cannot be compared.
     """
     settings = with_plain_paths(settings)
-    if not (settings.checkpoints and settings.shares):
-        raise InputError(
-            "give one or several checkpoints that were trained with `objective` clm, and at least one of `shares`"
-        )
+    if not settings.checkpoints:
+        raise InputError("give one or several checkpoints that were trained with `objective` clm")
     check_bounds(settings)
     if len(settings.lengths) < 2:
         raise InputError("longest", settings.longest, f"must be at least twice `step` {settings.step}")
@@ -114,7 +109,7 @@ def recl(settings: ReclSettings) -> EffectiveContext:
             show(f"context of {length} of {settings.longest}")
             return -np.stack([by_window(model, ids_L, length, targets_P) for model in models])
 
-        by_share = effective_context_lengths(losses_UP, settings.lengths, settings.shares, settings.threshold)
+        by_share = effective_context_lengths(losses_UP, settings.lengths, SHARES, THRESHOLD)
     return EffectiveContext(by_share, name, len(targets_P))
 
 
@@ -126,7 +121,7 @@ def print_recl(settings: ReclSettings) -> None:
     step = settings.step
     print(
         f"{found.tokens:,} pieces of {found.text}, with {step}, {2 * step}, … {settings.lengths[-1]} before each: the "
-        f"context from which {step} more gain less than {settings.threshold:g}"
+        f"context from which {step} more gain less than {THRESHOLD:g}"
     )
     table = Table("RECL, in pieces", *(f"r = {share:g}" for share in found.by_share))
     for name, *lengths in zip(settings.checkpoints, *found.by_share.values(), strict=True):

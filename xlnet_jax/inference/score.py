@@ -25,16 +25,15 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_until_unread, progress
-from xlnet_jax.settings.common import CheckpointSettings, TextSourceSettings
+from xlnet_jax.settings.common import PerTextSettings
 from xlnet_jax.settings.fields import (
     ANY_TEXT,
-    at_least,
     check_bounds,
     list_of_texts,
     setting,
@@ -59,7 +58,7 @@ DIGITS = 6
 
 
 @dataclass(frozen=True)
-class ScoreSettings(CheckpointSettings, TextSourceSettings):
+class ScoreSettings(PerTextSettings):
     """The log-likelihood of each sentence, in nats."""
 
     texts: tuple[str, ...] = ()
@@ -74,20 +73,9 @@ class ScoreSettings(CheckpointSettings, TextSourceSettings):
     """seed of the random orders and of the bound's samples"""
     context: str = ""
     """text before each sentence, which all its pieces see; it is not scored"""
-    max_len: int | None = setting(None, at_least(1))
-    """longest segment, in pieces; longer sentences with their context are read in segments with memory; None = the
-    window length of the run, or 512"""
-    mem_len: int | None = setting(None, at_least(0))
-    """memory of earlier segments, in positions; None = as in training, or the paper's 384; 0 = none"""
     out: str | None = None
     """file to write: .jsonl with the scores of each piece, or .tsv with a row for each sentence; None = print JSON
     Lines"""
-    overwrite: bool = False
-    """replace an existing file"""
-    id_field: str | None = None
-    """field with the id of a sentence in JSON and Parquet, copied to the output"""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """compute type"""
 
 
 class Totals(NamedTuple):

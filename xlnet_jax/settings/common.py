@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from xlnet_jax.settings.fields import operational, setting
+from xlnet_jax.settings.fields import at_least, operational, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,3 +38,20 @@ class CheckpointSettings:
     or a name on the Hugging Face Hub"""
     tokenizer: str | None = field(default=None, kw_only=True)
     """SentencePiece model, for a checkpoint without a tokenizer"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerTextSettings(CheckpointSettings, TextSourceSettings):
+    """Settings of commands that read texts with a checkpoint, and write a record for each."""
+
+    max_len: int | None = setting(None, at_least(1))
+    """longest segment, in pieces; longer texts are read in segments with memory; None = the window length of the run,
+    or 512"""
+    mem_len: int | None = setting(None, at_least(0))
+    """memory of earlier segments, in positions; None = as in training, or the paper's 384; 0 = none"""
+    overwrite: bool = False
+    """replace an existing file"""
+    id_field: str | None = None
+    """field with the id of a text in JSON and Parquet, copied to the output; None = number the texts from 0"""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """compute type"""

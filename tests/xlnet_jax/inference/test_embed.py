@@ -93,14 +93,14 @@ def test_a_long_text_is_read_in_segments_with_memory(model):
     hidden = segment_by_segment(model, LONG, seq_len=12, mem_len=16)
     assert len(hidden) > 3 * 12
     for pooling, vector in (("mean", hidden.mean(0)), ("first", hidden[0]), ("last", hidden[-1])):
-        found = embed_texts(model, [*TEXTS, LONG[:80]], pooling, seq_len=12, mem_len=16)
+        found = embed_texts(model, [*TEXTS, LONG[:80]], pooling, max_len=12, mem_len=16)
         np.testing.assert_allclose(found[0], vector, atol=SAME)
 
 
 def test_learned_positions_limit_a_segment(tokenizer):
     bert = random_model(dataclasses.replace(BERT, vocab_size=800), tokenizer=tokenizer)
     assert len(bert.tokenize([LONG])[0][0]) > bert.model.num_places
-    in_segments = embed_texts(bert, [LONG], seq_len=bert.model.num_places)
+    in_segments = embed_texts(bert, [LONG], max_len=bert.model.num_places)
     np.testing.assert_allclose(embed_texts(bert, [LONG]), in_segments, atol=SAME)
 
 

@@ -78,13 +78,13 @@ def folder(causal, model, tmp_path_factory):
 
 def settings(folder):
     return [
-        "--text", str(folder / "text.txt"), "--step", str(STEP), "--longest", str(LONGEST), "--tokens", str(TOKENS),
-        "--threshold", "1e-9",
+        "--text", str(folder / "text.txt"), "--step", str(STEP), "--longest", str(LONGEST), "--tokens", str(TOKENS)
     ]  # fmt: skip
 
 
 def test_the_table_has_the_lengths_of_each_checkpoint_of_the_group(folder, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr("xlnet_jax.inference.recl.THRESHOLD", 1e-9)  # random networks gain little
     names = [str(folder / name) for name in ("one", "two")]
     assert command.main([*names, *settings(folder)]) == 0
     printed = capsys.readouterr().out
