@@ -62,6 +62,8 @@ class TextFile:
     path: str  # its extension gives the format
     text_field: str  # of an object or row
     errors: Errors
+    size: int | None = None  # bytes, and the version, of a file behind a URL (`remote.Listed`)
+    version: str | None = None
 
     @property
     def has_records(self) -> bool:

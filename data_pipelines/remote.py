@@ -12,7 +12,6 @@ import re
 import socket
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -44,13 +43,9 @@ class Unreachable(InputError):
     exit_code = RESTART
 
 
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file behind a URL, at the time it was listed."""
-
-    url: str
-    size: int | None  # bytes; None = unknown
-    version: str | None  # ETag, hash or modification time; the same value means the same bytes; None = unknown
+Listed = tuple[str, int | None, str | None]
+"""A file behind a URL, when it was listed: URL, size in bytes, and version: an ETag, a hash or a modification time, whose
+same value means the same bytes. None = unknown"""
 
 
 def is_remote(name: str) -> bool:
@@ -109,7 +104,7 @@ def _http_status(error: Any) -> int | None:
     return status if isinstance(status, int) and status >= 400 else None
 
 
-def find(name: str) -> list[RemoteFile]:
+def find(name: str) -> list[Listed]:
     """Return the files of a URL, sorted: one file, the files in a folder at any depth, or the files that match a glob
     (`**` matches any depth). A web address is one file. Files on the Hub are pinned to the current commit.
 
@@ -134,7 +129,7 @@ def find(name: str) -> list[RemoteFile]:
         for path, info in sorted(found.items()):
             if info["type"] == "file" and not path.endswith("/"):  # S3 represents a folder by an empty object
                 version = next((str(info[key]) for key in VERSIONS if info.get(key)), None)
-                files.append(RemoteFile(system.unstrip_protocol(path), info.get("size"), version))
+                files.append((system.unstrip_protocol(path), info.get("size"), version))
         return files
 
 
@@ -156,7 +151,7 @@ def _filesystem(url: str) -> Any:
     return fsspec.filesystem(url.partition("://")[0].lower(), **options)
 
 
-def find_dataset(name: str, split: str) -> list[RemoteFile]:
+def find_dataset(name: str, split: str) -> list[Listed]:
     """Return the files of a dataset's split. Their URLs contain the commit, the same for all.
 
     name: hf:NAME, hf:NAME/CONFIG or hf:NAME@COMMIT/CONFIG, with or without :SPLIT. split: used if the name has none.
@@ -189,7 +184,7 @@ def find_dataset(name: str, split: str) -> list[RemoteFile]:
         raise InputError(f"text {name}: it has no {lack}, only {there}; use the form {HUB}{info.id}/CONFIG:SPLIT")
     files = {file.rfilename: file for file in info.siblings}
     root = f"{HUB_FILES}datasets/{info.id}@{info.sha}"
-    return [RemoteFile(f"{root}/{path}", files[path].size, files[path].blob_id) for path in splits[wanted]]
+    return [(f"{root}/{path}", files[path].size, files[path].blob_id) for path in splits[wanted]]
 
 
 def divide(info: Any) -> dict[str, dict[str, list[str]]]:

@@ -23,7 +23,7 @@ from data_pipelines import remote
 from data_pipelines.corpus import MANIFEST_FILE
 from data_pipelines.faults import Faults, TextRow
 from data_pipelines.readers import JSON_LINES, OPENERS, PARQUET, TextFile, kind_of
-from data_pipelines.remote import HUB, RemoteFile, explaining_read_errors, file_name, find_dataset, is_remote, on_web
+from data_pipelines.remote import HUB, Listed, explaining_read_errors, file_name, find_dataset, is_remote, on_web
 from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
 from data_pipelines.tokenizer import EOD, SAMPLE_LINES, Normalization, Tokenizer
 from data_pipelines.tokenizer.normalization import Survey
@@ -52,7 +52,6 @@ class Source:
     name: str  # short, usable as a file name
     argument: str  # as the user wrote it
     units: tuple[Unit, ...]  # in reading order
-    remote: tuple[RemoteFile, ...] = ()  # for text behind a URL: the server's data about each unit
 
 
 def find(names: Sequence[str], settings: TextSourceSettings = USUAL, split: str = "train") -> list[Source]:
@@ -73,25 +72,21 @@ def find(names: Sequence[str], settings: TextSourceSettings = USUAL, split: str 
     for name in names:
         if not name:
             raise InputError(f"the name of a text is empty; {WANTED}")
-        listed: list[RemoteFile] = []
-        paths: list[str] = []
         dataset = name.removeprefix(TFDS) if name.startswith(TFDS) else None
+        files: list[Listed] = []
         with explaining_read_errors(name):
             if is_remote(name):
-                listed = _remote_files(name)
+                files = _remote_files(name)
             elif name.startswith(HUB):
-                listed = find_dataset(name, split)
+                files = find_dataset(name, split)
             elif dataset is None:
                 dataset, paths = _local_files(name)
-        units: Sequence[Unit]
+                files = [(path, None, None) for path in paths]
+        form = settings.text_field, settings.corpus_errors
+        units: Sequence[Unit] = [TextFile(path, *form, size, version) for path, size, version in files]
         if dataset is not None:
-            units = open_dataset(dataset, split, settings.text_field, settings.corpus_errors)
-        else:
-            units = [
-                TextFile(path, settings.text_field, settings.corpus_errors)
-                for path in (*paths, *(file.url for file in listed))
-            ]
-        found.append(Source(describe(name), name, tuple(units), tuple(listed)))
+            units = open_dataset(dataset, split, *form)
+        found.append(Source(describe(name), name, tuple(units)))
     return found
 
 
@@ -309,14 +304,14 @@ def match_glob(pattern: epath.Path) -> list[epath.Path]:
     return sorted(p for p in base.glob(str(pattern.relative_to(base))) if not p.is_dir())
 
 
-def _remote_files(name: str) -> list[RemoteFile]:
+def _remote_files(name: str) -> list[Listed]:
     """Return the files behind a URL, sorted, like `_local_files` for a folder on disk."""
-    found = [file for file in remote.find(name) if not file_name(file.url).startswith(".")]
-    if {MANIFEST_FILE, DATASET_INFO} & {file_name(file.url) for file in found}:
+    found = [file for file in remote.find(name) if not file_name(file[0]).startswith(".")]
+    if {MANIFEST_FILE, DATASET_INFO} & {file_name(url) for url, *_ in found}:
         raise InputError(f"text {name}: a prepared corpus or TFDS dataset must be on disk or in gs://; copy it there")
     if not found:
         raise InputError(f"text {name}: no files found; {WANTED}")
-    texts = [file for file in found if _is_text(file.url)]
+    texts = [file for file in found if _is_text(file[0])]
     return found if glob.has_magic(name) else texts or found
 
 

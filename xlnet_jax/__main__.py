@@ -121,13 +121,11 @@ def _inspect() -> Loaded:
     return InspectSettings, print_window, None
 
 
-@_command(
-    "prepare", "make a corpus of token blocks from text, once for all training runs; --check verifies its checksums."
-)
+@_command("prepare", "make a corpus of token blocks from text, once for all training runs.")
 def _prepare() -> Loaded:
-    from data_pipelines.prepare.commands import PrepareSettings, parse_preparation, print_corpus
+    from data_pipelines.prepare.commands import PrepareSettings, print_corpus
 
-    return PrepareSettings, print_corpus, parse_preparation
+    return PrepareSettings, print_corpus, None
 
 
 @_command("tokenizer", "train a tokenizer, adapt or describe one, or encode text with it.")

@@ -24,11 +24,12 @@ from data_pipelines.prepare.encoding import EncodedSource, encode_text, fingerpr
 from data_pipelines.prepare.holdout import choose
 from data_pipelines.prepare.runners import Runner, run_here, run_with_beam
 from data_pipelines.prepare.shards import Content, cut, stretches_of, write_corpus
+from data_pipelines.readers import TextFile
+from data_pipelines.remote import is_remote
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Tokenizer, TokenizerSettings
 from xlnet_jax.errors import InputError, OtherRun
 from xlnet_jax.printing import progress, tell, without_secrets
-from xlnet_jax.settings import parser
 from xlnet_jax.settings.common import TextSourceSettings
 from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.settings.fields import at_least, between, check_bounds, setting, with_plain_paths
@@ -86,14 +87,6 @@ class PrepareSettings(TextSourceSettings):
             raise InputError("beam_options", "", "needs a Beam runner: choose one with `runner`")
 
 
-@dataclass(frozen=True)
-class CheckSettings:
-    """Corpus to check."""
-
-    check: str
-    """prepared corpus, on disk or in the cloud (gs://)"""
-
-
 def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] = lambda files: None) -> Corpus:
     """Prepare a corpus, or open it if the same settings have already made it.
 
@@ -123,24 +116,8 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
     )
 
 
-def parse_preparation(argv: Sequence[str], prog: str, description: str) -> PrepareSettings | CheckSettings:
-    """Return the settings of `prepare`, or of `prepare --check`. Raises InputError; prints and exits on --help."""
-    if any(word.partition("=")[0] == "--check" for word in argv):
-        about = "python -m data_pipelines.prepare: compare every shard of a corpus with its checksum."
-        return parser.parse(CheckSettings, argv, prog, about)
-    return parser.parse(PrepareSettings, argv, prog, description)
-
-
-def print_corpus(settings: PrepareSettings | CheckSettings) -> None:
-    """Prepare a corpus and print a summary, or compare every shard of a corpus with its checksum. Raises InputError for
-    the first shard that differs."""
-    if isinstance(settings, CheckSettings):
-        corpus = Corpus(settings.check)
-        corpus.check()
-        shards = [shard for split in corpus.manifest.splits.values() for shard in split.shards]
-        size = sum(shard.num_bytes for shard in shards)
-        print(f"corpus      {corpus.folder}, {len(shards):,} shards, {size:,} bytes: all checksums match")
-        return
+def print_corpus(settings: PrepareSettings) -> None:
+    """Prepare a corpus and print a summary."""
     begin = time.monotonic()
     was_there = epath.Path(settings.out).expanduser().exists()
     with progress() as show:
@@ -222,7 +199,7 @@ def prepare(
                 _require_blocks(source, name, 1 if held_out else 2, block_len)
             contents[split] = [(source, stretches_of(source)) for source in of_split]
             made_from[split] = [source.fingerprint for source in of_split] or None
-            if any(source.text.remote for source in of_split):
+            if any(_origin(source.text) for source in of_split):
                 origins[split] = [_origin(source.text) for source in of_split]
         if not held_out:
             contents = _hold_out(learned, validation_fraction, block_len)
@@ -265,13 +242,14 @@ def _fingerprints(split: SplitName, text: Sequence[Source], made: Manifest) -> l
 
 def _origin(source: Source) -> dict[str, Any] | None:
     """Return where the text of a source came from, or None for text on disk."""
-    if not source.remote:
+    files = [unit for unit in source.units if isinstance(unit, TextFile) and is_remote(unit.path)]
+    if not files:
         return None
-    commit = re.match(r"hf://[^@]+@([^/]+)/", source.remote[0].url)
+    commit = re.match(r"hf://[^@]+@([^/]+)/", files[0].path)
     return {
         "name": without_secrets(source.argument),
         "commit": commit and commit[1],
-        "files": [[without_secrets(file.url), file.size, file.version] for file in source.remote],
+        "files": [[without_secrets(file.path), file.size, file.version] for file in files],
     }
 
 

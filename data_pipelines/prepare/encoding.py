@@ -24,6 +24,7 @@ from etils import epath
 from data_pipelines.corpus import Start
 from data_pipelines.prepare.holdout import DOCUMENT, line_hashes
 from data_pipelines.prepare.runners import Runner
+from data_pipelines.remote import is_remote
 from data_pipelines.sources import Source, Unit, chunks_of
 from data_pipelines.tfds_text import DatasetSlice
 from data_pipelines.tokenizer import EOD, Tokenizer
@@ -48,13 +49,8 @@ FIELDS: dict[str, tuple[type[np.generic], int]] = {
 """Arrays of an encoded part: dtype and rank"""
 
 
-@dataclass(frozen=True)
-class Group:
-    """Consecutive units of a source, which one process reads."""
-
-    source: int  # number of the source
-    index: int  # number among the groups of all sources
-    units: tuple[Unit, ...]
+Group = tuple[Unit, ...]
+"""Consecutive units of a source, which one process reads"""
 
 
 @dataclass(frozen=True)
@@ -71,24 +67,25 @@ class TextPart:
         return hashlib.sha256(bytes([self.continues, self.ends]) + self.text.encode()).hexdigest()
 
 
-def groups_of(sources: Sequence[Source]) -> list[Group]:
-    """Group the units of all sources, in order. A missing file raises an error only when it is read."""
+def groups_of(source: Source) -> list[Group]:
+    """Group the units of a source, in order. A missing file raises an error only when it is read."""
     groups: list[Group] = []
-    for number, source in enumerate(sources):
-        units: list[Unit] = []
-        size = 0
-        for unit, there in itertools.zip_longest(source.units, source.remote):
-            units.append(unit)
-            size += (there.size or 0) if there else _num_bytes(unit)
-            if size >= GROUP_BYTES or unit is source.units[-1]:
-                groups.append(Group(number, len(groups), tuple(units)))
-                units, size = [], 0
+    units: list[Unit] = []
+    size = 0
+    for unit in source.units:
+        units.append(unit)
+        size += _num_bytes(unit)
+        if size >= GROUP_BYTES or unit is source.units[-1]:
+            groups.append(tuple(units))
+            units, size = [], 0
     return groups
 
 
 def _num_bytes(unit: Unit) -> int:
     if isinstance(unit, DatasetSlice):
         return GROUP_BYTES
+    if is_remote(unit.path):
+        return unit.size or 0
     try:
         return epath.Path(unit.path).stat().length
     except OSError:
@@ -100,7 +97,7 @@ def cut_parts(group: Group) -> Iterator[TextPart]:
     pending: list[str] = []
     size = 0
     continues = False
-    for chunk in chunks_of(group.units):
+    for chunk in chunks_of(group):
         pending.append(chunk)
         size += _size(chunk)
         if size < PART_CHARS:
@@ -134,7 +131,7 @@ def _last_document_end(text: str) -> int:
 
 def fingerprint(source: Source) -> str:
     """Return the SHA-256, in hex, of the text of a source. File names do not count."""
-    return _fingerprint_of(part.sha256 for group in groups_of([source]) for part in cut_parts(group))
+    return _fingerprint_of(part.sha256 for group in groups_of(source) for part in cut_parts(group))
 
 
 def _fingerprint_of(parts: Iterable[str]) -> str:
@@ -181,23 +178,29 @@ def encode_text(
     parts, lists = folder / f"encoded-{VERSION}-{tokenizer.sha256[:16]}", folder / "lists"
     for made in (parts, lists):
         made.mkdir(parents=True, exist_ok=True)
-    groups = groups_of(text)
-    runner(groups, partial(_encode_part, parts, tokenizer), partial(_unfinished_parts, parts, lists))
-    files: list[list[str]] = [[] for _ in text]
-    for group in groups:
-        if (listed := lists / f"{group.index}.json").exists():
-            files[group.source] += [str(parts / f"{part}.npz") for part in read_json(listed, list[str])]
-    return [join_parts(source, of_source) for source, of_source in zip(text, files, strict=True)]
+    groups = [
+        [(lists / f"{number}-{place}.json", group) for place, group in enumerate(groups_of(source))]
+        for number, source in enumerate(text)
+    ]
+    seeds = list(itertools.chain.from_iterable(groups))
+    runner(seeds, partial(_encode_part, parts, tokenizer), partial(_unfinished_parts, parts))
+    encoded = []
+    for source, of_source in zip(text, groups, strict=True):
+        listed = [read_json(file, list[str]) for file, _ in of_source if file.exists()]
+        files = [str(parts / f"{part}.npz") for part in itertools.chain.from_iterable(listed)]
+        encoded.append(join_parts(source, files))
+    return encoded
 
 
-def _unfinished_parts(parts: epath.Path, lists: epath.Path, group: Group) -> Iterator[TextPart]:
-    """Yield the parts of a group that are not encoded yet, then write the list of all its parts."""
+def _unfinished_parts(parts: epath.Path, seed: tuple[epath.Path, Group]) -> Iterator[TextPart]:
+    """Yield the parts of a group that are not encoded yet, then write the list of all its parts into a file. seed: the
+    file and the group."""
+    file, group = seed
     seen = []
     for part in cut_parts(group):
         seen.append(part.sha256)
         if not (parts / f"{part.sha256}.npz").exists():
             yield part
-    file = lists / f"{group.index}.json"
     file.write_text(json.dumps(seen)) if seen else file.unlink(missing_ok=True)
 
 

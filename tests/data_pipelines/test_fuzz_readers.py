@@ -101,7 +101,7 @@ def test_documents_of_a_text_come_out_as_they_were_whatever_the_pieces(folder, t
     with read_in_pieces(chunk_bytes, part_chars):
         # Of two byte order marks in a row, the second belongs to the text.
         assert documents_of_lines(sources.read_lines(found)) == documents
-        (group,) = groups_of(found)
+        (group,) = groups_of(*found)
         assert documents_of_parts(cut_parts(group)) == documents
 
 
@@ -128,7 +128,7 @@ def test_parts_are_encoded_as_the_whole_is(folder, trained, text, chunk_bytes, p
     path = folder / "encoded.txt"
     content = "\n\n".join("\n".join(lines) for lines in documents)
     path.write_bytes(content.encode())
-    (group,) = groups_of(sources.find([str(path)]))
+    (group,) = groups_of(*sources.find([str(path)]))
     with read_in_pieces(chunk_bytes, part_chars):
         found = encoded(cut_parts(group), trained)
     assert found == encoded([TextPart(content, False, True)], trained)

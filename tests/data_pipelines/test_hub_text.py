@@ -90,7 +90,7 @@ def test_every_file_is_at_one_commit(hub):
     found = [sources.find([name]) for name in ("hf:me/story", "hf://datasets/me/story/data/train*")]
     dataset.revisions["main"] = shards("train", OTHER)
     for (source,) in found:
-        assert all(f"@{old}/" in file.url for file in source.remote)
+        assert all(f"@{old}/" in unit.path for unit in source.units)
     for read in (found[0], sources.find([f"hf:me/story@{old}"])):
         assert [line for line in sources.read_lines(read) if line] == STORY
     assert texts_of("hf:me/story") == OTHER

@@ -76,7 +76,7 @@ def test_a_file_on_the_web_is_read_by_its_name_whatever_its_query(web, name):
     url = f"{web.url}/{name}?token=secret.html"
     (source,) = sources.find([url])
     assert source.name == "a" or name == "A.TXT.ZST"
-    assert source.remote[0].size == len(FORMS[name])
+    assert source.units[0].size == len(FORMS[name])
     assert lines_of(url) == READ
 
 
@@ -165,7 +165,7 @@ def test_files_folders_and_globs_are_found_in_s3(s3, name, keys):
     s3.files |= {"/bucket/more/.hidden.txt": b"x", "/bucket/more/README.md": b"x", "/bucket/more/": b""}
     (source,) = sources.find([name])
     assert [unit.path for unit in source.units] == [f"s3://bucket/{key}" for key in keys]
-    assert [file.size for file in source.remote] == [len(FORMS[paths[key]]) for key in keys]
+    assert [unit.size for unit in source.units] == [len(FORMS[paths[key]]) for key in keys]
     assert lines_of(name) == READ * len(keys)
 
 
@@ -215,7 +215,7 @@ def test_commands_take_a_web_address(web, tmp_path):
     with pytest.raises(InputError, match="its training text differs"):
         prepare_command.main(command.split())
     text = Text.of(Config(corpus=(url,)))
-    assert (text.name, text.prepared, text.train[0].remote[0].url) == ("a", None, url)
+    assert (text.name, text.prepared, text.train[0].units[0].path) == ("a", None, url)
 
 
 def test_a_run_keeps_where_its_text_came_from_beside_its_fingerprints(tmp_path):

@@ -76,7 +76,7 @@ def files(names: Sequence[str], what: str, wanted: str = "a file, a folder, or a
     found: list[str] = []
     for name in names:
         if is_remote(name):
-            there = [file.url for file in remote.find(name)]
+            there = [url for url, *_ in remote.find(name)]
         elif (path := epath.Path(name).expanduser()).is_dir():
             units = [unit for source in find([name]) for unit in source.units]
             there = [unit.path for unit in units if not isinstance(unit, DatasetSlice)]

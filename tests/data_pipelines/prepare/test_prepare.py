@@ -142,7 +142,7 @@ def test_a_part_that_stands_twice_in_a_text_can_be_saved_by_two_at_once(tmp_path
 def parts_of(tmp_path):
     def parts_of(text):
         (tmp_path / "a.txt").write_text(text)
-        (group,) = groups_of(sources.find([str(tmp_path / "a.txt")]))
+        (group,) = groups_of(*sources.find([str(tmp_path / "a.txt")]))
         return list(cut_parts(group))
 
     return parts_of
