@@ -152,6 +152,12 @@ class Manifest:
         return manifest
 
 
+def entropy(counts: np.ndarray) -> float:
+    """Return the entropy of pieces with these counts, in nats."""
+    share = counts[counts > 0] / max(counts.sum(), 1)
+    return float(-(share * np.log(share)).sum())
+
+
 def is_corpus(folder: epath.PathLike) -> bool:
     """Return whether `folder` has a manifest, so it was made by `prepare`."""
     return not is_remote(os.fspath(folder)) and (epath.Path(folder).expanduser() / MANIFEST_FILE).exists()

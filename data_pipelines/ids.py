@@ -2,12 +2,11 @@
 
 import hashlib
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from data_pipelines.corpus import SplitName, Start
+from data_pipelines.corpus import Manifest, RecordLayout, Split, SplitName, Start, entropy
 from data_pipelines.tokenizer import SPECIAL_PIECES
 from xlnet_jax.errors import InputError
 
@@ -28,7 +27,7 @@ class IdCorpus:
         self._blocks: dict[SplitName, np.ndarray] = {}
         if sorted(dataset) != sorted(SPLITS):
             raise InputError("dataset", "", "must have two arrays of ids, train and validation")
-        digest = hashlib.sha256()
+        digest, splits = hashlib.sha256(), dict[SplitName, Split]()
         for split in SPLITS:
             ids = np.asarray(dataset[split])
             if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
@@ -46,12 +45,17 @@ class IdCorpus:
                 raise InputError("dataset", "", f"{split} has {len(ids)} ids, but needs {count * block_len}")
             self._blocks[split] = ids[: len(ids) // block_len * block_len].reshape(-1, block_len).astype(np.int32)
             digest.update(self._blocks[split].tobytes())
+            splits[split] = Split(1, 0, len(ids), len(ids) % block_len, (len(self._blocks[split]),), shards=())
         self.unigram_counts = np.bincount(self._blocks["train"].ravel(), minlength=vocab_size)
-        of_splits = {split: SimpleNamespace(source_blocks=(len(blocks),)) for split, blocks in self._blocks.items()}
-        self.manifest = SimpleNamespace(
-            sources=("ids",), weights=(), splits=of_splits, sha256=digest.hexdigest(), origins={},
+        self.manifest = Manifest(
             made_from={"ids": digest.hexdigest()},
-        )  # fmt: skip
+            vocab_size=vocab_size,
+            record=RecordLayout(block_len, "<u4", tokens_at=0, starts_at=4 * block_len, num_bytes=5 * block_len),
+            unigram_entropy=entropy(self.unigram_counts),
+            sources=("ids",),
+            weights=(),
+            splits=splits,
+        )
 
     def num_blocks(self, split: SplitName) -> int:
         """Return the number of blocks in a split."""

@@ -44,8 +44,8 @@ class Unreachable(InputError):
 
 
 Listed = tuple[str, int | None, str | None]
-"""A file behind a URL, when it was listed: URL, size in bytes, and version: an ETag, a hash or a modification time, whose
-same value means the same bytes. None = unknown"""
+"""URL, bytes and version of a file when it was listed. The version is an ETag, a hash or a modification time: the same
+value means the same bytes. None = unknown"""
 
 
 def is_remote(name: str) -> bool:

@@ -21,7 +21,7 @@ from etils import epath
 from data_pipelines import sources, windows
 from data_pipelines.corpus import Corpus, Manifest, SplitName, is_corpus
 from data_pipelines.prepare.encoding import EncodedSource, encode_text, fingerprint
-from data_pipelines.prepare.holdout import choose
+from data_pipelines.prepare.holdout import choose, holds_out
 from data_pipelines.prepare.runners import Runner, run_here, run_with_beam
 from data_pipelines.prepare.shards import Content, cut, stretches_of, write_corpus
 from data_pipelines.readers import TextFile
@@ -299,7 +299,7 @@ def _hold_out(train: Sequence[EncodedSource], fraction: float, block_len: int) -
         if isinstance(rule, int):
             kept, held_out = cut(stretches_of(source), [rule, source.tokens - rule])
         else:
-            is_held_out = rule.holds_out(source.hashes)[source.document]
+            is_held_out = holds_out(source.hashes, fraction, rule)[source.document]
             kept, held_out = stretches_of(source, ~is_held_out), stretches_of(source, is_held_out)
         contents["train"].append((source, kept))
         contents["validation"].append((source, held_out))

@@ -17,7 +17,17 @@ import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 
-from data_pipelines.corpus import COUNTS_FILE, TOKENIZER_FOLDER, Manifest, RecordLayout, Shard, Split, SplitName, Start
+from data_pipelines.corpus import (
+    COUNTS_FILE,
+    TOKENIZER_FOLDER,
+    Manifest,
+    RecordLayout,
+    Shard,
+    Split,
+    SplitName,
+    Start,
+    entropy,
+)
 from data_pipelines.prepare.encoding import EncodedSource, load
 from data_pipelines.prepare.runners import Runner, itself
 from data_pipelines.tokenizer import Tokenizer
@@ -196,12 +206,11 @@ def write_corpus(
     np.save(array, counts)
     (folder / COUNTS_FILE).write_bytes(array.getvalue())
     write_tfds_metadata(folder, record, splits)
-    share = counts[counts > 0] / counts.sum()
     Manifest(
         made_from=dict(made_from),
         vocab_size=len(counts),
         record=record,
-        unigram_entropy=float(-(share * np.log(share)).sum()),
+        unigram_entropy=entropy(counts),
         sources=tuple(source.text.name for source, _ in contents["train"]),
         weights=tuple(weights),
         splits=splits,

@@ -5,6 +5,7 @@ does not store. A model without settings gets those of the original English mode
 a tokenizer.json instead.
 """
 
+# ruff: noqa: F401
 # True for type checkers. Nothing is imported before a command leaves the current folder (storage/import_path.py).
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,35 +16,12 @@ if TYPE_CHECKING:
     from data_pipelines.tokenizer.settings import SAMPLE_LINES, TokenizerSettings
     from data_pipelines.tokenizer.training import VocabularyTooLarge
 
-__all__ = [
-    "BOS",
-    "CLS",
-    "EOD",
-    "EOP",
-    "EOS",
-    "MASK",
-    "MODEL_FILE",
-    "PAD",
-    "SAMPLE_LINES",
-    "SEP",
-    "SETTINGS_FILE",
-    "SPACE",
-    "SPECIAL_PIECES",
-    "TOKENIZER_JSON",
-    "UNK",
-    "Normalization",
-    "Tokenizer",
-    "TokenizerSettings",
-    "VocabularyTooLarge",
-    "guess_normalization",
-    "normalize",
-]  # fmt: skip
-
 
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
-    for module in ("pieces", "settings", "normalization", "model", "training", "foreign") if name in __all__ else ():
+    modules = ("pieces", "settings", "normalization", "model", "training", "foreign")
+    for module in () if name.startswith("_") or name in modules else modules:
         if hasattr(found := import_module(f"{__name__}.{module}"), name):
             globals()[name] = getattr(found, name)
             return globals()[name]

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 import numpy as np
 import tyro
-from etils import epath
 
 from data_pipelines import sources
 from data_pipelines.tokenizer.model import Tokenizer
@@ -129,24 +128,20 @@ def train_tokenizer(settings: Train) -> dict[str, str]:
         raise InputError("source", "", "names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME")
     check_bounds(settings)
     with complete_folder(settings.out) as folder:
-        return _train_into(folder, settings)
-
-
-def _train_into(folder: epath.Path, settings: Train) -> dict[str, str]:
-    text = sources.find(settings.source, settings)
-    sources.require_distinct(text)
-    normalization: Normalization | Literal["auto"] = settings.normalization
-    survey = None
-    if normalization == "auto" and settings.token_level != "byte":
-        survey = sources.survey(text)
-        normalization = survey.normalization
-    sample_bytes = settings.sample_megabytes * MEGABYTE
-    drawn, seen = sample(sources.read_lines(text), sample_bytes)
-    tokenizer = Tokenizer.train(
-        drawn, settings.vocab_size, normalization, token_level=settings.token_level, lower=settings.lower,
-        sample_bytes=sample_bytes,
-    )  # fmt: skip
-    tokenizer.write(folder)
+        text = sources.find(settings.source, settings)
+        sources.require_distinct(text)
+        normalization: Normalization | Literal["auto"] = settings.normalization
+        survey = None
+        if normalization == "auto" and settings.token_level != "byte":
+            survey = sources.survey(text)
+            normalization = survey.normalization
+        sample_bytes = settings.sample_megabytes * MEGABYTE
+        drawn, seen = sample(sources.read_lines(text), sample_bytes)
+        tokenizer = Tokenizer.train(
+            drawn, settings.vocab_size, normalization, token_level=settings.token_level, lower=settings.lower,
+            sample_bytes=sample_bytes,
+        )  # fmt: skip
+        tokenizer.write(folder)
     share = "all" if len(drawn) == seen else f"a sample of {len(drawn):,}"
     return {
         "text": f"{share} of {seen:,} lines",

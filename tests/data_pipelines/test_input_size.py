@@ -1,9 +1,7 @@
-"""Memory and work of preparing a text grow as the text, in any form, and so does the time of libraries."""
+"""Memory and work of preparing a text grow as the text, in any form."""
 
-import gzip
 import json
 import random
-import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,12 +10,10 @@ import pytest
 import data_pipelines
 from data_pipelines import sources
 from data_pipelines.prepare.commands import prepare
-from data_pipelines.tokenizer import Tokenizer
 from tests.data_pipelines import ALONE
 from tests.xlnet_jax.tasks.test_input_size import LINEAR, lines, peak
 
 WORDS = "the sea was calm at last and nobody knew why she smiled at him on a fine day".split()
-NOISE = 1.0  # seconds of a busy machine
 
 
 def text_of(size, end="\n"):
@@ -31,9 +27,9 @@ def documents_of(size):
     return [text_of(3).replace("\n", f" {i}\n") for i in range(size)]
 
 
-def objects_of(size, faulty=0):
-    """Return so many JSON lines, of which one in `faulty` has no text; 0 = none."""
-    fields = ["body" if faulty and i % faulty == 1 else "text" for i in range(size)]
+def objects_of(size):
+    """Return so many JSON lines, of which one in 30 has no text."""
+    fields = ["body" if i % 30 == 1 else "text" for i in range(size)]
     return "".join(json.dumps({f: text}) + "\n" for f, text in zip(fields, documents_of(size), strict=True))
 
 
@@ -44,8 +40,7 @@ def written(name, make):
         if name.endswith(".parquet"):
             pq.write_table(pa.table({"text": make(size)}), folder / name)
         else:
-            content = make(size).encode()
-            (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+            (folder / name).write_text(make(size))
         return folder / name
 
     return write
@@ -62,12 +57,9 @@ FORMS = {
     "one document": (written("a.txt", text_of), 600),
     "one line": (written("a.txt", lambda size: text_of(size, " ")), 600),
     "blank lines": (written("a.txt", lambda size: "\n" * size + text_of(300)), 20_000),
-    "gzip": (written("a.txt.gz", text_of), 600),
     "files": (write_files, 60),
-    "JSON Lines": (written("a.jsonl", objects_of), 200),
-    "JSON Lines with faults": (written("a.jsonl", lambda size: objects_of(size, 30)), 200),
+    "JSON Lines with faults": (written("a.jsonl", objects_of), 200),
     "JSON Lines, one text": (written("a.jsonl", lambda size: json.dumps({"text": text_of(size)}) + "\n"), 600),
-    "Parquet": (written("a.parquet", documents_of), 200),
     "Parquet, one text": (written("a.parquet", lambda size: [text_of(size)]), 600),
 }
 
@@ -96,17 +88,3 @@ def test_memory_and_work_grow_as_the_text(form, trained, tmp_path):
         found.append([m(corpus_of(trained, file, tmp_path / f"{len(found)}-{i}")) for i, m in enumerate(measures)])
     for _, one, two, four in zip(*found, strict=True):
         assert four - two <= LINEAR * max(two - one, one / 2), found
-
-
-@pytest.mark.parametrize("form", ["one word", "one line", "tokenizer"])
-def test_libraries_take_time_as_the_text(form, trained):
-    def run(factor):
-        begin = time.process_time()
-        if form == "tokenizer":
-            Tokenizer.train(text_of(factor * 10_000).split("\n"), 50, "english")
-        else:
-            trained.encode_lines(["sea" * factor * 200_000 if form == "one word" else text_of(factor * 30_000, " ")])
-        return time.process_time() - begin
-
-    one, two, four = map(run, (1, 2, 4))
-    assert four - two <= LINEAR * max(two - one, 0) + NOISE, (one, two, four)

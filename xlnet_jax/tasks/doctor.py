@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import tyro
 
-from data_pipelines.corpus import MANIFEST_FILE, Corpus
+from data_pipelines.corpus import MANIFEST_FILE, Corpus, entropy
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.listing import (
     CONFIG,
@@ -167,9 +166,7 @@ def _corpus(folder: Path) -> Iterator[Finding]:
 
 
 def _check_counts(corpus: Corpus) -> None:
-    counts = corpus.unigram_counts
-    p = counts[counts > 0] / max(counts.sum(), 1)
-    if not math.isclose(-(p * np.log(p)).sum(), corpus.manifest.unigram_entropy, rel_tol=1e-9, abs_tol=1e-9):
+    if not math.isclose(entropy(corpus.unigram_counts), corpus.manifest.unigram_entropy, rel_tol=1e-9, abs_tol=1e-9):
         raise InputError("its entropy is not that of the manifest")
 
 

@@ -15,10 +15,13 @@ from xlnet_jax.errors import InputError
 NOVEL = sources.embedded()[1]
 
 
-@pytest.fixture
-def run(tmp_path):
-    tokenizer = Tokenizer.train(sources.read_lines(sources.find([NOVEL])), 400, "english")
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(sources.read_lines(sources.find([NOVEL])), 400, "english")
 
+
+@pytest.fixture
+def run(tmp_path, tokenizer):
     def run(names, out, runner):
         found = sources.find([str(name) for name in names])
         return prepare(

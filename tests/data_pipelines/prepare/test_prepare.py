@@ -1,4 +1,5 @@
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from data_pipelines.corpus import Start
 from data_pipelines.prepare import encoding
 from data_pipelines.prepare.commands import prepare
 from data_pipelines.prepare.encoding import TextPart, cut_parts, encode, groups_of, load, save
+from data_pipelines.prepare.runners import run_here
 from data_pipelines.tokenizer import EOD, Tokenizer
+from tests.data_pipelines import ALONE
 from xlnet_jax.errors import InputError
 
 BLOCK_LEN = 64
@@ -34,12 +37,16 @@ def tokenizer(documents):
 def run(tmp_path, tokenizer):
     """Prepare a text into a folder."""
 
-    def run(train, validation=None, out="corpus", tokenizer=tokenizer, fraction=0.05, block_len=BLOCK_LEN):
+    def run(
+        train, validation=None, out="corpus", tokenizer=tokenizer, fraction=0.05, block_len=BLOCK_LEN, runner=ALONE
+    ):
         found = []
         for name, given in (("train.txt", train), ("validation.txt", validation or ())):
             (tmp_path / name).write_text("\n\n".join("\n".join(lines) for lines in given))
             found.append(sources.find([str(tmp_path / name)]) if given else None)
-        return prepare(*found, tokenizer, tmp_path / out, block_len=block_len, validation_fraction=fraction)
+        return prepare(
+            *found, tokenizer, tmp_path / out, block_len=block_len, validation_fraction=fraction, runner=runner
+        )
 
     return run
 
@@ -72,12 +79,11 @@ def test_the_stream_is_the_lines_in_order_with_an_eod_behind_each_document(run, 
         assert (described.documents, described.lines) == (len(given), sum(map(len, given)))
 
 
-def test_how_much_text_is_encoded_at_once_does_not_matter(run, documents, monkeypatch):
+def test_how_much_text_is_encoded_at_once_and_in_how_many_processes_does_not_matter(run, documents, monkeypatch):
     whole = run(documents, out="whole", fraction=0.2)
     monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 100)
     monkeypatch.setattr("data_pipelines.prepare.encoding.PART_CHARS", 2_000)
-    monkeypatch.setattr("data_pipelines.prepare.runners._cores", lambda: 1)
-    in_parts = run(documents, out="parts", fraction=0.2)
+    in_parts = run(documents, out="parts", fraction=0.2, runner=partial(run_here, processes=2))
     assert whole.manifest.splits == in_parts.manifest.splits
 
 

@@ -19,6 +19,7 @@ def home(request, tmp_path):
     if request.param == "disk":
         return epath.Path(tmp_path)
     request.getfixturevalue("bucket")
+    request.getfixturevalue("monkeypatch").setattr("xlnet_jax.storage.lock.SECONDS_BETWEEN_BEATS", 0.5)
     return epath.Path("gs://bucket")
 
 
