@@ -9,8 +9,8 @@ import pytest
 from data_pipelines import sources, windows
 from data_pipelines.batches import BatchSource
 from data_pipelines.objectives import plm
-from data_pipelines.prepare.commands import prepare
 from data_pipelines.tokenizer import Tokenizer
+from tests.data_pipelines import corpus_of
 from xlnet_jax import __main__ as command
 from xlnet_jax.settings.config import DataConfig
 
@@ -20,8 +20,7 @@ MEM_LEN = 48
 
 def prepared(texts, tokenizer, data, folder):
     """Prepare a corpus of these files, with blocks of the length that the settings need."""
-    found = sources.find([str(text) for text in texts])
-    return prepare(found, None, tokenizer, folder, block_len=windows.block_len(data), validation_fraction=0.1)
+    return corpus_of(texts, tokenizer, folder, block_len=windows.block_len(data), fraction=0.1)
 
 
 @pytest.fixture(scope="session")

@@ -15,11 +15,8 @@ from backports import zstd
 
 from data_pipelines import sources
 from tests.datasets import write_dataset
-from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.printing import tell
 from xlnet_jax.settings.common import TextSourceSettings
-
-tokenizer_command = COMMANDS["tokenizer"]
 
 COMPRESS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress, "bz2": bz2.compress}
 
@@ -39,34 +36,23 @@ def test_compressed_text_that_is_damaged_anywhere_is_named(refused, place, text,
         assert f"a.txt.{end}: it cannot be read or is damaged (" in refused("--source", file.name)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "no text in it: it is empty or has only blank lines"),
-        (b"\n \r\n\t\n" * 1000, "no text in it"),
-        (b"good\ncaf\xe9", r"line 2 is not UTF-8 \(0xe9\); convert .*, or read it with --corpus-e"),
-        ("two bytes".encode("utf-16-le"), "it is UTF-16LE, not UTF-8; convert it, as with iconv -f UTF-16LE -t UTF-8"),
-        ("two bytes".encode("utf-16-be"), "it is UTF-16BE, not UTF-8; convert it, as with iconv -f UTF-16BE -t UTF-8"),
-        ("ж с меткой".encode("utf-16"), "it is UTF-16, not UTF-8; convert it, as with iconv -f UTF-16 -t UTF-8"),
-        ("with a mark".encode("utf-32"), "it is UTF-32, not UTF-8; convert it, as with iconv -f UTF-32 -t UTF-8"),
-        (b"good\n\nz\0ro\n", "line 3 contains a zero byte; fix it, or read it with --corpus-errors replace"),
-        (b"a " * 2**24, "line 1 is longer than 16 MB; a line should be a sentence or a paragraph: split it"),
-        ("\u0301\u0302\n".encode(), "no text in it"),
-    ],
-    ids=[
-        "empty",
-        "blank",
-        "latin-1",
-        "utf-16-le",
-        "utf-16-be",
-        "utf-16",
-        "utf-32",
-        "zero byte",
-        "huge line",
-        "nothing after normalisation",
-    ],
-)
-def test_text_that_is_none_is_named(refused, place, content, message):
+NO_PROSE = {
+    "empty": (b"", "no text in it: it is empty or has only blank lines"),
+    "blank": (b"\n \r\n\t\n" * 1000, "no text in it"),
+    "latin-1": (b"good\ncaf\xe9", r"line 2 is not UTF-8 \(0xe9\); convert .*, or read it with --corpus-e"),
+    "utf-16-le": ("two bytes".encode("utf-16-le"), "it is UTF-16LE, not UTF-8; convert it, as with iconv -f UTF-16LE"),
+    "utf-16-be": ("two bytes".encode("utf-16-be"), "it is UTF-16BE, not UTF-8; convert it, as with iconv -f UTF-16BE"),
+    "utf-16": ("ж с меткой".encode("utf-16"), "it is UTF-16, not UTF-8; convert it, as with iconv -f UTF-16 -t UTF-8"),
+    "utf-32": ("with a mark".encode("utf-32"), "it is UTF-32, not UTF-8; convert it, as with iconv -f UTF-32 -t UTF-8"),
+    "zero byte": (b"good\n\nz\0ro\n", "line 3 contains a zero byte; fix it, or read it with --corpus-errors replace"),
+    "huge line": (b"a " * 2**24, "line 1 is longer than 16 MB; a line should be a sentence or a paragraph: split it"),
+    "nothing after normalisation": ("\u0301\u0302\n".encode(), "no text in it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NO_PROSE)
+def test_text_that_is_none_is_named(refused, place, kind):
+    content, message = NO_PROSE[kind]
     (place / "bad.txt").write_bytes(content)
     assert re.search(rf"text bad\.txt: {message}", refused("--source", "bad.txt", keeps=content[:1] == b"\xcc"))
 
@@ -149,12 +135,6 @@ def test_too_many_records_without_text_are_refused_with_the_remedy_that_fits(ref
     err = refused("--source", records(f"all-{name}", *[{"body": "a"}] * 1200, good=0))
     assert err.endswith("faulty, and at most 5% are skipped): name the text field with --text-field\n")
     assert "(1,000 of 1,000 records" in err, "the rest is not read"
-
-
-def test_training_a_tokenizer_skips_the_same_records(records, capsys):
-    train = ["train", "--out", "new", "--vocab-size", "300", "--source", records("a.jsonl", *NO_TEXT)]
-    assert tokenizer_command.main(train) == 0
-    assert "5 of 105 records have no text and are skipped: text a.jsonl: line 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["txt", "jsonl", "parquet"])

@@ -5,9 +5,8 @@ import pytest
 
 from data_pipelines import sources
 from data_pipelines.corpus import Corpus
-from data_pipelines.prepare.commands import prepare
 from data_pipelines.tokenizer import Tokenizer
-from tests.data_pipelines import ALONE
+from tests.data_pipelines import corpus_of
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.inspect import InspectSettings, inspect_window
@@ -22,31 +21,14 @@ def chapters():
         return novel.read().split("\n\n")[:4]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(chapters):
-    return Tokenizer.train("\n".join(chapters).split("\n"), 500, "english")
-
-
 @pytest.fixture
-def text(bucket, chapters, monkeypatch):
+def folder(bucket, chapters, monkeypatch):
     """gs://bucket/text, with a file at its top and one below it; a lock waits a moment only."""
     monkeypatch.setattr(lock, "SECONDS_BETWEEN_BEATS", 0.5)
     (bucket / "text" / "deep").mkdir(parents=True)
     (bucket / "text" / "a.txt").write_text("\n\n".join(chapters[:2]))
     (bucket / "text" / "deep" / "b.txt").write_text("\n\n".join(chapters[2:]))
     return bucket / "text"
-
-
-def made(tokenizer, *names, out):
-    return prepare(
-        sources.find(names),
-        None,
-        tokenizer,
-        out,
-        block_len=64,
-        validation_fraction=0.2,
-        runner=ALONE,
-    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +39,7 @@ def made(tokenizer, *names, out):
         ("gs://bucket/text/*/*.txt", ["gs://bucket/text/deep/b.txt"]),
     ],
 )
-def test_text_is_found_in_a_bucket(text, name, files):
+def test_text_is_found_in_a_bucket(folder, name, files):
     (source,) = sources.find([name])
     assert [unit.path for unit in source.units] == files
     assert next(sources.read_lines([source]))
@@ -70,18 +52,19 @@ def test_what_a_bucket_does_not_hold_is_named(bucket):
         sources.find(["gs://bucket/**/*.txt"])
 
 
-def test_a_corpus_is_prepared_from_a_bucket_into_a_bucket(cloud, bucket, text, tokenizer, tmp_path, monkeypatch):
+def test_a_corpus_is_prepared_from_a_bucket_into_a_bucket(cloud, bucket, folder, trained, tmp_path, monkeypatch):
     monkeypatch.setattr("data_pipelines.prepare.encoding.PART_CHARS", 20_000)
     monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 5_000)
-    tokenizer.save("gs://bucket/tokenizer")
+    trained.save("gs://bucket/tokenizer")
     out = "gs://bucket/corpora/novel"
-    in_cloud = made(Tokenizer.load("gs://bucket/tokenizer"), "gs://bucket/text/a.txt", "gs://bucket/text/deep", out=out)
-    on_disk = made(tokenizer, str(text / "a.txt"), str(text / "deep"), out=tmp_path / "corpus")
+    names = ["gs://bucket/text/a.txt", "gs://bucket/text/deep"]
+    in_cloud = corpus_of(names, Tokenizer.load("gs://bucket/tokenizer"), out)
+    on_disk = corpus_of([folder / "a.txt", folder / "deep"], trained, tmp_path / "corpus")
     assert in_cloud.manifest == on_disk.manifest
     blocks = np.arange(on_disk.num_blocks("train"))
     for ours, theirs in zip(Corpus(out).read("train", blocks), on_disk.read("train", blocks), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert in_cloud.tokenizer.sha256 == tokenizer.sha256
+    assert in_cloud.tokenizer.sha256 == trained.sha256
     published = [name for name in cloud.made if name.startswith("bucket/corpora/novel/")]
     assert published[-1] == "bucket/corpora/novel/manifest.json"  # so an incomplete copy is not a corpus
     assert [p.name for p in (bucket / "corpora").iterdir() if any(p.iterdir())] == ["novel"]
@@ -97,7 +80,7 @@ def test_a_corpus_is_prepared_from_a_bucket_into_a_bucket(cloud, bucket, text, t
         Corpus(out).check()
 
 
-def test_a_tokenizer_is_trained_from_a_bucket_into_a_bucket(text, tmp_path, monkeypatch):
+def test_a_tokenizer_is_trained_from_a_bucket_into_a_bucket(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["train", "--source", "gs://bucket/text", "--out", "gs://bucket/t", "--vocab-size", "300"]
     assert tokenizer_command.main(words) == 0

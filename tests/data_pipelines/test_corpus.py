@@ -60,16 +60,7 @@ def write(folder, text, vocab_size=VOCAB_SIZE, part=333, blocks_per_shard=8):
     contents = {split: [(source, side)] for split, side in zip(("train", "validation"), sides, strict=True)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("data_pipelines.prepare.shards.blocks_per_shard", lambda *_: blocks_per_shard)
-        write_corpus(
-            folder,
-            contents,
-            Vocabulary(vocab_size),
-            BLOCK_LEN,
-            (),
-            {"text": "random"},
-            {},
-            ALONE,
-        )
+        write_corpus(folder, contents, Vocabulary(vocab_size), BLOCK_LEN, (), {"text": "random"}, {}, ALONE)
     return Corpus(folder)
 
 
@@ -166,10 +157,7 @@ def test_a_shard_in_the_place_of_another_of_its_size_is_found_by_check(corpus, c
     first, second, *_ = (shard.name for shard in corpus.manifest.splits["train"].shards)
     shutil.copy(folder / first, folder / second)
     assert (folder / second).stat().st_size == (corpus.folder / second).stat().length
-    with pytest.raises(
-        InputError,
-        match=rf"the shard {second} was changed: its sha256 is \w{{64}} instead of \w{{64}}; delete the folder",
-    ):
+    with pytest.raises(InputError, match=rf"shard {second} was changed: its sha256 is \w{{64}} instead of \w{{64}}; d"):
         Corpus(folder).check()
 
 
@@ -187,7 +175,5 @@ def test_a_flipped_bit_of_a_shard_is_found_when_its_blocks_are_read(corpus, copi
 def test_tokens_outside_the_vocabulary_that_the_manifest_names_are_refused(copied):
     manifest = json.loads((copied / "manifest.json").read_text())
     (copied / "manifest.json").write_text(json.dumps(manifest | {"vocab_size": 100}))
-    with pytest.raises(
-        InputError, match=r"the train split cannot be read \(it has the token \d+, but only 100 pieces\)"
-    ):
+    with pytest.raises(InputError, match=r"train split cannot be read \(it has the token \d+, but only 100 pieces\)"):
         Corpus(copied).read("train", np.arange(51))

@@ -209,22 +209,7 @@ PROSE = {
     "a beginning in ASCII": "BMW is a company.\nIt makes cars.\n",
     **{
         begin: f"{begin} is how this text begins.\nIt goes on.\n"
-        for begin in (
-            "OTTO",
-            "PAR1",
-            "ARROW1",
-            ".snd",
-            "CLUSTAL",
-            "GGUF",
-            "MATLAB 5.0",
-            "ORC",
-            "MZ",
-            "ID3",
-            "RIFF",
-            "LZIP",
-            "CDF",
-            "BM",
-        )
+        for begin in [*"OTTO PAR1 ARROW1 .snd CLUSTAL GGUF ORC MZ ID3 RIFF LZIP CDF BM".split(), "MATLAB 5.0"]
     },
     "short": "Hi.\n",
     "a dash": "--90 percent of the cost;\n--60 percent of the plan;\n" * 4,

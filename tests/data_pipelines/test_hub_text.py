@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from data_pipelines import sources
-from data_pipelines.prepare.commands import prepare
 from data_pipelines.remote import divide
 from data_pipelines.tokenizer import Tokenizer
-from tests.data_pipelines import ALONE
+from tests.data_pipelines import corpus_of
 from tests.data_pipelines.test_remote import parquet
 from tests.hub import serving_datasets
 from tests.web import Dataset, Hub
@@ -117,23 +116,11 @@ def test_what_the_hub_does_not_have_is_told_in_one_line(hub, name, message):
     assert "\n" not in str(error.value)
 
 
-def corpus_of(name, out, tokenizer):
-    return prepare(
-        sources.find([name]),
-        None,
-        tokenizer,
-        out,
-        block_len=64,
-        validation_fraction=0.2,
-        runner=ALONE,
-    )
-
-
 def test_a_corpus_records_its_commit_and_goes_on_without_reading_the_text_again(hub, tmp_path):
     tokenizer = Tokenizer.train(iter(STORY), 120, "nfkc")
     dataset = hub.datasets["me/story"]
     commit = dataset.commit("main")
-    made = corpus_of("hf:me/story", tmp_path / "corpus", tokenizer)
+    made = corpus_of(["hf:me/story"], tokenizer, tmp_path / "corpus")
     (origin,) = json.loads((tmp_path / "corpus/manifest.json").read_text())["origins"]["train"]
     assert (origin["name"], origin["commit"]) == ("hf:me/story", commit)
     assert [(path.partition("@")[2], size) for path, size, version in origin["files"] if version] == [
@@ -143,13 +130,13 @@ def test_a_corpus_records_its_commit_and_goes_on_without_reading_the_text_again(
     hub.asked.clear()
     dataset.revisions["main"] = {**dataset.revisions["main"], "README.md": b"# More words"}
     for name in ("hf:me/story", f"hf:me/story@{commit}", "hf:me/story/default:train"):
-        assert corpus_of(name, tmp_path / "corpus", tokenizer).manifest == made.manifest
+        assert corpus_of([name], tokenizer, tmp_path / "corpus").manifest == made.manifest
     assert not [path for _, path, _ in hub.asked if "/resolve/" in path]
 
     dataset.revisions["main"] = shards("train", OTHER)
-    assert corpus_of("hf:me/story", tmp_path / "corpus", tokenizer).manifest == made.manifest
+    assert corpus_of(["hf:me/story"], tokenizer, tmp_path / "corpus").manifest == made.manifest
     with pytest.raises(InputError, match="its training text differs"):
-        corpus_of("hf:me/story/default", tmp_path / "corpus", tokenizer)
+        corpus_of(["hf:me/story/default"], tokenizer, tmp_path / "corpus")
 
 
 DEEP = ["a/b/y.parquet", "a/x.parquet"]

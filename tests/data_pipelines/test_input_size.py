@@ -2,15 +2,14 @@
 
 import json
 import random
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import data_pipelines
-from data_pipelines import sources
-from data_pipelines.prepare.commands import prepare
-from tests.data_pipelines import ALONE
+from tests.data_pipelines import corpus_of
 from tests.xlnet_jax.tasks.test_input_size import LINEAR, lines, peak
 
 WORDS = "the sea was calm at last and nobody knew why she smiled at him on a fine day".split()
@@ -64,27 +63,15 @@ FORMS = {
 }
 
 
-def corpus_of(trained, file, out):
-    return lambda: prepare(
-        sources.find([str(file)]),
-        None,
-        trained,
-        out,
-        block_len=48,
-        validation_fraction=0.2,
-        runner=ALONE,
-    )
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_memory_and_work_grow_as_the_text(form, trained, tmp_path):
     write, size = FORMS[form]
     found = []
     for factor in (1, 1, 2, 4):  # the first one imports
         folder = tmp_path / f"{len(found)}"
-        folder.mkdir()
-        file = write(folder, factor * size)
-        measures = (peak, lambda run: lines(run, data_pipelines))
-        found.append([m(corpus_of(trained, file, tmp_path / f"{len(found)}-{i}")) for i, m in enumerate(measures)])
+        (folder / "text").mkdir(parents=True)
+        file = write(folder / "text", factor * size)
+        run = partial(corpus_of, [file], trained, block_len=48)
+        found.append([peak(partial(run, folder / "a")), lines(partial(run, folder / "b"), data_pipelines)])
     for _, one, two, four in zip(*found, strict=True):
         assert four - two <= LINEAR * max(two - one, one / 2), found

@@ -5,16 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from data_pipelines.tokenizer import (
-    EOD,
-    EOP,
-    SPECIAL_PIECES,
-    UNK,
-    Tokenizer,
-    TokenizerSettings,
-    guess_normalization,
-    normalize,
-)
+from data_pipelines.tokenizer import EOD, EOP, SPECIAL_PIECES, UNK, Tokenizer, TokenizerSettings, normalize
 from xlnet_jax.errors import InputError
 
 CHINESE = [
@@ -74,6 +65,8 @@ def test_a_saved_tokenizer_is_the_same_when_it_is_loaded(chinese, tmp_path):
         assert (loaded.settings, loaded.sha256) == (chinese.settings, chinese.sha256)
     assert loaded.settings == TokenizerSettings("nfkc", split_digit_commas=False)
     assert [p.name for p in tmp_path.iterdir()] == ["tokenizer"], "nothing unfinished is left"
+    (tmp_path / "tokenizer" / "tokenizer_settings.json").unlink()
+    assert Tokenizer.load(tmp_path / "tokenizer").settings == TokenizerSettings("english", split_digit_commas=True)
 
 
 def test_a_model_without_xlnets_special_pieces_is_refused(novels, tmp_path):
@@ -216,15 +209,3 @@ def test_sentence_starts_take_any_ids(english):
     capital = next(i for i, p in enumerate(english.pieces) if p == "▁The")
     line = np.array([capital, stop, EOP, capital, stop, EOD, UNK, stop, space])
     assert np.flatnonzero(english.tables.sentence_starts(line)).tolist() == [3]
-
-
-def test_a_bare_model_file_gets_the_normalisation_that_suits_the_text(tmp_path):
-    Tokenizer.train(["한국어 문장을 씁니다. 두 번째 문장입니다."] * 50, 31, "nfkc").save(tmp_path / "mine")
-    (tmp_path / "mine" / "tokenizer_settings.json").unlink()
-    text = ["한국어 문장을 씁니다."]
-    bare = Tokenizer.load(
-        tmp_path / "mine" / "spiece.model", lambda: TokenizerSettings.usual_for(guess_normalization(text))
-    )
-    assert bare.settings == TokenizerSettings("nfkc", split_digit_commas=False)
-    assert bare.decode(bare.encode_lines(["한국어 문장"])[0]) == "한국어 문장"
-    assert Tokenizer.load(tmp_path / "mine").settings == TokenizerSettings("english", split_digit_commas=True)

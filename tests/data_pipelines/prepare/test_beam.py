@@ -7,27 +7,17 @@ import pytest
 
 from data_pipelines import sources
 from data_pipelines.prepare import encoding
-from data_pipelines.prepare.commands import prepare
 from data_pipelines.prepare.runners import run_here, run_with_beam
-from data_pipelines.tokenizer import Tokenizer
+from tests.data_pipelines import corpus_of
 from xlnet_jax.errors import InputError
 
 NOVEL = sources.embedded()[1]
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.train(sources.read_lines(sources.find([NOVEL])), 400, "english")
-
-
 @pytest.fixture
-def run(tmp_path, tokenizer):
+def run(tmp_path, trained):
     def run(names, out, runner):
-        found = sources.find([str(name) for name in names])
-        return prepare(
-            found, None, tokenizer, tmp_path / out, block_len=64, validation_fraction=0.1, weights=(0.7, 0.3),
-            runner=runner,
-        )  # fmt: skip
+        return corpus_of(names, trained, tmp_path / out, fraction=0.1, weights=(0.7, 0.3), runner=runner)
 
     return run
 

@@ -8,15 +8,14 @@ from etils import epath
 from data_pipelines import sources
 from data_pipelines.corpus import Start
 from data_pipelines.prepare import encoding
-from data_pipelines.prepare.commands import prepare
 from data_pipelines.prepare.encoding import TextPart, cut_parts, encode, groups_of, load, save
 from data_pipelines.prepare.runners import run_here
 from data_pipelines.tokenizer import EOD, Tokenizer
-from tests.data_pipelines import ALONE
+from tests.data_pipelines import corpus_of
 from xlnet_jax.errors import InputError
 
 BLOCK_LEN = 64
-TRAIN, VALIDATION = (sources.find([name]) for name in sources.embedded())
+TRAIN = sources.find(sources.embedded()[:1])
 
 
 @pytest.fixture(scope="module")
@@ -28,24 +27,16 @@ def documents():
     return chapters[:40]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(documents):
-    return Tokenizer.train((line for chapter in documents for line in chapter), 500, "english")
-
-
 @pytest.fixture
-def run(tmp_path, tokenizer):
+def run(tmp_path, trained):
     """Prepare a text into a folder."""
 
-    def run(
-        train, validation=None, out="corpus", tokenizer=tokenizer, fraction=0.05, block_len=BLOCK_LEN, runner=ALONE
-    ):
-        found = []
+    def run(train, validation=None, out="corpus", tokenizer=trained, fraction=0.05, **options):
         for name, given in (("train.txt", train), ("validation.txt", validation or ())):
             (tmp_path / name).write_text("\n\n".join("\n".join(lines) for lines in given))
-            found.append(sources.find([str(tmp_path / name)]) if given else None)
-        return prepare(
-            *found, tokenizer, tmp_path / out, block_len=block_len, validation_fraction=fraction, runner=runner
+        names = [tmp_path / "validation.txt"] if validation else []
+        return corpus_of(
+            [tmp_path / "train.txt"], tokenizer, tmp_path / out, validation=names, fraction=fraction, **options
         )
 
     return run
@@ -57,13 +48,13 @@ def stream(corpus, split):
     return tokens.ravel(), starts.ravel()
 
 
-def test_the_stream_is_the_lines_in_order_with_an_eod_behind_each_document(run, documents, tokenizer):
+def test_the_stream_is_the_lines_in_order_with_an_eod_behind_each_document(run, documents, trained):
     corpus = run(documents[:4], documents[4:6])
     for split, given in (("train", documents[:4]), ("validation", documents[4:6])):
         tokens, starts = [], []
         for lines in given:
-            for i, ids in enumerate(tokenizer.encode_lines(lines)):
-                begins = np.where(tokenizer.tables.sentence_starts(ids), Start.SENTENCE, Start.NOTHING)
+            for i, ids in enumerate(trained.encode_lines(lines)):
+                begins = np.where(trained.tables.sentence_starts(ids), Start.SENTENCE, Start.NOTHING)
                 begins[0] = Start.SENTENCE if i else Start.DOCUMENT
                 tokens.append(ids)
                 starts.append(begins)
@@ -102,7 +93,7 @@ def test_of_a_single_document_the_last_blocks_are_held_out(run, documents):
     assert (train.documents, validation.documents, train.dropped_tokens) == (1, 0, 0)
 
 
-def test_the_smallest_text_has_one_block_on_either_side(run, tokenizer):
+def test_the_smallest_text_has_one_block_on_either_side(run):
     # "the" is one token; with <eod> there are exactly two blocks.
     line = " ".join(["the"] * (2 * BLOCK_LEN - 1))
     corpus = run([[line]])
@@ -118,7 +109,7 @@ def test_a_split_with_text_of_its_own_needs_a_block(run, documents):
         run([["Too short."]], documents)
 
 
-def test_a_corpus_made_from_something_else_is_refused_and_the_difference_named(run, documents, tokenizer):
+def test_a_corpus_made_from_something_else_is_refused_and_the_difference_named(run, documents, trained):
     run(documents)
     other_tokenizer = Tokenizer.train((line for chapter in documents for line in chapter), 600, "english")
     for arguments, difference in (
@@ -133,9 +124,9 @@ def test_a_corpus_made_from_something_else_is_refused_and_the_difference_named(r
         run(documents[:20])
 
 
-def test_a_part_that_stands_twice_in_a_text_can_be_saved_by_two_at_once(tmp_path, tokenizer):
+def test_a_part_that_stands_twice_in_a_text_can_be_saved_by_two_at_once(tmp_path, trained):
     file = epath.Path(tmp_path) / "part.npz"
-    part = encode(TextPart("One line.\n" * 2000, continues=False, ends=True), tokenizer)
+    part = encode(TextPart("One line.\n" * 2000, continues=False, ends=True), trained)
     with ThreadPoolExecutor(4) as pool:
         for saved in [pool.submit(save, part, file) for _ in range(60)]:
             saved.result()
