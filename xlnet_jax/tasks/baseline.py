@@ -1,7 +1,7 @@
 """Baseline of a finetuning run: the score of an answer that ignores the text, such as the most frequent label."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,15 +75,11 @@ def measure_baseline(task: Task[Any, Any], train: Sequence[Any], examples: Seque
     """
     metric, best = task.selected_by, None
     for words, several in task.trivial_answers(train, examples).items():
-        metrics = _mean(task.metrics(examples, answers) for answers in several)
+        rows = [task.metrics(examples, answers) for answers in several]
+        metrics = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
         if metric not in metrics:
             raise InputError("selection.metric", metric, f": the task has {', '.join(metrics)}")
         if best is None or metrics[metric] > best.value:
             best = Baseline(words, metric, metrics, len(examples), task.top)
     assert best
     return best
-
-
-def _mean(several: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    rows = list(several)
-    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}

@@ -1,9 +1,8 @@
 """Find damage in everything that a run or `prepare` has written: checkpoints, tokenizers, corpora, and other files."""
 
-import functools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -107,9 +106,9 @@ def _walk(folder: Path, is_of_run: bool = False) -> Iterator[Finding]:
             if path.is_dir() and path.resolve() not in (real := folder.resolve(), *real.parents):
                 yield from _walk(path, is_of_run)
             elif path.name == "config.json" and has_settings:
-                yield _finding(path, functools.partial(_check_settings, folder))
+                yield _finding(path, _check_settings, folder)
             elif is_of_run and path.suffix in _READERS:
-                yield _finding(path, functools.partial(_READERS[path.suffix], path))
+                yield _finding(path, _READERS[path.suffix], path)
 
 
 def _walk_checkpoints(folder: Path) -> Iterator[Finding]:
@@ -130,7 +129,7 @@ def _checkpoint(folder: Path) -> Finding:
 
     parts = STATE if _is_of_run(folder) else WEIGHTS
     if not is_verified(folder):
-        damage = damage_of(folder, parts) or _finding(folder, lambda: native.read(folder)).damage
+        damage = damage_of(folder, parts) or _finding(folder, native.read, folder).damage
         return Finding(folder, damage or UNVERIFIED)
 
     def check() -> None:
@@ -150,19 +149,19 @@ def _is_of_run(checkpoint: Path) -> bool:
 
 def _corpus(folder: Path) -> Iterator[Finding]:
     """Compare shards and tokenizer with the manifest, and the counts with their entropy there."""
-    manifest = _finding(folder / MANIFEST_FILE, lambda: Corpus(folder))
+    manifest = _finding(folder / MANIFEST_FILE, Corpus, folder)
     yield manifest
     if manifest.damage:
         return
     corpus = Corpus(folder)
     for split in corpus.manifest.splits.values():
         for shard in split.shards:
-            yield _finding(folder / shard.name, functools.partial(corpus.check_shard, shard))
+            yield _finding(folder / shard.name, corpus.check_shard, shard)
     yield _finding(folder / TOKENIZER, lambda: corpus.tokenizer)
-    yield _finding(folder / "unigram_counts.npy", lambda: _check_counts(corpus))
+    yield _finding(folder / "unigram_counts.npy", _check_counts, corpus)
     for path in sorted(folder.glob("*.json")):
         if path.name != MANIFEST_FILE:
-            yield _finding(path, functools.partial(_read_json, path))
+            yield _finding(path, _read_json, path)
 
 
 def _check_counts(corpus: Corpus) -> None:
@@ -218,9 +217,9 @@ def _read_png(file: Path) -> None:
 _READERS: dict[str, Any] = {".json": _read_json, ".jsonl": _read_lines, ".png": _read_png}
 
 
-def _finding(path: Path, check: Any) -> Finding:
+def _finding(path: Path, check: Callable[..., Any], *args: Any) -> Finding:
     try:
-        check()
+        check(*args)
     except Exception as error:  # each library raises half a dozen types for a damaged file
         return Finding(path, first_line(error).removeprefix(f"{path} is damaged: "))
     return Finding(path, None)

@@ -1,13 +1,15 @@
 """A checkpoint to finetune, and a table of texts with labels."""
 
+from dataclasses import replace
+
 import pytest
 
 import xlnet_jax
 from data_pipelines import sources
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import random_model
+from tests.xlnet_jax.tasks.task_runs import tiny
 from xlnet_jax.__main__ import COMMANDS
-from xlnet_jax.settings.config import ModelConfig
 
 finetune = COMMANDS["finetune"]
 
@@ -29,10 +31,7 @@ def tokenizer():
 @pytest.fixture(scope="session")
 def pretrained(tokenizer, tmp_path_factory):
     """The folder of a tiny network with random weights."""
-    model = ModelConfig(
-        vocab_size=tokenizer.vocab_size, num_layers=1, d_model=16, num_heads=2, d_head=8, d_ff=32, mem_len=0,
-        init_std=0.1,
-    )  # fmt: skip
+    model = replace(tiny(tokenizer.vocab_size), dropout=0.1, attention_dropout=0.1, init_std=0.1)
     folder = tmp_path_factory.mktemp("pretrained") / "checkpoint"
     xlnet_jax.save(random_model(model, None, tokenizer), folder)
     return folder

@@ -1,5 +1,6 @@
-"""A tiny network on the batches of a task."""
+"""A tiny network on the batches of a task, and files of examples."""
 
+import json
 from functools import cache, partial
 
 import jax
@@ -13,6 +14,18 @@ from xlnet_jax.models.heads import build_model
 from xlnet_jax.objectives.language_model import BatchDropout
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.tasks.features import NO_ITEM, collate, restore_order
+
+
+def json_lines(path, rows):
+    """Write rows to a file, and return its name in a list."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return [str(path)]
+
+
+def asked(question, context, *answers):
+    """A row of SQuAD on the Hub; without answers, an unanswerable one."""
+    found = {"text": [*answers], "answer_start": [context.index(answer) for answer in answers]}
+    return {"question": question, "context": context, "answers": found}
 
 
 def tiny(vocab_size):
@@ -32,15 +45,26 @@ def program_of(task, model):
     return outputs_and_sums
 
 
-def outputs_and_loss(task, model, params, features, rows, length, side):
-    """Return the outputs for all items and the mean loss. The last batch of `rows` is padded."""
+def batches_of(features, rows, length, side):
+    """Yield (items, batch) of all items. The last batch of `rows` is padded."""
     items = np.arange(len(features))
-    batches = np.pad(items, (0, -len(items) % rows), constant_values=NO_ITEM).reshape(-1, rows)
-    params = jax.tree.map(jnp.asarray, params)
-    run = program_of(task, model)
-    found = [run(params, collate(features, of_batch, length, side)) for of_batch in batches]
-    outputs, losses, weights = zip(*found, strict=True)
-    return restore_order(list(zip(batches, outputs, strict=True)), len(features)), float(sum(losses) / sum(weights))
+    for of_batch in np.pad(items, (0, -len(items) % rows), constant_values=NO_ITEM).reshape(-1, rows):
+        yield of_batch, collate(features, of_batch, length, side)
+
+
+def outputs_of(task, model, params, features, rows, length, side):
+    """Return the outputs for all items."""
+    run, params = jax.jit(partial(task.predict, model)), jax.tree.map(jnp.asarray, params)
+    found = [(items, run(params, batch)) for items, batch in batches_of(features, rows, length, side)]
+    return restore_order(found, len(features))
+
+
+def outputs_and_loss(task, model, params, features, rows, length, side):
+    """Return the outputs for all items and the mean loss."""
+    run, params = program_of(task, model), jax.tree.map(jnp.asarray, params)
+    found = [(items, *run(params, batch)) for items, batch in batches_of(features, rows, length, side)]
+    items, outputs, losses, weights = zip(*found, strict=True)
+    return restore_order(list(zip(items, outputs, strict=True)), len(features)), float(sum(losses) / sum(weights))
 
 
 def trained(task, config, head, features, steps, rate=1e-2):

@@ -1,19 +1,14 @@
 """Baselines: what each family's trivial answer scores, and the lines that a run prints beside it."""
 
-import json
 import math
 
 import pytest
 
+from tests.xlnet_jax.tasks.task_runs import asked, json_lines
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.tasks.baseline import Baseline, measure_baseline
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task
-
-
-def written(path, rows):
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return str(path)
 
 
 def labelled(*labels):
@@ -24,23 +19,21 @@ def baseline_of(task, train, held_out, tokenizer, folder, metric):
     """The baseline of rows to learn from and rows to evaluate."""
     made = make_task(with_values(DEFAULTS[task](), {"selection.metric": metric}))
     train, held_out = (
-        made.read([written(folder / f"{name}.jsonl", rows)], name)
+        made.read(json_lines(folder / f"{name}.jsonl", rows), name)
         for name, rows in (("train", train), ("eval", held_out))
     )
     made.features(held_out, tokenizer, made.head(train), training=False)
     return measure_baseline(made, train, held_out)
 
 
-def asked(*answers):
+def choices(*answers):
     """Questions with options, by their right letters."""
     return [{"context": "c", "question": "q", "options": list("xyz"), "answer": a} for a in answers]
 
 
 def questions(*answers):
     """Questions about a text, by their answers; "" = unanswerable."""
-    context = "she walked on monday and on friday"
-    found = [{"text": [a] * bool(a), "answer_start": [context.find(a)] * bool(a)} for a in answers]
-    return [{"context": context, "question": "when?", "answers": of_question} for of_question in found]
+    return [asked("when?", "she walked on monday and on friday", *filter(None, [answer])) for answer in answers]
 
 
 BINARY, MONDAYS = labelled("0", "0", "1"), questions("monday", "monday", "friday")
@@ -59,9 +52,10 @@ WORDS = [{"words": ["she", "met", "Ann"], "labels": ["O", "O", "B-PER"]}]
          "0.6667 micro_f1: always answers a, the most frequent label"),
         ("regression", labelled(1.0, 2.0, 6.0), labelled(1.0, 2.0), None,
          "0 pearson: always answers 3, the mean, which correlates with nothing"),
-        ("multiple_choice", asked("C", "B", "B"), asked("B", "A", "B"), None,
+        ("multiple_choice", choices("C", "B", "B"), choices("B", "A", "B"), None,
          "0.6667 accuracy: always answers B, the option that is right most often"),
-        ("multiple_choice", asked("B"), asked("A", "A", "C", "C"), None, "0.3333 accuracy: guesses one of the options"),
+        ("multiple_choice", choices("B"), choices("A", "A", "C", "C"), None,
+         "0.3333 accuracy: guesses one of the options"),
         ("ner", WORDS, WORDS, None, "0.5 f1: labels every word B-PER, the most frequent label of an entity"),
         ("ner", WORDS, WORDS, "accuracy", "0.6667 accuracy: labels every word O, the most frequent label"),
         ("squad", MONDAYS, questions("monday", "friday"), None,
@@ -75,11 +69,11 @@ def test_a_baseline_is_the_best_answer_without_the_text(task, train, held_out, m
 
 
 def test_documents_are_in_random_order(tokenizer, tmp_path):
-    written(tmp_path / "documents.jsonl", [{"id": f"d{i}", "title": "", "text": f"text {i}"} for i in range(50)])
-    written(tmp_path / "queries.jsonl", [{"id": f"q{i}", "text": f"query {i}"} for i in range(40)])
+    documents = json_lines(tmp_path / "documents.jsonl", [{"id": f"d{i}", "text": f"text {i}"} for i in range(50)])
+    queries = json_lines(tmp_path / "queries.jsonl", [{"id": f"q{i}", "text": f"query {i}"} for i in range(40)])
     qrels = tmp_path / "qrels"
     qrels.write_text("".join(f"q{i} 0 d{i} 1\n" for i in range(40)))
-    values = {"ranking.documents": (f"{tmp_path}/documents.jsonl",), "ranking.queries": (f"{tmp_path}/queries.jsonl",)}
+    values = {"ranking.documents": (*documents,), "ranking.queries": (*queries,)}
     task = make_task(with_values(DEFAULTS["ranking"](), values))
     found = measure_baseline(task, (), task.read([str(qrels)], "eval"))
     assert found.answer == "ranks the same documents in random order, the mean of 20"

@@ -1,7 +1,6 @@
 """Embeddings: what is read and contrasted, the losses of sentence-transformers, and the scores of vectors."""
 
 import dataclasses
-import json
 
 import jax
 import jax.numpy as jnp
@@ -12,21 +11,21 @@ from etils import epath
 import xlnet_jax
 from tests.xlnet_jax.random_models import random_params
 from tests.xlnet_jax.tasks.conftest import BAD, GOOD
-from tests.xlnet_jax.tasks.task_runs import tiny, trained
+from tests.xlnet_jax.tasks.task_runs import json_lines, outputs_of, tiny, trained
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig, OptimizerConfig
 from xlnet_jax.tasks.config import ColumnsConfig, RankingConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task, validate_finetuning
 from xlnet_jax.tasks.embedding import contrastive_loss_B, cosent_loss
-from xlnet_jax.tasks.features import NO_ITEM, batch_by_length, collate
+from xlnet_jax.tasks.features import NO_ITEM, collate
 from xlnet_jax.training import sharding
 
 HEAD = HeadConfig("embedding", summary="mean", use_projection=False)
 PAIRS = [{"anchor": a, "positive": b} for a, b in zip(GOOD, BAD, strict=True)]
 TRIPLETS = [row | {"negative": BAD[i - 1], "negative_1": GOOD[i - 2]} for i, row in enumerate(PAIRS)]
 SCORED = [{"sentence1": a, "sentence2": b, "score": float(i)} for i, (a, b) in enumerate(zip(GOOD, BAD, strict=True))]
-FORMS = {"pairs": PAIRS, "triplets": TRIPLETS, "scored": SCORED}
+FORMS = {"triplets": TRIPLETS, "scored": SCORED}
 
 
 def task_of(long_texts="tail", **sections):
@@ -37,11 +36,7 @@ def task_of(long_texts="tail", **sections):
 
 @pytest.fixture
 def written(tmp_path):
-    def write(rows, name="rows.jsonl"):
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return [str(tmp_path / name)]
-
-    return write
+    return lambda rows, name="rows.jsonl": json_lines(tmp_path / name, rows)
 
 
 def unit_vectors(*shape, seed=0):
@@ -166,8 +161,8 @@ def test_a_few_updates_teach_a_few_examples(learned, english, tmp_path):
     assert of_eval.texts_per_item == 1
     model = build_model(network, HEAD)
     answers = [
-        task.answers(examples, of_eval, outputs_and_predictions(task, model, params, of_eval, rows, side))
-        for rows, side in ((1, "left"), (4, "right"))
+        task.answers(examples, of_eval, outputs_of(task, model, params, of_eval, rows, length, side))
+        for rows, length, side in ((1, 22, "left"), (4, 24, "right"))
     ]
     for text, vector in answers[0].items():
         np.testing.assert_allclose(answers[1][text], vector, atol=1e-5)
@@ -180,16 +175,6 @@ def test_a_few_updates_teach_a_few_examples(learned, english, tmp_path):
     assert header == "id\tcosine"
     assert [line.split("\t")[0] for line in lines] == [str(i) for i in range(len(examples))]
     assert [float(line.split("\t")[1]) for line in lines] == pytest.approx(cosines, abs=1e-5)
-
-
-def outputs_and_predictions(task, model, params, features, rows, side):
-    data = dataclasses.replace(task.config.data, batch_size=rows, padding_side=side)
-    vectors = np.zeros((len(features), model.config.d_model), np.float32)
-    predict = jax.jit(lambda params, batch: task.predict(model, params, batch)["vector"])
-    for items, batch in batch_by_length(features, data, np.arange(rows)):
-        found = np.asarray(predict(params, batch))
-        vectors[items[items != NO_ITEM]] = found[items != NO_ITEM]
-    return {"vector": vectors}
 
 
 def test_ranks_count_all_texts_but_those_known_to_be_similar(written):
@@ -214,41 +199,26 @@ def test_ranks_count_all_texts_but_those_known_to_be_similar(written):
 
 
 def test_stsb_is_read_as_published_and_columns_can_be_named(tmp_path, written):
-    fields = [
-        "index",
-        "genre",
-        "filename",
-        "year",
-        "old_index",
-        "source1",
-        "source2",
-        "sentence1",
-        "sentence2",
-        "score",
-    ]
-    (tmp_path / "dev.tsv").write_text("\t".join(fields) + '\n7\tx\tx\tx\tx\tx\tx\ta "plane\tan air plane\t4.5\n')
+    header = "index genre filename year old_index source1 source2 sentence1 sentence2 score"
+    (tmp_path / "dev.tsv").write_text(
+        "\t".join(header.split()) + '\n7\tx\tx\tx\tx\tx\tx\ta "plane\tan air plane\t4.5\n'
+    )
     task = task_of()
     (example,) = task.read([str(tmp_path)], "eval")
     assert (example.id, example.texts, example.label) == ("0", ('a "plane', "an air plane"), 4.5)
     assert task.metric == "spearman"
     columns = ColumnsConfig("q", "d", id="name", negatives=("x", "y"))
-    (example,) = task_of(columns=columns).read(
-        written([{"q": "1", "d": "2", "x": "3", "y": "4", "name": "n"}]), "train"
-    )
+    row = {"q": "1", "d": "2", "x": "3", "y": "4", "name": "n"}
+    (example,) = task_of(columns=columns).read(written([row]), "train")
     assert (example.id, example.texts, example.label) == ("n", ("1", "2", "3", "4"), None)
-    assert [e.texts for e in task.examples_of([("a", "b"), {"anchor": "c", "positive": "d"}])] == [
-        ("a", "b"),
-        ("c", "d"),
-    ]
+    found = task.examples_of([("a", "b"), {"anchor": "c", "positive": "d"}])
+    assert [e.texts for e in found] == [("a", "b"), ("c", "d")]
 
 
 def test_bad_input_is_refused_in_one_line(written):
     task = task_of()
     for rows, message in (
-        (
-            [{"anchor": "a"}],
-            r"line 1: there is no column 'positive' or 'answer' or 'sentence2' or 'text_pair', only 'anchor'",
-        ),
+        ([{"anchor": "a"}], "line 1: there is no column 'positive' or 'answer' or 'sentence2' or 'text_pair', only 'a"),
         ([{"anchor": "a", "positive": " "}], r"there is no text: .*line 1 is blank"),
         ([TRIPLETS[1] | {"negative": None}], r"there is no text: .*line 1 is blank"),
         ([TRIPLETS[0], PAIRS[1]], r"line 2 has 2 texts, and .*line 1 4 texts: give all examples of `train` the same"),
@@ -264,18 +234,9 @@ def test_bad_input_is_refused_in_one_line(written):
     head = config.head
     for changed, message in (
         ({"temperature": 0.0}, r"`temperature` 0\.0 must be above 0"),
-        (
-            {"head": dataclasses.replace(head, summary="attn")},
-            r"`head\.summary` attn: the head of task embedding has no w",
-        ),
-        (
-            {"head": dataclasses.replace(head, use_projection=True)},
-            r"`head\.use_projection` True: the head of task",
-        ),
-        (
-            {"optimizer": OptimizerConfig(accumulate=2)},
-            r"`optimizer\.accumulate` 2: `task` embedding compares all texts",
-        ),
+        ({"head": dataclasses.replace(head, summary="attn")}, r"`head\.summary` attn: the head of task embedding has"),
+        ({"head": dataclasses.replace(head, use_projection=True)}, r"`head\.use_projection` True: the head of task"),
+        ({"optimizer": OptimizerConfig(accumulate=2)}, r"`optimizer\.accumulate` 2: `task` embedding compares all"),
     ):
         with pytest.raises(InputError, match=message):
             validate_finetuning(dataclasses.replace(config, **changed))
@@ -323,7 +284,7 @@ def test_all_documents_are_ranked_by_their_cosine(collection, english, tmp_path)
     network = tiny(english.vocab_size)
     params, losses = trained(task, network, HEAD, task.features(examples, english, HEAD, training=True), 120)
     assert losses[-1] < 0.3 * losses[0]
-    outputs = outputs_and_predictions(task, build_model(network, HEAD), params, features, 4, "left")
+    outputs = outputs_of(task, build_model(network, HEAD), params, features, 4, 24, "left")
     run = task.answers(examples, features, outputs)
     assert {query: len(scores) for query, scores in run.items()} == {"1": 10, "2": 10, "3": 10}
     assert run["1"]["d4"] == pytest.approx(float(outputs["vector"][0] @ outputs["vector"][1 + 4]))
@@ -343,15 +304,11 @@ def test_a_pretrained_network_is_measured_and_a_finetuned_one_remembers_its_pool
     settings = {"task": "embedding", "eval": written(SCORED), "data": {"seq_len": 24, "batch_size": 8}}
     frozen = xlnet_jax.finetune(init=pretrained, workdir=tmp_path / "frozen", **settings)
     model = xlnet_jax.load(pretrained)
-    a, b = (
-        xlnet_jax.embed_texts(model, [row[k] for row in SCORED], normalize=True) for k in ("sentence1", "sentence2")
-    )
+    a, b = (xlnet_jax.embed_texts(model, texts, normalize=True) for texts in (GOOD, BAD))
     expected = xlnet_jax.tasks.embedding.regression_scores((a * b).sum(1), np.arange(5.0))
     assert frozen.metrics == pytest.approx({"spearman": expected["spearman"], "pearson": expected["pearson"]}, abs=1e-5)
-    head = {"summary": "last"}
-    run = xlnet_jax.finetune(
-        init=pretrained, workdir=tmp_path / "run", train=written(SCORED), steps=3, head=head, **settings
-    )
+    settings |= {"train": settings["eval"], "steps": 3, "head": {"summary": "last"}}
+    run = xlnet_jax.finetune(init=pretrained, workdir=tmp_path / "run", **settings)
     printed = capsys.readouterr().out
     assert "python -m xlnet_jax.embed" in printed
     assert ".encode([...])" in printed

@@ -9,17 +9,12 @@ from etils import epath
 
 from tests.xlnet_jax.random_models import random_params
 from tests.xlnet_jax.tasks.conftest import BAD, GOOD
-from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, tiny, trained
+from tests.xlnet_jax.tasks.task_runs import asked, json_lines, outputs_and_loss, tiny, trained
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 
 EMMA, ANNE = "Emma had tea.", "Anne walked far and saw the sea in Lyme, of all places."
 TEXTS = [(text, i) for i, texts in enumerate((GOOD[:3], BAD[:2])) for text in texts]
-
-
-def asked(question, context, *answers):
-    found = {"text": [*answers], "answer_start": [context.index(answer) for answer in answers]}
-    return {"question": question, "context": context, "answers": found}
 
 
 ROWS = {
@@ -59,9 +54,8 @@ class Family:
         queries = 24 if name == "multiple_choice" else 14
         data = replace(config.data, seq_len=24 if name == "ner" else 48, max_query_len=queries)
         self.task = make_task(replace(config, data=data, qa=replace(config.qa, doc_stride=8)))
-        self.file = str(file)
-        file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
-        self.examples = self.task.read([self.file], "train")
+        self.files = json_lines(file, ROWS[name])
+        self.examples = self.task.read(self.files, "train")
         self.head = self.task.head(self.examples)
         self.features = self.task.features(self.examples, tokenizer, self.head, training=True)
         self.network = tiny(tokenizer.vocab_size)
@@ -117,4 +111,4 @@ def test_a_few_updates_teach_a_few_examples(family, tmp_path):
 
 def test_values_of_python_are_read_as_a_file_of_them_is(family):
     task = family.task
-    assert repr(task.read([family.file], "predict")) == repr(task.examples_of(ROWS[task.config.task]))
+    assert repr(task.read(family.files, "predict")) == repr(task.examples_of(ROWS[task.config.task]))

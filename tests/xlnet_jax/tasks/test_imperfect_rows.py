@@ -7,21 +7,21 @@ import re
 import pytest
 
 from tests.xlnet_jax.random_models import random_model
+from tests.xlnet_jax.tasks.task_runs import asked, json_lines, tiny
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.config import HeadConfig, ModelConfig
+from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 from xlnet_jax.tasks.model import Model
 from xlnet_jax.tasks.question_answering.task import HEAD
 
 CHOICE = {"context": "Tea is hot.", "question": "What is hot?", "options": ["tea", "ice"], "answer": "A"}
-ASKED = {"question": "What is hot?", "context": "Tea is hot.", "answers": {"text": ["Tea"], "answer_start": [0]}}
 GOOD = {
     "classification": {"text": "good", "label": "pos"},
     "regression": {"text": "good", "label": 1.5},
     "multilabel": {"text": "good", "label": ["pos"]},
     "rte": {"sentence1": "a", "sentence2": "b", "label": "entailment"},
     "embedding": {"anchor": "a", "positive": "b"},
-    "squad": ASKED,
+    "squad": asked("What is hot?", "Tea is hot.", "Tea"),
     "multiple_choice": CHOICE,
     "token_classification": {"words": ["Tea"], "labels": ["O"]},
 }
@@ -32,11 +32,6 @@ def blank_rows(task):
     if task == "token_classification":
         return [{"words": [], "labels": []}]
     return [GOOD[task] | {TEXT.get(task, "text"): nothing} for nothing in ("", " \t", None)]
-
-
-def json_lines(path, rows):
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return [str(path)]
 
 
 @pytest.mark.parametrize("task", GOOD)
@@ -140,11 +135,8 @@ def test_a_file_of_texts_alone_keeps_its_blank_lines_in_prediction(tmp_path):
 
 @pytest.fixture(scope="module")
 def model_of(tokenizer):
-    def make(head, task=None):
-        network = ModelConfig(
-            vocab_size=tokenizer.vocab_size, num_layers=1, d_model=16, num_heads=2, d_head=8, d_ff=32, mem_len=0
-        )  # fmt: skip
-        model = random_model(network, head, tokenizer)
+    def make(head):
+        model = random_model(tiny(tokenizer.vocab_size), head, tokenizer)
         return Model(**{name: getattr(model, name) for name in model.__dataclass_fields__})
 
     return make
@@ -160,7 +152,8 @@ def test_a_blank_text_has_the_stated_answer_and_the_others_are_unharmed(model_of
         assert list(found.probabilities) == ["neg", "pos"]
     _, blank = classes.predict([("a walk", "a day"), ("a walk", None)])
     assert blank.value == ""
-    (blank,) = model_of(HeadConfig("regression", num_labels=1)).predict([""])
+    pair, blank = model_of(HeadConfig("regression", num_labels=1)).predict([("a walk", "sad"), ""])
+    assert math.isfinite(pair.value)
     assert math.isnan(blank.value)
     (blank,) = model_of(HeadConfig("multilabel", num_labels=2, labels=("a", "b"))).predict([""])
     assert blank.value == ()
@@ -173,15 +166,18 @@ def test_a_blank_text_has_the_stated_answer_and_the_others_are_unharmed(model_of
 def test_a_blank_context_or_word_has_the_stated_answer(model_of):
     answering = model_of(HEAD)
     rows = [{"question": "what", "context": text} for text in ("a walk", "", None)]
-    assert [found.value for found in answering.predict(rows)][1:] == ["", ""]
-    assert answering.predict(rows)[0] == answering.predict(rows[:1])[0]
-    assert answering.predict(rows[1:2])[0].value == ""
+    answer, *others = answering.predict(rows)
+    assert answer == answering.predict(rows[:1])[0]
+    assert answer.value in "a walk"
+    assert sum(answer.probabilities.values()) == pytest.approx(1)
+    assert [found.value for found in (*others, *answering.predict(rows[1:2]))] == [""] * 3
     tagging = model_of(HeadConfig("token_classification", num_labels=2, labels=("O", "X")))
-    assert [len(found.value) for found in tagging.predict([["a", " ", "b\n"], [], ["a"]])] == [3, 0, 1]
+    assert [len(found.value) for found in tagging.predict([["a", " ", "b\n"], [], {"words": ["a"]}])] == [3, 0, 1]
     assert tagging.predict([[]])[0].value == ()
     choosing = model_of(HeadConfig("multiple_choice", num_labels=2))
     found = choosing.predict([CHOICE | {"context": None}, CHOICE | {"options": None}])
-    assert found[0].value in CHOICE["options"]
+    assert list(found[0].probabilities) == CHOICE["options"]
+    assert found[0].probabilities[found[0].value] == max(found[0].probabilities.values())
     assert found[1] == ("", {})
 
 
@@ -192,12 +188,10 @@ def test_predictions_of_words_have_a_line_for_each_word(tmp_path, model_of):
 
 
 def test_a_question_without_a_text_counts_in_the_evaluation(tmp_path):
-    asked = [{"id": name, "question": "q", "answers": [{"text": "tea", "answer_start": 0}]} for name in "ab"]
-    content = {"data": [{"paragraphs": [{"context": c, "qas": [q]} for c, q in zip(("tea", ""), asked, strict=True)]}]}
-    (tmp_path / "a.json").write_text(json.dumps(content))
+    files = json_lines(tmp_path / "a.jsonl", [asked("q", "tea", "tea"), asked("q", "tea", "tea") | {"context": ""}])
     ours = make_task(DEFAULTS["squad"]())
-    assert len(ours.read([str(tmp_path / "a.json")], "train")) == 1
-    assert len(ours.read([str(tmp_path / "a.json")], "eval")) == 2
+    assert len(ours.read(files, "train")) == 1
+    assert len(ours.read(files, "eval")) == 2
 
 
 @pytest.mark.parametrize("divider", [";", "\t", "|", ","])

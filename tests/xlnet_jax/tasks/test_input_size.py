@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.xlnet_jax.tasks.task_runs import json_lines
 from xlnet_jax import tasks
 from xlnet_jax.tasks.config import QuestionAnsweringConfig, RankingConfig, TaskDataConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task
@@ -19,9 +20,7 @@ LINEAR = 2.6  # from 2 to 4 times the input, against that from 1 to 2; 2 is line
 
 def jsonl(row_of):
     def write(folder, texts, length):
-        rows = (row_of(TEXT * length, i) for i in range(texts))
-        (folder / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        return [str(folder / "a.jsonl")], {}
+        return json_lines(folder / "a.jsonl", (row_of(TEXT * length, i) for i in range(texts))), {}
 
     return write
 

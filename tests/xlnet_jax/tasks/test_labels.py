@@ -1,21 +1,19 @@
 """Labels: what a value in a file means, and what is printed about the labels that were read."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
 
 import xlnet_jax
+from tests.xlnet_jax.tasks.task_runs import json_lines
 from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 from xlnet_jax.tasks.labels import describe_labels, label_list, label_name, vector_length
 
 
 def read(tmp_path, task, rows, role="train", ours=None):
-    (tmp_path / f"{role}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     ours = ours or make_task(DEFAULTS[task]())
-    return ours, ours.read([str(tmp_path / f"{role}.jsonl")], role)
+    return ours, ours.read(json_lines(tmp_path / f"{role}.jsonl", rows), role)
 
 
 def labelled(*labels):

@@ -123,22 +123,6 @@ def test_rows_are_those_of_a_table_of_pandas_or_of_a_list():
     assert rows_of("a.tsv") is rows_of(["a.tsv", "b.tsv"]) is rows_of([]) is None
 
 
-def test_every_family_takes_its_values_of_python(pretrained):
-    number = of_head(pretrained, HeadConfig("regression")).predict([("a lovely walk", "a dreadful rain")])
-    assert isinstance(number[0].value, float)
-    words = GOOD[0].split()
-    tagger = of_head(pretrained, HeadConfig("token_classification", 3, labels=("O", "B-X", "I-X")))
-    assert [len(found.value) for found in tagger.predict([words, {"words": words[:1]}])] == [3, 1]
-    question = {"question": "what was it", "context": "it was delightful and lovely"}
-    (answer,) = of_head(pretrained, HeadConfig("question_answering")).predict([question], seq_len=80)
-    assert answer.value in question["context"]
-    assert sum(answer.probabilities.values()) == pytest.approx(1)
-    options = question | {"options": ["tedious", "lovely"]}
-    (choice,) = of_head(pretrained, HeadConfig("multiple_choice", 3)).predict([options], seq_len=140)
-    assert set(choice.probabilities) == {"tedious", "lovely"}
-    assert choice.probabilities[choice.value] == max(choice.probabilities.values())
-
-
 def test_rows_and_inputs_of_another_form_are_refused_by_their_number(model, pretrained, tmp_path):
     rows = [{"words": ["a"], "labels": ["O"]}, {"words": ["a", "b"], "labels": ["O"]}]
     with pytest.raises(InputError, match="line 2 has 2 words and 1 labels"):

@@ -8,7 +8,7 @@ import pytest
 
 from data_pipelines.tokenizer import SEP, Tokenizer
 from tests.xlnet_jax.random_models import random_params
-from tests.xlnet_jax.tasks.task_runs import metrics, outputs_and_loss, tiny, write
+from tests.xlnet_jax.tasks.task_runs import json_lines, metrics, outputs_and_loss, tiny, write
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig
@@ -92,8 +92,8 @@ def test_dream_is_read_with_its_turns_as_one_text(tmp_path):
 
 def test_json_lines_answer_by_text_letter_or_number_under_any_names(tmp_path):
     rows = [{"story": "s", "ask": "q", "options": ["B", "x", "y"], "key": key} for key in ("B", "C", 1, "y")]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    found = task_of(text="story", text_pair="ask", label="key").read([str(tmp_path / "a.jsonl")], "train")
+    files = json_lines(tmp_path / "a.jsonl", rows)
+    found = task_of(text="story", text_pair="ask", label="key").read(files, "train")
     assert [(q.id, q.answer) for q in found] == [("0", 0), ("1", 2), ("2", 1), ("3", 2)]
 
 

@@ -7,6 +7,7 @@ from rich.console import Console
 
 import xlnet_jax
 from tests.xlnet_jax.random_models import random_model
+from tests.xlnet_jax.tasks.task_runs import tiny
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
@@ -20,10 +21,7 @@ from xlnet_jax.training.workdir import Workdir
 @pytest.fixture(scope="module")
 def without_dropout(tokenizer, tmp_path_factory):
     """The folder of a network of a width of 16 that was pretrained without dropout."""
-    model = ModelConfig(
-        vocab_size=tokenizer.vocab_size, num_layers=1, d_model=16, num_heads=2, d_head=8, d_ff=32, mem_len=0,
-        dropout=0.0, attention_dropout=0.0, init_std=0.05,
-    )  # fmt: skip
+    model = replace(tiny(tokenizer.vocab_size), init_std=0.05)
     folder = tmp_path_factory.mktemp("without-dropout") / "checkpoint"
     xlnet_jax.save(random_model(model, None, tokenizer), folder)
     return folder

@@ -98,20 +98,12 @@ def test_a_checkpoint_predicts_as_its_run_did_whatever_the_padding_the_buckets_a
 @pytest.mark.parametrize(
     ("more", "seq_len", "batch_size", "printed"),
     [
-        (
-            "--task sst-2 --columns.text sentence",
-            32,
-            8,
-            "--data.batch-size 8 (not 128), --data.seq-len 32 (not 128), --data.buckets 32 (not none)",
-        ),
-        (
-            "--data.seq-len 128 --data.batch-size 32",
-            128,
-            32,
-            "--data.buckets 32 (not none)",
-        ),  # also what the task starts from
+        ("--task sst-2 --columns.text sentence", 32, 8,
+         "--data.batch-size 8 (not 128), --data.seq-len 32 (not 128), --data.buckets 32 (not none)"),
+        # These are also what the task starts from.
+        ("--data.seq-len 128 --data.batch-size 32", 128, 32, "--data.buckets 32 (not none)"),
     ],
-)
+)  # fmt: skip
 def test_texts_are_read_as_the_checkpoint_was_finetuned_where_nothing_is_given(
     finetuned, table, tmp_path, capsys, monkeypatch, more, seq_len, batch_size, printed
 ):
@@ -224,10 +216,8 @@ def test_mistakes_are_named_before_anything_is_learned(more, line, pretrained, t
 
 
 def test_a_run_goes_on_with_more_seeds_and_other_ways_of_measuring():
-    before = FinetuneConfig()
-    after = replace(
-        before, seeds=(0, 1), epochs=3.0, qa=QuestionAnsweringConfig(n_best=20), ranking=RankingConfig(cutoff=10)
-    )
+    before, qa, ranking = FinetuneConfig(), QuestionAnsweringConfig(n_best=20), RankingConfig(cutoff=10)
+    after = replace(before, seeds=(0, 1), epochs=3.0, qa=qa, ranking=ranking)
     assert identity_difference(after, before) == []
     assert identity_difference(replace(after, seed=1), before) == ["`seed`: 0 there, 1 here"]
 

@@ -87,9 +87,8 @@ def test_vectors_are_those_of_embed_and_the_folder_is_loaded_with_its_pooling(ex
 def test_a_pretrained_checkpoint_is_exported_with_the_mean_of_length_1_if_asked_for(tokenizer, tmp_path):
     ours = random_model(NETWORKS["xlnet"], None, tokenizer)
     xlnet_jax.save(ours, tmp_path / "ours")
-    settings = ConvertSettings(
-        str(tmp_path / "ours"), str(tmp_path / "theirs"), "sentence-transformers", normalize=True
-    )
+    paths = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    settings = ConvertSettings(*paths, "sentence-transformers", normalize=True)
     assert any("(native) -> " in line and "(sentence-transformers)" in line for line in convert(settings))
     vectors = their_vectors(tmp_path / "theirs", TEXTS)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
@@ -110,12 +109,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(tokenizer, tmp_path):
         xlnet_jax.save(random_model(network, head, tokenizer), tmp_path / name)
     xlnet_jax.save(random_model(), tmp_path / "no_tokenizer")
     for source, to, changes, message in (
-        (
-            "bert",
-            "sentence-transformers",
-            {},
-            "sentence-transformers has no pooling first of a text in bert: use `to` hf",
-        ),
+        ("bert", "sentence-transformers", {}, "sentence-transformers has no pooling first of a text in bert: use `to`"),
         ("no_tokenizer", "sentence-transformers", {}, "no tokenizer"),
         ("bert", "hf", {"normalize": True}, "`normalize` is a module of `to` sentence-transformers: leave it out"),
         ("xlnet", "tf1", {}, "the 2019 code has no head for embedding: use `to` hf or native"),

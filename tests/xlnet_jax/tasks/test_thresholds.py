@@ -9,6 +9,7 @@ import pytest
 import xlnet_jax
 from tests.xlnet_jax.random_models import random_model
 from tests.xlnet_jax.tasks.conftest import GOOD
+from tests.xlnet_jax.tasks.task_runs import asked
 from xlnet_jax import InputError
 from xlnet_jax.checkpoints.native import CONFIG
 from xlnet_jax.interop.contents import LABEL_THRESHOLD, NULL_THRESHOLD
@@ -33,12 +34,8 @@ SQUAD2 = {
 def squad(answers=None):
     """Questions with these answers, by number of the text; the others have none."""
     answers = dict(enumerate(CONTEXTS)) if answers is None else answers
-    rows = []
-    for i, asked in enumerate(ASKED):
-        found = [answers[i]] if i in answers else []
-        places = {"text": found, "answer_start": [asked["context"].index(answer) for answer in found]}
-        rows.append(asked | {"id": f"{i}", "answers": places})
-    return rows
+    found = [[answers[i]] if i in answers else [] for i in range(len(CONTEXTS))]
+    return [asked("which word", c, *a) | {"id": f"{i}"} for i, (c, a) in enumerate(zip(CONTEXTS, found, strict=True))]
 
 
 def written(workdir, name, split="eval"):

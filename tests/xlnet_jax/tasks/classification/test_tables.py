@@ -76,11 +76,7 @@ def test_a_table_without_header_has_numbers_for_columns(tmp_path):
         ("a.tsv", "text\tlabel\na\t1\nb\t1\t2\n", "line 3 has 3 fields, and the first line has 2"),
         ("a.csv", 'text,label\n"a\n",1\nb\n', "a.csv: line 4 has 1 fields, and the first line has 2"),
         ("a.csv", 'text,label\n"a"b,1\n', "a.csv: line 2 is not CSV ("),
-        (
-            "a.tsv",
-            "a\ta\n",
-            "a.tsv: line 1 has two columns with one name; if it is not a header: `columns.no_header`",
-        ),
+        ("a.tsv", "a\ta\n", "a.tsv: line 1 has two columns with one name; if it is not a header: `columns.no_header`"),
         ("a.tsv", b"text\nb\xffd\n", "a.tsv: line 2 is not UTF-8 (0xff); convert the file, as with iconv"),
         (None, None, "no such file; give a table (.tsv, .csv, .jsonl, .parquet), a glob in quotes, or tfds:NAME"),
     ],

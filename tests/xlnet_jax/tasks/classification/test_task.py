@@ -37,9 +37,8 @@ def example(text, label=None, pair=None, line=2):
 
 def test_texts_become_what_the_originals_converter_made_of_them(reference):
     described = json.loads((reference / "finetune_data" / "classifier.json").read_text())
-    pieces = Tokenizer(
-        (reference / "data" / described["spiece"]).read_bytes(), TokenizerSettings(lower=described["lower"])
-    )
+    settings = TokenizerSettings(lower=described["lower"])
+    pieces = Tokenizer((reference / "data" / described["spiece"]).read_bytes(), settings)
     for theirs in described["examples"]:
         labels = theirs["label_list"]
         ours = task("classification" if labels else "regression", seq_len=theirs["max_seq_length"])
@@ -152,13 +151,9 @@ def test_labels_are_those_of_the_training_examples(english):
     ours = task()
     head = ours.head([example("a", "no"), example("b", "yes")])
     assert head.labels == ("no", "yes")
-    with pytest.raises(
-        InputError, match="line 9: the label 'maybe' does not occur in the training examples, which have no"
-    ):
+    with pytest.raises(InputError, match="line 9: the label 'maybe' does not occur in the training examples, which"):
         ours.features([example("c", "maybe", line=9)], english, head, training=False)
-    with pytest.raises(
-        InputError, match=r"a\.tsv: line 2: all examples have the same label, no: training needs two or more"
-    ):
+    with pytest.raises(InputError, match=r"a\.tsv: line 2: all examples have the same label, no: training needs two"):
         ours.head([example("a", "no")])
     with pytest.raises(InputError, match=r"a\.tsv: line 2: no example has a label"):
         task("multilabel").head([example("a", ())])
@@ -174,9 +169,7 @@ def test_settings_that_cannot_work_are_refused_at_once():
     assert task("mnli", metric="accuracy_mm").metric == "accuracy"
     with pytest.raises(InputError, match=r"`data\.seq_len` 4 leaves no room for a text beside 4 tokens"):
         task(seq_len=4)
-    with pytest.raises(
-        InputError, match=r"`data\.long_texts` memory needs a memory: give its length by `model\.mem_len`"
-    ):
+    with pytest.raises(InputError, match=r"`data\.long_texts` memory needs a memory: give its length by `model\.mem"):
         task(model=dataclasses.replace(SMALL, mem_len=0), long_texts="memory")
 
 

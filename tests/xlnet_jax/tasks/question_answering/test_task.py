@@ -120,12 +120,8 @@ def test_a_beam_wider_than_the_text_is_filled_up(english):
 def beam(*spans):
     """start, end, score"""
     starts, ends, scores = map(np.array, zip(*spans, strict=True))
-    return {
-        "start_log_probs": scores,
-        "start_index": starts,
-        "end_log_probs": np.zeros((len(spans), 1)),
-        "end_index": ends[:, None],
-    }
+    ends_of = {"end_log_probs": np.zeros((len(spans), 1)), "end_index": ends[:, None]}
+    return {"start_log_probs": scores, "start_index": starts, **ends_of}
 
 
 def test_only_possible_spans_are_candidates_and_equal_texts_count_once():

@@ -11,7 +11,7 @@ import pytest
 
 from data_pipelines.tokenizer import CLS, SEP
 from tests.xlnet_jax.random_models import SMALL, random_params
-from tests.xlnet_jax.tasks.task_runs import metrics, trained, write
+from tests.xlnet_jax.tasks.task_runs import metrics, outputs_of, trained, write
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig
@@ -180,16 +180,14 @@ def test_a_few_steps_put_what_is_relevant_first_whatever_the_padding(collection,
     groups, evaluated = (task.features(examples, Words(), HEAD, training) for training in (True, False))
     model, params = build_model(MODEL, HEAD), random_params(MODEL, HEAD)
 
-    predict, loss = jax.jit(partial(task.predict, model)), jax.jit(partial(task.losses, model, dropout=None))
-
-    def batch(features, *way):
-        return collate(features, np.arange(len(features)), *way)
+    loss = jax.jit(partial(task.losses, model, dropout=None))
 
     def ndcg(params):
-        return metrics(task, examples, evaluated, predict(params, batch(evaluated, 20, "left")))[task.metric]
+        outputs = outputs_of(task, model, params, evaluated, len(evaluated), 20, "left")
+        return metrics(task, examples, evaluated, outputs)[task.metric]
 
-    untrained = ndcg(params)
-    ours, theirs = (loss(params, batch(groups, *way)) for way in ((16, "left"), (20, "right")))
+    untrained, items = ndcg(params), np.arange(len(groups))
+    ours, theirs = (loss(params, collate(groups, items, *way)) for way in ((16, "left"), (20, "right")))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
     params, losses = trained(task, MODEL, HEAD, groups, 60, 3e-3)
     assert losses[-1] < 0.1 * losses[0]
