@@ -69,22 +69,17 @@ def our_step(config: Config) -> Callable[[], float]:
     import numpy as np
 
     from xlnet_jax.objectives.language_model import LanguageModel
-    from xlnet_jax.training import sharding
-    from xlnet_jax.training.optimizer import make_optimizer
-    from xlnet_jax.training.step import init_state, make_train_step, plan_state
+    from xlnet_jax.training.step import Program
 
-    mesh = sharding.make_mesh(config)
-    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
-    plan = plan_state(objective, tx, mesh)
-    state = init_state(config.seed, objective, tx, plan)
+    program = Program.of(config, LanguageModel(config))
+    plan, state = program.plan, program.init_state({})
     mems = np.random.default_rng(1).normal(size=plan.mems_ZBMD.shape).astype(plan.mems_ZBMD.dtype)
     state = dataclasses.replace(state, mems_ZBMD=jax.device_put(mems, plan.mems_ZBMD.sharding))
-    train_step = make_train_step(config, objective, tx, plan, mesh)
-    batch = sharding.batch_to_mesh(mesh, config.data.batch_size)(windows(config))
+    batch = program.put(windows(config))
 
     def step() -> float:
         nonlocal state
-        state, metrics = train_step(state, batch)
+        state, metrics = program.train_step(state, batch)
         jax.block_until_ready(state)
         return float(metrics["loss"])
 

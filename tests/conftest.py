@@ -62,8 +62,8 @@ def programs_traced_once():
         make_predictor(self, program)
         self._predict = recall(program.plan, "predict", lambda: self._predict)
 
-    def first_state(seed, objective, tx, plan):
-        state = recall(plan, ("state", seed), lambda: init_state(seed, objective, tx, plan))
+    def first_state(seed, create, plan):
+        state = recall(plan, ("state", seed), lambda: init_state(seed, create, plan))
         # The first step takes the memory of the state; a copy of an empty array forgets its sharding.
         return jax.tree.map(lambda array: jax.device_put(array.copy(), array.sharding), state)
 

@@ -1,7 +1,6 @@
 """The checkpoints in a folder, and what is damaged in them. Every command that reads a run asks here."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from etils import epath
@@ -22,47 +21,32 @@ LAST_GOOD = "last-good"
 UNVERIFIED = f"has no {CHECKSUMS}, so damage in it may go unnoticed"
 
 
-@dataclass(frozen=True)
-class SavedCheckpoint:
-    """A checkpoint of a run."""
-
-    folder: epath.Path
-    step: int
-
-    @property
-    def has_weights(self) -> bool:
-        """True if the weights are there, damaged or not."""
-        return in_bucket(self.folder) or (self.folder / PARAMS).is_dir()
-
-    def damage(self, parts: Iterable[str] = STATE) -> str | None:
-        """Return a line about the first damage in these parts, or None. Reads all their files."""
-        return damage_of(self.folder, parts)
-
-
 def step_of(folder: epath.PathLike) -> int | None:
     """Return the step that the name of a checkpoint's folder says, as Orbax reads it; None for any other name."""
     name = epath.Path(folder).name
     return int(name) if name.isascii() and name.isdigit() and str(int(name)) == name else None
 
 
-def list_checkpoints(folder: epath.PathLike) -> list[SavedCheckpoint]:
-    """Return the checkpoints in a folder, oldest first, damaged ones too: the folders whose names are steps and, in a
-    bucket, whose marker says that they are complete."""
+def list_checkpoints(folder: epath.PathLike) -> dict[int, epath.Path]:
+    """Return the checkpoints in a folder by step, oldest first, damaged ones too: the folders whose names are steps
+    and, in a bucket, whose marker says that they are complete."""
     folder = epath.Path(folder)
-    found = [
-        SavedCheckpoint(path, step)
-        for path in _entries(folder)
-        if (step := step_of(path)) is not None and path.is_dir()
-    ]
+    entries = list(folder.iterdir()) if folder.is_dir() else []
+    found = {step: path for path in entries if (step := step_of(path)) is not None and path.is_dir()}
     if in_bucket(folder):  # on a disk, a checkpoint is renamed when it is complete
-        found = [saved for saved in found if (saved.folder / "commit_success.txt").exists()]
-    return sorted(found, key=lambda saved: saved.step)
+        found = {step: path for step, path in found.items() if (path / "commit_success.txt").exists()}
+    return dict(sorted(found.items()))
 
 
-def last_good(folder: epath.PathLike) -> SavedCheckpoint | None:
+def has_weights(checkpoint: epath.Path) -> bool:
+    """Return True if the weights are there, damaged or not."""
+    return in_bucket(checkpoint) or (checkpoint / PARAMS).is_dir()
+
+
+def last_good(folder: epath.PathLike) -> epath.Path | None:
     """Return the newest checkpoint in a folder whose weights, settings and tokenizer are not damaged; None if there is
     none."""
-    return next((saved for saved in reversed(list_checkpoints(folder)) if not saved.damage(WEIGHTS)), None)
+    return next((path for path in reversed(list_checkpoints(folder).values()) if not damage_of(path)), None)
 
 
 def damage_of(checkpoint: epath.PathLike, parts: Iterable[str] = WEIGHTS) -> str | None:
@@ -86,7 +70,3 @@ def damage_of(checkpoint: epath.PathLike, parts: Iterable[str] = WEIGHTS) -> str
 def is_verified(checkpoint: epath.PathLike) -> bool:
     """Return True if `damage_of` finds all damage. A bucket checks its own objects."""
     return in_bucket(checkpoint) or (epath.Path(checkpoint) / CHECKSUMS).exists()
-
-
-def _entries(folder: epath.Path) -> list[epath.Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []

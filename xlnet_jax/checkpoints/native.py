@@ -25,10 +25,12 @@ from xlnet_jax.checkpoints.listing import (
     LAST_GOOD,
     PARAMS,
     RESULTS,
+    STATE,
     TOKENIZER,
     UNVERIFIED,
     WEIGHTS,
     damage_of,
+    has_weights,
     is_verified,
     last_good,
     list_checkpoints,
@@ -110,8 +112,8 @@ def find(folder: Path) -> Path | None:
             return chosen
     for parent in (folder / "checkpoints", folder):
         saved = list_checkpoints(parent)
-        if any(one.has_weights for one in saved):  # else the folder of something else
-            return Path(saved[-1].folder)
+        if any(map(has_weights, saved.values())):  # else the folder of something else
+            return Path(saved[max(saved)])
     return folder if (folder / PARAMS).is_dir() else None
 
 
@@ -124,8 +126,8 @@ def is_last_good(path: str | Path) -> bool:
 def _last_good(folder: Path) -> Path:
     there = next((parent for parent in (folder / "checkpoints", folder) if list_checkpoints(parent)), folder)
     if found := last_good(there):
-        return Path(found.folder)
-    lines = [f"{saved.step}: {saved.damage()}" for saved in reversed(list_checkpoints(there))]
+        return Path(found)
+    lines = [f"{step}: {damage_of(path, STATE)}" for step, path in reversed(list_checkpoints(there).items())]
     raise InputError(f"no checkpoint in {there} is without damage ({'; '.join(lines) or 'there is none'})")
 
 
@@ -176,7 +178,7 @@ def _require_sound(folder: Path, parts: Iterable[str]) -> None:
     damaged."""
     if damage := damage_of(folder, parts):
         good = last_good(folder.parent) if step_of(folder) is not None else None
-        raise InputError(f"{folder} is damaged: {damage}" + (f"; {good.folder} is not: give that" if good else ""))
+        raise InputError(f"{folder} is damaged: {damage}" + (f"; {good} is not: give that" if good else ""))
 
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:

@@ -49,8 +49,12 @@ def join_heads_BTE(x_BNTH: jnp.ndarray) -> jnp.ndarray:
 
 def outer_sum_DE(rows_BTD: jnp.ndarray, grad_BTE: jnp.ndarray) -> jnp.ndarray:
     """Return the gradient of a right operand: the sum of the outer products of rows and their gradients, float32."""
-    if platform() != CPU:
-        return einsum_float32("BTD,BTE->DE", rows_BTD, grad_BTE)
+    if platform() == CPU:
+        return _outer_sum_on_cpu_DE(rows_BTD, grad_BTE)
+    return einsum_float32("BTD,BTE->DE", rows_BTD, grad_BTE)
+
+
+def _outer_sum_on_cpu_DE(rows_BTD: jnp.ndarray, grad_BTE: jnp.ndarray) -> jnp.ndarray:
     columns = jax.lax.optimization_barrier(jnp.moveaxis(rows_BTD, -1, 0))
     return jnp.tensordot(columns, grad_BTE, grad_BTE.ndim - 1, preferred_element_type=jnp.float32)
 
@@ -63,8 +67,12 @@ def product_BNTK(query_BNTH: jnp.ndarray, key_BNKH: jnp.ndarray) -> jnp.ndarray:
 
 def sum_rows_BNKH(weights_BNTK: jnp.ndarray, rows_BNTH: jnp.ndarray) -> jnp.ndarray:
     """Return the sum of the rows for each key, by these weights, float32."""
-    if platform() != CPU:
-        return einsum_float32("BNTK,BNTH->BNKH", weights_BNTK, rows_BNTH)
+    if platform() == CPU:
+        return _sum_rows_on_cpu_BNKH(weights_BNTK, rows_BNTH)
+    return einsum_float32("BNTK,BNTH->BNKH", weights_BNTK, rows_BNTH)
+
+
+def _sum_rows_on_cpu_BNKH(weights_BNTK: jnp.ndarray, rows_BNTH: jnp.ndarray) -> jnp.ndarray:
     store = jax.lax.optimization_barrier  # the transposed rows, which are smaller than the weights, and the result
     return store(einsum_float32("BNHT,BNTK->BNHK", store(rows_BNTH.swapaxes(2, 3)), weights_BNTK)).swapaxes(2, 3)
 
@@ -76,7 +84,7 @@ def _dense(rows: jnp.ndarray, kernel_DF: jnp.ndarray) -> jnp.ndarray:
 
 def _dense_backward(saved: tuple[Any, Any], grad: jnp.ndarray) -> tuple[jnp.ndarray, jnp.ndarray]:
     rows, kernel_DF = saved
-    return jnp.dot(grad, kernel_DF.T), outer_sum_DE(rows, grad).astype(kernel_DF.dtype)
+    return jnp.dot(grad, kernel_DF.T), _outer_sum_on_cpu_DE(rows, grad).astype(kernel_DF.dtype)
 
 
 _dense.defvjp(lambda rows, kernel_DF: (jnp.dot(rows, kernel_DF), (rows, kernel_DF)), _dense_backward)
@@ -92,7 +100,7 @@ _product_BNTK = jax.custom_vjp(_multiply_BNTK)
 def _product_backward(saved: tuple[Any, Any], grad_BNTK: jnp.ndarray) -> tuple[jnp.ndarray, jnp.ndarray]:
     query_BNTH, key_BNKH = saved
     grad_query_BNTH = einsum_float32("BNTK,BNKH->BNTH", grad_BNTK, key_BNKH)
-    grad_key_BNKH = sum_rows_BNKH(grad_BNTK, query_BNTH)
+    grad_key_BNKH = _sum_rows_on_cpu_BNKH(grad_BNTK, query_BNTH)
     return grad_query_BNTH.astype(query_BNTH.dtype), grad_key_BNKH.astype(key_BNKH.dtype)
 
 

@@ -84,7 +84,7 @@ def print_findings(settings: DoctorSettings) -> int:
         print(f"{len(damaged):,} of {len(found):,} are damaged" if damaged else f"{len(found):,} checked, no damage")
         for run in sorted({one.path.parent for one in damaged if step_of(one.path) is not None}):
             good = last_good(run)
-            print(f"newest checkpoint without damage: {good.folder if good else 'none'}")
+            print(f"newest checkpoint without damage: {good or 'none'}")
     return USER_ERROR if damaged else 0
 
 
@@ -175,7 +175,7 @@ def _tokenizer(folder: Path) -> Finding:
     def check() -> None:
         Tokenizer.load(folder)
         if good := last_good(folder.parent / "checkpoints"):
-            for same in (Path(good.folder) / TOKENIZER).iterdir():
+            for same in (Path(good) / TOKENIZER).iterdir():
                 if same.read_bytes() != read_document(folder / same.name):
                     raise InputError(f"{same.name} differs from {same}")
 
@@ -190,9 +190,9 @@ def _check_settings(folder: Path) -> None:
     if good is None:
         return
     kind: Any = FinetuneConfig if "task" in content else Config
-    own, saved = (from_dict(kind, settings) for settings in (content, native.read_settings(Path(good.folder))))
+    own, saved = (from_dict(kind, settings) for settings in (content, native.read_settings(Path(good))))
     if difference := identity_difference(own, saved, resumes=True):
-        raise InputError(f"it differs from {good.folder} ({'; '.join(difference)})")
+        raise InputError(f"it differs from {good} ({'; '.join(difference)})")
 
 
 def _read_json(file: Path) -> None:

@@ -60,7 +60,7 @@ class Measured:
     unigram: float  # nats per target of a model that knows only the frequencies of pieces
     windows: int
     content: Content
-    besides: dict[str, float]  # other measures, by the names of `HeldOutLoss.measure`
+    besides: dict[str, float]  # other measures, by the names of `mean_losses`
 
     def numbers(self) -> dict[str, Any]:
         """Return every number by its name, with perplexities and bits.
@@ -141,44 +141,37 @@ def _mean_over_targets(values_V: np.ndarray, batches: Sequence[Batch]) -> float:
     return total / max(sum(float(batch["target_weights"].sum()) for batch in batches), 1.0)
 
 
-@dataclass(frozen=True)
-class HeldOutLoss:
-    """Loss on held-out text, on the same batches every time. Each process computes its own rows."""
+def mean_losses(
+    program: Program[Any], step: EvalStep, batches: Sequence[Batch], params: Any, is_stopped: Callable[[], bool]
+) -> Numbers | None:
+    """Return the loss, in nats per target over all batches, and other means over rows: pair_loss (nats) and
+    pair_accuracy, or detection_loss (nats per token), detection_accuracy and replaced_share. Return None if
+    `is_stopped`, which is called before each batch, returns True. Each process computes its own rows."""
+    mems_ZBMD, sums = empty_mems_ZBMD(program.plan.mems_ZBMD), cast(Any, None)
+    for batch in batches:
+        if is_stopped():
+            return None
+        jax.block_until_ready(sums)  # stay at most one batch ahead of the device, so that a stop is quick
+        on_mesh = program.put({name: array[program.rows] for name, array in batch.items()})
+        scored = step(params, on_mesh, mems_ZBMD)
+        mems_ZBMD = scored.new_mems_ZBMD
+        of_rows = {**scored.row_losses, **scored.row_measures}
+        of_batch = scored.loss_sum, scored.weight_sum, of_rows, on_mesh["row_weights"].sum()
+        sums = of_batch if sums is None else jax.tree.map(jnp.add, sums, of_batch)
+    loss_sum, weight_sum, of_rows, rows = sums
+    return {"loss": float(loss_sum / weight_sum)} | {name: float(s / rows) for name, s in of_rows.items()}
 
-    program: Program[Any]
-    step: EvalStep
-    batches: Sequence[Batch]
-    unigram_nats: float
 
-    def measure(self, params: Any, is_stopped: Callable[[], bool]) -> Numbers | None:
-        """Return the loss, in nats per target over all batches, and other means over rows: pair_loss (nats) and
-        pair_accuracy, or detection_loss (nats per token), detection_accuracy and replaced_share. Return None if
-        `is_stopped`, which is called before each batch, returns True."""
-        program, sums = self.program, cast(Any, None)
-        mems_ZBMD = empty_mems_ZBMD(program.plan.mems_ZBMD)
-        for batch in self.batches:
-            if is_stopped():
-                return None
-            jax.block_until_ready(sums)  # stay at most one batch ahead of the device, so that a stop is quick
-            on_mesh = program.put({name: array[program.rows] for name, array in batch.items()})
-            scored = self.step(params, on_mesh, mems_ZBMD)
-            mems_ZBMD = scored.new_mems_ZBMD
-            of_rows = {**scored.row_losses, **scored.row_measures}
-            of_batch = scored.loss_sum, scored.weight_sum, of_rows, on_mesh["row_weights"].sum()
-            sums = of_batch if sums is None else jax.tree.map(jnp.add, sums, of_batch)
-        loss_sum, weight_sum, of_rows, rows = sums
-        return {"loss": float(loss_sum / weight_sum)} | {name: float(s / rows) for name, s in of_rows.items()}
-
-    def describe(self, numbers: Numbers) -> str:
-        """Return the numbers as printed: 'loss 5.608, 0.512 below the unigram line 6.120', followed by '; pairs 0.650,
-        61.2% right' or '; detection 0.410, 87.1% right, 12.9% replaced' if the objective has them."""
-        besides = ""
-        if "pair_loss" in numbers:
-            besides = f"; pairs {numbers['pair_loss']:.3f}, {numbers['pair_accuracy']:.1%} right"
-        if "detection_loss" in numbers:
-            besides = f"; detection {numbers['detection_loss']:.3f}, {numbers['detection_accuracy']:.1%} right"
-            besides += f", {numbers['replaced_share']:.1%} replaced"
-        return f"loss {numbers['loss']:.3f}, {relative_to_unigram(numbers['loss'], self.unigram_nats)}{besides}"
+def describe_losses(unigram_nats: float, numbers: Numbers) -> str:
+    """Return the numbers as printed: 'loss 5.608, 0.512 below the unigram line 6.120', followed by '; pairs 0.650,
+    61.2% right' or '; detection 0.410, 87.1% right, 12.9% replaced' if the objective has them."""
+    besides = ""
+    if "pair_loss" in numbers:
+        besides = f"; pairs {numbers['pair_loss']:.3f}, {numbers['pair_accuracy']:.1%} right"
+    if "detection_loss" in numbers:
+        besides = f"; detection {numbers['detection_loss']:.3f}, {numbers['detection_accuracy']:.1%} right"
+        besides += f", {numbers['replaced_share']:.1%} replaced"
+    return f"loss {numbers['loss']:.3f}, {relative_to_unigram(numbers['loss'], unigram_nats)}{besides}"
 
 
 def held_out_batches(corpus: Corpus | IdCorpus, tokenizer: Tokenizer | None, config: Config) -> list[Batch]:
@@ -230,15 +223,14 @@ def measure_loss(
             f"the checkpoint has no {', '.join(missing)}: it was trained with another objective, or without "
             "`data.pair_loss`; evaluate with the objective it was trained on"
         )
-    eval_step = make_eval_step(program.objective, program.plan, program.mesh)
-    held_out = HeldOutLoss(program, eval_step, batches, unigram)
-    counted = itertools.count(1)
+    eval_step, counted = make_eval_step(program.objective, program.plan, program.mesh), itertools.count(1)
 
     def is_stopped() -> bool:
         on_batch(next(counted), len(batches))
         return False
 
-    numbers = held_out.measure(sharding.from_host(params, sharding.shardings_of(program.plan.params)), is_stopped)
+    on_mesh = sharding.from_host(params, sharding.shardings_of(program.plan.params))
+    numbers = mean_losses(program, eval_step, batches, on_mesh, is_stopped)
     assert numbers is not None
     return Measured(
         config.objective,

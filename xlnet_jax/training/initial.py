@@ -15,7 +15,7 @@ from xlnet_jax.objectives.language_model import Objective
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, ModelConfig, RunConfig
 from xlnet_jax.settings.resolution import Resolution, Values
 from xlnet_jax.storage import hub
-from xlnet_jax.storage.files import in_bucket, require_weights_on_disk
+from xlnet_jax.storage.files import require_weights_on_disk
 from xlnet_jax.training.sharding import unboxed
 
 R = TypeVar("R", bound=RunConfig)
@@ -40,7 +40,7 @@ def begin_from(settings: Resolution[R], there: R | None) -> Pretrained | None:
     """
     init = str(settings.config.init)
     require_weights_on_disk(init, "`init` ")
-    origin = _origin(init, settings.config.workdir, there)
+    origin = _origin(init, there)
     start = None if there and there.init == origin else formats.load(origin)
     source = start or there
     assert source is not None
@@ -54,29 +54,19 @@ def network_of(model: ModelConfig) -> Values:
     return {f"model.{name}": getattr(model, name) for name in FIXED_BY_WEIGHTS}
 
 
-def _origin(init: str, workdir: str | None, there: RunConfig | None) -> str:
+def _origin(init: str, there: RunConfig | None) -> str:
     """Return what identifies the weights: an absolute path, so that another spelling is not another run;
     OWNER/NAME@COMMIT for a model on the Hugging Face Hub, with the commit of the run that resumes if `init` has none;
     or the name of a model in the package.
 
-    there: settings of the run that resumes in `workdir`. If the folder with run and weights was moved, return their
-    earlier path."""
+    there: settings of the run that resumes."""
     path = Path(init).expanduser().absolute()
     before = there.init if there else None
     if str(path) != before and hub.is_bundled(init):
         return init
     if str(path) == before or not formats.is_remote(init):
-        return before if there and before and _moved_with_its_run(path, workdir, before, there.workdir) else str(path)
+        return str(path)
     return before if before and hub.is_same(init, before) else str(hub.find(init, ()))
-
-
-def _moved_with_its_run(path: Path, workdir: str | None, before: str, workdir_before: str | None) -> bool:
-    """Return True if the weights are next to the workdir, as when the run began, and no longer at their old path."""
-    if not (workdir and workdir_before) or in_bucket(workdir) or Path(before).exists():
-        return False
-    beside = Path(workdir).expanduser().absolute().parent == path.parent and Path(before).name == path.name
-    # The workdir may have been relative to an unknown folder: compare only the name of the folder around both.
-    return beside and Path(workdir_before).parent.name in ("", Path(before).parent.name)
 
 
 def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:

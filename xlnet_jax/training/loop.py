@@ -179,18 +179,14 @@ class Loop:
     """True if the evaluation due at the step that it resumes is already recorded"""
     stopped: str = ""
     """what ended it before its last step: `Result.stopped`"""
-    _asked: Wish = Wish.GO_ON
-    """what callbacks ask for"""
-    _granted: Wish = Wish.GO_ON
-    """what all processes will do"""
 
     def stop(self) -> None:
         """Ask to end the run, as if this step were the last one. For callbacks."""
-        self._asked = max(self._asked, Wish.END)
+        self.interrupt.ask(Wish.END)
 
     def save(self) -> None:
         """Ask for a checkpoint. For callbacks."""
-        self._asked = max(self._asked, Wish.SAVE)
+        self.interrupt.ask(Wish.SAVE)
 
     @property
     def is_interrupted(self) -> bool:
@@ -228,7 +224,7 @@ class Loop:
                 ends.push(lambda _, error, __, callback=callback: callback.on_end(self, error))
             if is_due:
                 self._evaluate()
-            self._end(self._take_wish(), is_at_start=True)
+            self._end(self.interrupt.take(), is_at_start=True)
             if self.stopped:
                 self._save()
             elif self.step < self.run.config.steps:
@@ -258,7 +254,9 @@ class Loop:
                 pending.result()
                 self.times.lose("compilation", time.perf_counter() - dispatched)
                 self.times.mark(self.step)
-            wish = self._take_wish()
+            if self.checkpoints.overdue:
+                self.interrupt.ask(Wish.SAVE)
+            wish = self.interrupt.take()
             evaluate = self._evaluation_due()
             due = owed or self.checkpoints.due(self.step) or wish is Wish.SAVE
             if evaluate or due or wish >= Wish.END or self.step == run.config.steps:
@@ -267,7 +265,7 @@ class Loop:
                 if evaluate and wish is not Wish.STOP:
                     self._evaluate()
                     due = due or (run.evaluation is not None and run.evaluation.is_best)
-                wish = max(wish, self._take_wish())
+                wish = max(wish, self.interrupt.take())
                 due = due or wish is Wish.SAVE
                 owed = due and numbers["skipped_in_a_row"] > 0
                 self._end(wish)
@@ -282,17 +280,6 @@ class Loop:
         elif self.step < self.run.config.steps:
             is_enough = evaluation is not None and evaluation.is_enough and (self._evaluation_due() or is_at_start)
             self.stopped = PATIENCE if is_enough else CALLBACK if wish is Wish.END else ""
-
-    def _poll(self) -> Wish:
-        """Return the most severe request that all processes agreed on since it was last taken."""
-        own, self._asked = self._asked, Wish.GO_ON
-        own = max(own, Wish.SAVE) if self.checkpoints.overdue else own
-        self._granted = max(self._granted, self.interrupt.poll(own))
-        return self._granted
-
-    def _take_wish(self) -> Wish:
-        wish, self._granted = self._poll(), Wish.GO_ON
-        return wish
 
     def _save(self) -> None:
         for callback in self.callbacks:
@@ -311,7 +298,7 @@ class Loop:
         evaluation = self.run.evaluation
         assert evaluation
         with self.times.lost_to("evaluation"):
-            numbers = evaluation.measure(self.state.params, lambda: self._poll() is Wish.STOP)
+            numbers = evaluation.measure(self.state.params, lambda: self.interrupt.poll() is Wish.STOP)
         if numbers is not None:
             numbers = {**numbers, **self.run.reference}
             evaluation.add(self.step, numbers)

@@ -10,36 +10,43 @@ from contextlib import closing
 from typing import Any
 
 import numpy as np
+import optax
 from rich.console import Console
 
+from data_pipelines.corpus import Corpus
+from data_pipelines.ids import IdCorpus
+from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.dims import Batch
 from xlnet_jax.errors import InputError, OtherRun
-from xlnet_jax.objectives.language_model import LanguageModel, Objective
+from xlnet_jax.objectives.language_model import LanguageModel, Objective, objective_of
 from xlnet_jax.objectives.presets import PRESETS, defaults_of
-from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.objectives.registry import batch_source, objective_named
 from xlnet_jax.plots.curves import draw_curves
 from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import differences, flags_that_give, with_plain_paths, with_values
 from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage.files import name_on_disk
+from xlnet_jax.training.attention import check_attention
 from xlnet_jax.training.callbacks import usual_callbacks
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.evaluation import (
-    HeldOutLoss,
     count_windows,
+    describe_losses,
     held_out_batches,
+    mean_losses,
     relative_to_unigram,
     unigram_line,
     unknown_share,
 )
-from xlnet_jax.training.hosts import Process, connect
+from xlnet_jax.training.fit import build_fitting
+from xlnet_jax.training.hosts import connect
 from xlnet_jax.training.initial import describe_origin, network_of, params_of
 from xlnet_jax.training.loop import Callback, Run, train
 from xlnet_jax.training.metrics import read_records, speed
-from xlnet_jax.training.resolve import Own, Resolved, folder_of, resolve
+from xlnet_jax.training.resolve import folder_of, resolve_text
 from xlnet_jax.training.selection import Evaluation, Result
-from xlnet_jax.training.step import make_eval_step
+from xlnet_jax.training.step import make_eval_step, pretraining_program
 from xlnet_jax.training.stop import exit_code_of
 from xlnet_jax.training.workdir import Workdir
 
@@ -117,62 +124,78 @@ def pretrain(
 
     Raises InputError if settings contradict each other, the text or the workdir.
     """
-    config = with_plain_paths(config)
     if network is not None:
         if objective:
             raise InputError("network", "", "and `objective` both choose the network: leave one of them out")
         objective = functools.partial(LanguageModel, network=network)
-    with connect(config) as process:
-        return pretrain_as(process, config, Own(objective, optimizer, dataset), callbacks)
+    return _pretrain(config, False, callbacks, objective, optimizer, dataset)
 
 
 def run_pretraining(config: Config) -> int:
     """Pretrain as the command does; return the exit code."""
+    return exit_code_of(_pretrain(config, is_command=True).stopped)
+
+
+def _pretrain(
+    config: Config,
+    is_command: bool,
+    callbacks: Sequence[Callback] = (),
+    objective: Callable[[Config], Objective] | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    dataset: Mapping[str, Any] | None = None,
+) -> Result:
     config = with_plain_paths(config)
-    with connect(config, is_command=True) as process:
-        return exit_code_of(pretrain_as(process, config, Own()).stopped)
-
-
-def pretrain_as(process: Process, config: Config, own: Own, callbacks: Sequence[Callback] = ()) -> Result:
-    """Train as this process of a run. Process 0 prepares what the others read, and writes everything except the
-    checkpoints."""
-    with closing(Workdir(folder_of(config))) as workdir, workdir.keep_programs():
-        # ---- text and program ---------------------------------------------------------------------------------------
+    workdir = Workdir(folder_of(config))
+    with connect(config, is_command) as process, closing(workdir), workdir.keep_programs():
+        # ---- text and tokenizer -------------------------------------------------------------------------------------
         try:
-            resolved = resolve(config, workdir, process, own)
+            settings, (start, corpus, tokenizer) = resolve_text(config, workdir, process, dataset)
         except OtherRun as refusal:
             raise InputError(f"{refusal}; {propose_instead(config, workdir)}") from None
-        config, program, batches = resolved.config, resolved.program, resolved.batches
+        batches = batch_source(corpus, tokenizer, settings.config)
+        # ---- program ------------------------------------------------------------------------------------------------
+        build = functools.partial(
+            pretraining_program,
+            attention=check_attention(settings.config, process),
+            make_objective=objective or objective_of,
+            optimizer=optimizer,
+        )
+        program, memory = build_fitting(settings, build, workdir, process)
+        config = settings.final()
         # ---- weights ------------------------------------------------------------------------------------------------
         params, origin = dict[str, Any](), ""
-        if resolved.start:
-            params, drawn = params_of(resolved.start, program.objective)
+        if start:
+            params, drawn = params_of(start, program.objective)
             origin = describe_origin(config.init, drawn)
         # ---- evaluation ---------------------------------------------------------------------------------------------
-        held_out = held_out_batches(resolved.corpus, resolved.tokenizer, config)
-        unigram_nats = unigram_line(resolved.corpus.unigram_counts, held_out)
+        held_out = held_out_batches(corpus, tokenizer, config)
+        unigram_nats = unigram_line(corpus.unigram_counts, held_out)
         eval_step = make_eval_step(program.objective, program.plan, program.mesh, config.optimizer.accumulate)
-        loss = HeldOutLoss(program, eval_step, held_out, unigram_nats)
         evaluation = Evaluation(
-            config.eval.every_steps, loss.measure, loss.describe, "loss", False, config.selection.patience
+            config.eval.every_steps,
+            functools.partial(mean_losses, program, eval_step, held_out),
+            functools.partial(describe_losses, unigram_nats),
+            "loss",
+            is_better_high=False,
+            patience=config.selection.patience,
         )
         # ---- loop ---------------------------------------------------------------------------------------------------
+        block = batches.steps_per_block
         run = Run(
-            config, workdir, program, batches, evaluation, params, origin, resolved.memory,
+            config, workdir, program, batches, evaluation, params, origin, memory,
             rates=functools.partial(speed, config),
-            locate=functools.partial(_locate, config, workdir, batches.steps_per_block),
+            locate=functools.partial(_locate, config, workdir, block),
             callbacks=[*usual_callbacks(workdir, config.log.wandb, process.console), *callbacks],
             reference={"unigram": unigram_nats},
         )  # fmt: skip
-        _describe(run, resolved, held_out, process.console)
-        data, block = {"manifest_sha256": resolved.corpus.manifest.sha256, **own.names}, batches.steps_per_block
-        with Checkpoints(
-            workdir.checkpoints, config, workdir.tokenizer, block, data, process, evaluation
-        ) as checkpoints:
-            loop = train(run, checkpoints, process)
+        _describe(run, corpus, block, held_out, process.console)
+        own = " ".join(name for name, value in (("objective", objective), ("optimizer", optimizer)) if value)
+        data = {"manifest_sha256": corpus.manifest.sha256, **({"own": own} if own else {})}
+        with Checkpoints(workdir.checkpoints, config, workdir.tokenizer, block, data, process, evaluation) as saved:
+            loop = train(run, saved, process)
             result = loop.result()
         if process.first and not loop.is_interrupted:
-            _report(result, run, resolved, own, process.console)
+            _report(result, run, corpus, None if own else tokenizer, process.console)
         return result
 
 
@@ -185,13 +208,15 @@ def _locate(config: Config, workdir: Workdir, steps_per_block: int, batch: int) 
     )
 
 
-def _describe(run: Run, resolved: Resolved, held_out: Sequence[Batch], console: Console) -> None:
+def _describe(
+    run: Run, corpus: Corpus | IdCorpus, windows_per_block: int, held_out: Sequence[Batch], console: Console
+) -> None:
     """Print the sizes of the run and of its text."""
-    config, corpus, batches = resolved.config, resolved.corpus, resolved.batches
+    config: Any = run.config
     console.print(run.describe(f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"))
-    an_epoch = max(corpus.num_blocks("train") * batches.steps_per_block // config.data.batch_size, 1)
+    an_epoch = max(corpus.num_blocks("train") * windows_per_block // config.data.batch_size, 1)
     console.print(f"steps       {config.steps:,}, {config.steps / an_epoch:,.1f} epochs of {an_epoch:,}")
-    there = corpus.num_blocks("validation") * batches.steps_per_block
+    there = corpus.num_blocks("validation") * windows_per_block
     if (read := count_windows(held_out)) < there:
         console.print(
             f"held out    {read:,} of {there:,} windows, in blocks at even distances: --eval.max-windows "
@@ -203,17 +228,18 @@ def _describe(run: Run, resolved: Resolved, held_out: Sequence[Batch], console: 
     console.print(f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies")
 
 
-def _report(result: Result, run: Run, resolved: Resolved, own: Own, console: Console) -> None:
-    """Draw the curves, print the result and where it is, and propose two commands."""
-    config, tokenizer = resolved.config, resolved.tokenizer
+def _report(result: Result, run: Run, corpus: Corpus | IdCorpus, tokenizer: Tokenizer | None, console: Console) -> None:
+    """Draw the curves, print the result and where it is, and propose two commands. tokenizer: None = no command reads
+    the checkpoint, as with ids or an objective of one's own."""
+    config: Any = run.config
     workdir, unigram_nats = run.workdir, run.reference["unigram"]
     records = list(read_records(workdir.metrics))
     objective = objective_named(config.objective)
     draw_curves(records, unigram_nats, workdir.curves, objective.name, objective.title)
     loss = next((r["loss"] for r in reversed(records) if r["split"] == "validation"), math.inf)
     following = {}
-    if tokenizer and not own.names:  # else no command reads the checkpoint
-        first = resolved.corpus.read("validation", np.zeros(1, int))[0][0, :8]
+    if tokenizer:
+        first = corpus.read("validation", np.zeros(1, int))[0][0, :8]
         begin = tokenizer.decode(first) if config.corpus else BEGIN
         needs_tiny = loss >= unigram_nats and tokenizer.settings.normalization == "english"  # tiny knows English alone
         following = propose_next(config, str(workdir.folder).rstrip("/"), begin, needs_tiny)

@@ -2,16 +2,13 @@
 that is made into a tokenizer and a corpus in the workdir), the weights that it starts from, and its program.
 """
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import optax
 from rich.console import Console
 
 from data_pipelines import sources, windows
-from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus, is_corpus
 from data_pipelines.ids import IdCorpus
 from data_pipelines.prepare.commands import prepare
@@ -19,19 +16,17 @@ from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Normalization, Tokenizer, TokenizerSettings, VocabularyTooLarge
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.language_model import Objective, objective_of
 from xlnet_jax.objectives.presets import PRESETS, defaults_of
-from xlnet_jax.objectives.registry import batch_source, validate
+from xlnet_jax.objectives.registry import validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import from_dict, to_dict
 from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage.outputs import drop_leftovers
 from xlnet_jax.training import sharding, text_size
-from xlnet_jax.training.attention import check_attention, choose_attention
-from xlnet_jax.training.fit import Memory, build_fitting, keep_fit
+from xlnet_jax.training.attention import choose_attention
+from xlnet_jax.training.fit import keep_fit
 from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.initial import begin_from, tokenizer_of
-from xlnet_jax.training.step import Program, pretraining_program
 from xlnet_jax.training.workdir import Workdir
 
 
@@ -207,77 +202,35 @@ def require_memory(corpus: Corpus, config: Config) -> None:
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Resolved:
-    """The final settings of a pretraining run, and what they name."""
-
-    config: Config
-    start: Pretrained | None
-    """None = all weights are initialized at random, or the run resumes"""
-    corpus: Corpus | IdCorpus
-    tokenizer: Tokenizer | None
-    """None = the data are ids"""
-    batches: BatchSource
-    program: Program[Any]
-    memory: Memory
+Prepared = tuple[Pretrained | None, Corpus | IdCorpus, Tokenizer | None]
+"""Weights that a run starts from (None = random ones, or it resumes), its text, and its tokenizer (None = of ids)"""
 
 
-@dataclass(frozen=True)
-class Own:
-    """What Python code passes in place of settings; None = what the settings say."""
-
-    objective: Callable[[Config], Objective] | None = None
-    optimizer: optax.GradientTransformation | None = None
-    dataset: Mapping[str, Any] | None = None
-
-    @property
-    def names(self) -> dict[str, str]:
-        """What is passed, for a checkpoint: a run does not go on without it."""
-        passed = [name for name in ("objective", "optimizer") if getattr(self, name) is not None]
-        return {"own": " ".join(passed)} if passed else {}
-
-
-def resolve(config: Config, workdir: Workdir, process: Process, own: Own = Own()) -> Resolved:
-    """Resolve what the settings leave open, in this order: what the run chose when it began, the network of initial
-    weights, sizes for a small text, the tokenizer and its vocabulary, the corpus, the attention implementation and,
-    with `auto_fit`, what makes a step fit the devices. Compile the step.
+def resolve_text(
+    config: Config, workdir: Workdir, process: Process, dataset: Mapping[str, Any] | None
+) -> tuple[Resolution[Config], Prepared]:
+    """Resolve what the settings leave open, up to the text, in this order: what the run chose when it began, the
+    network of initial weights, sizes for a small text, the tokenizer and its vocabulary, the corpus.
 
     Process 0 claims the workdir and prepares what the others read. Raises InputError if settings contradict each other,
-    the devices, the weights, the text or the workdir, or if a step does not fit.
+    the devices, the weights, the text or the workdir.
     """
     settings, shared = Resolution.of(config, defaults_of(config)), None
     if process.first:
         workdir.lock()
         found = (
-            _prepare(settings, workdir, process.console)
-            if own.dataset is None
-            else _claim_ids(settings, workdir, own.dataset)
+            _prepare(settings, workdir, process.console) if dataset is None else _claim_ids(settings, workdir, dataset)
         )
-        start, corpus, tokenizer = found
-        shared = {"config": to_dict(settings.config), "corpus": str(corpus.folder)}
+        shared = {"config": to_dict(settings.config), "corpus": str(found[1].folder)}
     shared = process.gather("prepared", shared)[0]
     if not process.first:
         settings = Resolution(from_dict(Config, shared["config"]))
-        start, corpus, tokenizer = _find(settings, shared["corpus"], workdir, own.dataset)
-    process.require_same("another corpus", {"SHA-256 of its manifest": corpus.manifest.sha256})
-    batches = batch_source(corpus, tokenizer, settings.config)
-    # ---- attention --------------------------------------------------------------------------------------------------
-    attention = check_attention(settings.config, process)
-    # ---- memory of the devices --------------------------------------------------------------------------------------
-    build = functools.partial(
-        pretraining_program,
-        attention=attention,
-        make_objective=own.objective or objective_of,
-        optimizer=own.optimizer,
-    )
-    program, memory = build_fitting(settings, build, workdir, process)
-    return Resolved(settings.final(), start, corpus, tokenizer, batches, program, memory)
+        found = _find(settings, shared["corpus"], workdir, dataset)
+    process.require_same("another corpus", {"SHA-256 of its manifest": found[1].manifest.sha256})
+    return settings, found
 
 
-_Prepared = tuple[Pretrained | None, Corpus | IdCorpus, Tokenizer | None]
-
-
-def _prepare(settings: Resolution[Config], workdir: Workdir, console: Console) -> _Prepared:
+def _prepare(settings: Resolution[Config], workdir: Workdir, console: Console) -> Prepared:
     # ---- a run that resumes, and weights ----------------------------------------------------------------------------
     text = Text.of(settings.config)
     before = workdir.resumes(Config)
@@ -313,7 +266,7 @@ def _prepare(settings: Resolution[Config], workdir: Workdir, console: Console) -
     return start, corpus, tokenizer
 
 
-def _claim_ids(settings: Resolution[Config], workdir: Workdir, dataset: Mapping[str, Any]) -> _Prepared:
+def _claim_ids(settings: Resolution[Config], workdir: Workdir, dataset: Mapping[str, Any]) -> Prepared:
     for name in ("corpus", "validation", "tokenizer", "init"):
         if getattr(settings.config, name):
             raise InputError(name, getattr(settings.config, name), ": `dataset` takes its place; leave one of them out")
@@ -333,7 +286,7 @@ def _read_ids(dataset: Mapping[str, Any], config: Config) -> IdCorpus:
     return IdCorpus(dataset, windows.block_len(config.data), config.model.vocab_size)
 
 
-def _find(settings: Resolution[Config], corpus: str, workdir: Workdir, dataset: Mapping[str, Any] | None) -> _Prepared:
+def _find(settings: Resolution[Config], corpus: str, workdir: Workdir, dataset: Mapping[str, Any] | None) -> Prepared:
     """Read what process 0 prepared."""
     workdir.require_shared()
     if dataset is not None:

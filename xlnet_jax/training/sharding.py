@@ -190,7 +190,9 @@ def batch_to_mesh(mesh: Mesh, batch_size: int) -> Callable[[dict[str, np.ndarray
     """Return a function that puts this process's rows of a batch (`process_rows`) onto the mesh."""
     sharding = over_batch(mesh)
 
-    def put_array(local: np.ndarray) -> jax.Array:
-        return jax.make_array_from_process_local_data(sharding, local, (batch_size, *local.shape[1:]))
+    def put(batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+        shapes = {name: (batch_size, *rows.shape[1:]) for name, rows in batch.items()}
+        on_mesh: dict[str, jax.Array] = jax.make_array_from_process_local_data(sharding, batch, shapes)
+        return on_mesh
 
-    return lambda batch: {name: put_array(local) for name, local in batch.items()}
+    return put

@@ -59,26 +59,25 @@ def empty_mems_ZBMD(mems: Any) -> jax.Array:
     return jnp.zeros(mems.shape, mems.dtype, device=mems.sharding)
 
 
-def _create(seed: int, objective: Objective, tx: optax.GradientTransformation) -> TrainState:
-    params = objective.init(jax.random.key(seed))
+def _create(objective: Objective, tx: optax.GradientTransformation, key: jax.Array) -> TrainState:
+    params = objective.init(key)
     mems = jnp.zeros(objective.mems.shape, objective.mems.dtype)
     zero = jnp.zeros((), jnp.int32)
     return TrainState(zero, params, tx.init(params), mems, Guard(jnp.zeros(()), zero, zero, zero))
 
 
-def plan_state(objective: Objective, tx: optax.GradientTransformation, mesh: Mesh) -> TrainState:
-    """Return the shapes, types and shardings of a state (jax.ShapeDtypeStruct) before it exists: shapes from
-    `eval_shape`, shardings from the table of sharding.py. Checkpoints are restored to this layout."""
-    boxed = jax.eval_shape(lambda: _create(0, objective, tx))
+def _plan(create: jax.stages.Wrapped, mesh: Mesh) -> TrainState:
+    boxed = jax.eval_shape(create, jax.eval_shape(lambda: jax.random.key(0)))
     shardings = sharding.of_boxed(boxed, mesh).replace(mems_ZBMD=sharding.over_memory(mesh))
     return jax.tree.map(
         lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), sharding.unboxed(boxed), shardings
     )
 
 
-def init_state(seed: int, objective: Objective, tx: optax.GradientTransformation, plan: TrainState) -> TrainState:
+def init_state(seed: int, create: jax.stages.Wrapped, plan: TrainState) -> TrainState:
     """Return the state before the first step. Each shard is made on the device that holds it, without a host copy."""
-    return jax.jit(lambda: sharding.unboxed(_create(seed, objective, tx)), out_shardings=sharding.shardings_of(plan))()
+    made = jax.jit(lambda: sharding.unboxed(create(jax.random.key(seed))), out_shardings=sharding.shardings_of(plan))
+    return made()
 
 
 def with_params(state: TrainState, params: Any) -> TrainState:
@@ -314,10 +313,11 @@ class Program(Generic[O]):
 
     config: RunConfig
     objective: O
-    tx: optax.GradientTransformation
+    create: jax.stages.Wrapped
+    """key -> the state before the first step, whose parameters are boxed with the names of their axes"""
     mesh: Mesh
     plan: TrainState
-    """shapes, types and shardings of the state"""
+    """shapes, types and shardings of the state (jax.ShapeDtypeStruct); checkpoints are restored to this layout"""
     train_step: TrainStep
 
     @classmethod
@@ -335,8 +335,10 @@ class Program(Generic[O]):
         """
         mesh = sharding.make_mesh(config, devices)
         tx = optimizer or make_optimizer(config.optimizer, config.steps)
-        plan = plan_state(objective, tx, mesh)
-        return cls(config, objective, tx, mesh, plan, make_train_step(config, objective, tx, plan, mesh, not optimizer))
+        create = jax.jit(functools.partial(_create, objective, tx))  # traced once, for the plan and the first state
+        plan = _plan(create, mesh)
+        step = make_train_step(config, objective, tx, plan, mesh, not optimizer)
+        return cls(config, objective, create, mesh, plan, step)
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -350,7 +352,7 @@ class Program(Generic[O]):
 
     def init_state(self, params: dict[str, Any]) -> TrainState:
         """Return the state before the first step, with `params` (nested host arrays); others are drawn at random."""
-        state = init_state(self.config.seed, self.objective, self.tx, self.plan)
+        state = init_state(self.config.seed, self.create, self.plan)
         return with_params(state, params) if params else state
 
 

@@ -59,26 +59,36 @@ def exit_code_of(stopped: str) -> int:
 
 
 class Interrupt:
-    """Request to stop. `reason` is the cause in this process, or None; `poll` returns what all processes do."""
+    """What the processes of a run ask for. `reason` is the cause of a stop in this process, or None."""
 
     reason: str | None = None
 
     def __init__(self) -> None:
-        self._asked: jax.Array | None = None
+        self._asked = self._granted = Wish.GO_ON
+        self._answer: jax.Array | None = None  # to the previous poll
 
-    def poll(self, own: Wish = Wish.GO_ON) -> Wish:
-        """Return the most severe request of all processes. own: that of this process, besides a stop.
+    def ask(self, wish: Wish) -> None:
+        """Ask for this at the next poll."""
+        self._asked = max(self._asked, wish)
+
+    def poll(self) -> Wish:
+        """Return the most severe request of all processes since `take`.
 
         All processes call this at the same points of the program. If there are several, they get the answer to their
         previous call, which the devices have computed meanwhile, so that none of them waits.
         """
-        own = Wish.STOP if self.reason else own
-        if jax.process_count() == 1:
-            return own
-        granted = Wish(int(self._asked)) if self._asked is not None else Wish.GO_ON
-        if granted is own is Wish.SAVE:  # else the same wish would be granted twice
-            own = Wish.GO_ON
-        self._asked = _strongest(own)
+        granted = own = Wish.STOP if self.reason else self._asked
+        self._asked = Wish.GO_ON
+        if jax.process_count() > 1:
+            granted = Wish(int(self._answer)) if self._answer is not None else Wish.GO_ON
+            # else the same wish would be granted twice
+            self._answer = _strongest(Wish.GO_ON if granted is own is Wish.SAVE else own)
+        self._granted = max(self._granted, granted)
+        return self._granted
+
+    def take(self) -> Wish:
+        """Poll, and forget what was granted."""
+        granted, self._granted = self.poll(), Wish.GO_ON
         return granted
 
     def __str__(self) -> str:

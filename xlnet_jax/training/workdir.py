@@ -22,7 +22,7 @@ import jax
 from etils import epath
 from jax.experimental.compilation_cache import compilation_cache
 
-from xlnet_jax.checkpoints.listing import list_checkpoints
+from xlnet_jax.checkpoints.listing import has_weights, list_checkpoints
 from xlnet_jax.errors import InputError, OtherRun
 from xlnet_jax.settings.config import Config, RunConfig
 from xlnet_jax.settings.fields import differences, from_dict, identity_difference, to_dict
@@ -66,7 +66,7 @@ class Workdir:
     def newest_step(self) -> int | None:
         """Step of the newest checkpoint that is not empty; None if there is none."""
         there = list_checkpoints(self.checkpoints)
-        return max((saved.step for saved in there if saved.has_weights), default=None)
+        return max((step for step, path in there.items() if has_weights(path)), default=None)
 
     def resumes(self, kind: type[R]) -> R | None:
         """Return the settings of the run that has a checkpoint here; None if there is none."""

@@ -18,8 +18,7 @@ from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.objectives.presets import PRESETS
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.training import sharding
-from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.step import plan_state
+from xlnet_jax.training.step import Program
 
 IDS = np.random.default_rng(0).integers(9, 40, (2, 8)).astype(np.int32)
 
@@ -80,8 +79,7 @@ def test_what_learned_places_do_not_have_is_refused():
 def test_heads_feed_forward_and_vocabulary_are_divided_among_devices():
     config = PRESETS["bert-base"]()
     config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, tensor=2, fsdp=2))
-    mesh = sharding.make_mesh(config, jax.devices())
-    plan = plan_state(LanguageModel(config), make_optimizer(config.optimizer, config.steps), mesh)
+    plan = Program.of(config, LanguageModel(config)).plan
     backbone = sharding.shardings_of(plan.params["backbone"])
     specs = {name: backbone["layers"]["attention"][name]["kernel"].spec for name in "qo"}
     assert specs["q"] == P(None, "fsdp", "tensor", None)

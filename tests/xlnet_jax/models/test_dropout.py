@@ -19,8 +19,7 @@ from xlnet_jax.models.layers import Dropout
 from xlnet_jax.objectives.language_model import BatchDropout, LanguageModel
 from xlnet_jax.settings.config import Config, HeadConfig
 from xlnet_jax.training import sharding
-from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.step import init_state, make_train_step, plan_state
+from xlnet_jax.training.step import Program
 
 ROWS, LENGTH, TARGETS, MEMORY = 8, 16, 6, 8
 WIDTH, INNER, HEADS = 16, 32, 2
@@ -139,13 +138,9 @@ GOLDEN = {
 @pytest.mark.parametrize("name", CONFIGS)
 def test_losses_of_a_tiny_run_with_dropout(name):
     config = CONFIGS[name]
-    mesh = sharding.make_mesh(config, jax.devices()[:1])
-    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
-    plan = plan_state(objective, tx, mesh)
-    state = init_state(config.seed, objective, tx, plan)
-    step, put = make_train_step(config, objective, tx, plan, mesh), sharding.batch_to_mesh(mesh, ROWS)
-    losses = []
+    program, losses = Program.of(config, LanguageModel(config), jax.devices()[:1]), []
+    state = program.init_state({})
     for t in range(4):
-        state, metrics = step(state, put(batch_of(config, t)))
+        state, metrics = program.train_step(state, program.put(batch_of(config, t)))
         losses.append(float(metrics["loss"]))
     np.testing.assert_allclose(losses, GOLDEN[name], rtol=0, atol=1e-4)

@@ -16,7 +16,6 @@ from tests.xlnet_jax.training.tiny import CONFIG, changed
 from xlnet_jax.costs import chip_named
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import abstract_params
-from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.objectives.presets import PRESETS, base, demo, large, with_objective
 from xlnet_jax.planning import report, scaling_law
 from xlnet_jax.planning.estimate import Plan, abstract_step, follows_from, list_candidates, search
@@ -27,8 +26,6 @@ from xlnet_jax.planning.topologies import GPUS, Topology
 from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import fit
 from xlnet_jax.training.fit import Need, input_bytes
-from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.step import init_state
 
 # ---- what a step is given --------------------------------------------------------------------------------------------
 
@@ -36,7 +33,7 @@ from xlnet_jax.training.step import init_state
 def test_planned_bytes_are_those_that_a_device_holds():
     config = dataclasses.replace(CONFIG, mesh=MeshConfig(fsdp=4))
     program, batch = abstract_step(config, jax.devices())
-    state = init_state(config.seed, LanguageModel(config), make_optimizer(config.optimizer, config.steps), program.plan)
+    state = program.init_state({})
     trees = {"parameters": state.params, "optimizer": state.opt_state, "memory of text": state.mems_ZBMD}
     planned = input_bytes(program, batch)
     for kind, tree in trees.items():

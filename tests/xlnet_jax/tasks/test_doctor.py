@@ -67,7 +67,7 @@ def test_only_names_that_are_steps_are_checkpoints(tmp_path, name):
         (tmp_path / "checkpoints" / step / "params").mkdir(parents=True)
     (tmp_path / "checkpoints" / name / "params").mkdir(parents=True)
     (tmp_path / "checkpoints" / "999").write_text("")
-    assert [saved.step for saved in list_checkpoints(tmp_path / "checkpoints")] == [9, 10]
+    assert list(list_checkpoints(tmp_path / "checkpoints")) == [9, 10]
     assert Workdir(tmp_path).newest_step == 10
 
 
@@ -188,7 +188,7 @@ def test_any_file_that_is_cut_or_gone_is_found(finetuned, straight, tmp_path):  
             cut(file)
             assert any(one.damage for one in xlnet_jax.examine(copy)), file
             file.write_bytes(before)
-        newest = list_checkpoints(copy / "checkpoints")[-1].folder
+        newest = [*list_checkpoints(copy / "checkpoints").values()][-1]
         for part in ("params", "optimizer", "tokenizer", "data", "guard", "config"):
             shutil.move(newest / part, tmp_path / "away")
             assert any(one.damage for one in xlnet_jax.examine(copy)), part

@@ -13,9 +13,8 @@ from xlnet_jax.tasks.config import FinetuneConfig, TaskDataConfig
 from xlnet_jax.tasks.defaults import make_task
 from xlnet_jax.tasks.features import Features, TrainingBatches
 from xlnet_jax.tasks.selection import Supervised
-from xlnet_jax.training import sharding
-from xlnet_jax.training.optimizer import learning_rate, make_optimizer
-from xlnet_jax.training.step import init_state, make_train_step, plan_state, with_params
+from xlnet_jax.training.optimizer import learning_rate
+from xlnet_jax.training.step import Program
 
 torch = pytest.importorskip("torch", reason="no PyTorch: pip install -e '.[bench]'")
 transformers = pytest.importorskip("transformers", reason="no transformers: pip install -e '.[bench]'")
@@ -45,14 +44,11 @@ def our_losses(task, start, batches, optimizer):
         task=task, init="x", steps=STEPS, model=MODEL, head=HEADS[task], optimizer=optimizer,
         data=TaskDataConfig(batch_size=ROWS, seq_len=LENGTH),
     )  # fmt: skip
-    mesh = sharding.make_mesh(config, jax.devices()[:1])
-    objective, tx = Supervised(config, make_task(config)), make_optimizer(optimizer, STEPS)
-    plan = plan_state(objective, tx, mesh)
+    program = Program.of(config, Supervised(config, make_task(config)), jax.devices()[:1])
     params = {**start.params, "backbone": {k: v for k, v in start.params["backbone"].items() if k != "mask_embedding"}}
-    state = with_params(init_state(0, objective, tx, plan), params)
-    step, losses = make_train_step(config, objective, tx, plan, mesh), []
+    state, losses = program.init_state(params), []
     for batch in batches:
-        state, metrics = step(state, sharding.batch_to_mesh(mesh, ROWS)(batch))
+        state, metrics = program.train_step(state, program.put(batch))
         losses.append(float(metrics["loss"]))
     return losses
 

@@ -19,7 +19,7 @@ from xlnet_jax.planning.estimate import abstract_step
 from xlnet_jax.settings.config import MeshConfig, ReplacedConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.fit import compile_step
-from xlnet_jax.training.step import plan_state
+from xlnet_jax.training.step import Program
 
 STEPS = 3
 
@@ -93,12 +93,12 @@ def test_the_fused_kernel_computes_the_rows_of_each_device():
 
 def test_parameters_and_memory_are_divided_too():
     config = Setting(8, MeshConfig(fsdp=2, context=4)).of(PLM)
-    plan = plan_state(objective_of(config), optax.sgd(0.5), sharding.make_mesh(config))
+    plan = Program.of(config, objective_of(config)).plan
     query, mems = plan.params["backbone"]["layers"]["attention"]["q"], plan.mems_ZBMD
     assert query.sharding.shard_shape(query.shape) == (2, 16 // 8, 2, 8)
     assert mems.sharding.shard_shape(mems.shape) == (2, 8 // 2, 8 // 4, 16)
     narrow = changed(config, {"d_model": 20})  # which both together do not divide
-    plan = plan_state(objective_of(narrow), optax.sgd(0.5), sharding.make_mesh(config))
+    plan = Program.of(narrow, objective_of(narrow)).plan
     assert plan.params["backbone"]["word_embedding"].sharding.spec == jax.P(None, "fsdp")
 
 

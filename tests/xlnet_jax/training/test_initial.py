@@ -1,6 +1,5 @@
 """Start from a checkpoint of any format: with its sizes, weights and tokenizer; contradictions are refused."""
 
-import dataclasses
 import shutil
 
 import numpy as np
@@ -12,9 +11,6 @@ from tests.xlnet_jax.training.tiny_run import arguments, records_of, state_of
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten
-from xlnet_jax.objectives.presets import demo
-from xlnet_jax.settings.resolution import Resolution
-from xlnet_jax.training.initial import begin_from
 
 train = COMMANDS["train"]
 
@@ -81,24 +77,3 @@ def test_a_run_goes_on_when_its_source_is_gone_or_spelled_otherwise(tmp_path, st
     shutil.rmtree(tmp_path / "source")
     assert run_from(tmp_path / "source", text, tmp_path / "next", *settings, "--steps", "5") == 0
     assert (tmp_path / "next" / "checkpoints" / "5").is_dir()
-
-
-@pytest.mark.parametrize(
-    ("weights", "workdir", "is_the_run"),
-    [
-        ("gone/c/pretrained", "gone/c/task", True),
-        ("gone/c/pretrained", "gone/d/task", False),  # they were not beside the workdir
-        ("there/pretrained", "there/task", False),  # there are two of them
-    ],
-)
-def test_weights_that_moved_with_their_run_are_those_it_started_from(tmp_path, weights, workdir, is_the_run):
-    (tmp_path / "there/pretrained").mkdir(parents=True)
-    there = dataclasses.replace(demo(), init=str(tmp_path / weights), workdir=str(tmp_path / workdir))
-    now = {"init": str(tmp_path / "now/c/pretrained"), "workdir": str(tmp_path / "now/c/task")}
-    settings = Resolution(dataclasses.replace(demo(), **now))
-    if is_the_run:
-        assert begin_from(settings, there) is None
-        assert settings.final().init == there.init
-    else:
-        with pytest.raises(InputError, match="no such folder"):  # reads the weights
-            begin_from(settings, there)

@@ -8,9 +8,7 @@ import numpy as np
 from data_pipelines.permutation import perm_rank, permuted_places, target_slots, to_dense
 from xlnet_jax.objectives.language_model import objective_of
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig, OptimizerConfig
-from xlnet_jax.training import sharding
-from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.step import Program, make_train_step, plan_state
+from xlnet_jax.training.step import Program
 
 CONFIG = Config(
     steps=20,
@@ -63,10 +61,7 @@ def changed(config, model=None, data=None, optimizer=None, **others):
 
 def program_of(config, devices=8, objective=None, tx=None):
     """Return the program of a run on some of the devices, by this objective and optimizer (None = as configured)."""
-    objective, tx = objective or objective_of(config), tx or make_optimizer(config.optimizer, config.steps)
-    mesh = sharding.make_mesh(config, jax.devices()[:devices])
-    plan = plan_state(objective, tx, mesh)
-    return Program(config, objective, tx, mesh, plan, make_train_step(config, objective, tx, plan, mesh))
+    return Program.of(config, objective or objective_of(config), jax.devices()[:devices], tx)
 
 
 def steps_of(program, batches, state=None):

@@ -107,7 +107,8 @@ def test_a_second_signal_elsewhere_goes_to_the_handler_that_was_there_before():
     try:
         with stop_after_step() as interrupt:
             signal.raise_signal(signal.SIGTERM)
-            assert (interrupt.poll(Wish.SAVE), seen) == (Wish.STOP, [])
+            interrupt.ask(Wish.SAVE)
+            assert (interrupt.take(), seen) == (Wish.STOP, [])
             signal.raise_signal(signal.SIGTERM)
             assert seen == [signal.SIGTERM]
     finally:
@@ -143,7 +144,9 @@ def test_processes_stop_and_save_at_the_same_poll(monkeypatch):
     others = iter([Wish.GO_ON, Wish.SAVE, Wish.GO_ON, Wish.STOP, Wish.GO_ON])
     monkeypatch.setattr(module.jax, "process_count", lambda: 2)
     monkeypatch.setattr(module, "_strongest", lambda own: max(own, next(others)))
-    interrupt = Interrupt()
-    granted = [interrupt.poll(Wish(save)) for save in (1, 1, 0, 0, 0)]
+    interrupt, granted = Interrupt(), []
+    for save in (1, 1, 0, 0, 0):
+        interrupt.ask(Wish(save))
+        granted.append(interrupt.take())
     assert granted == [Wish.GO_ON, Wish.SAVE, Wish.SAVE, Wish.GO_ON, Wish.STOP]
     assert str(interrupt) == "another process"
