@@ -37,10 +37,6 @@ class InputError(ValueError):
         return f"`{self.name}`{' ' * bool(value)}{value}{'' if self.why.startswith(':') else ' '}{self.why}"
 
 
-class OtherRun(InputError):
-    """A folder holds the work of another run: its settings or its text differ."""
-
-
 USER_ERROR = InputError.exit_code
 CRASH = 1
 INTERRUPTED = 128 + signal.SIGINT

@@ -28,7 +28,7 @@ from data_pipelines.readers import TextFile
 from data_pipelines.remote import is_remote
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Tokenizer, TokenizerSettings
-from xlnet_jax.errors import InputError, OtherRun
+from xlnet_jax.errors import InputError
 from xlnet_jax.printing import progress, tell, without_secrets
 from xlnet_jax.settings.common import TextSourceSettings
 from xlnet_jax.settings.config import DataConfig
@@ -217,7 +217,7 @@ def _reopen(out: epath.Path, made_from: Mapping[str, Any], given: Mapping[SplitN
     asked.update((split, _fingerprints(split, text, corpus.manifest) or None) for split, text in given.items())
     found = corpus.manifest.made_from
     if differences := [what for key, what in MADE_FROM.items() if found.get(key) != asked[key]]:
-        raise OtherRun(f"corpus {out}: {', and '.join(differences)}; give another `out` or `workdir`")
+        raise InputError(f"corpus {out}: {', and '.join(differences)}; give another `out` or `workdir`")
     return corpus
 
 

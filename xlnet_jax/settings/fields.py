@@ -232,8 +232,10 @@ def differences(ours: Any, theirs: Any) -> Iterator[tuple[Setting, Any]]:
     """Yield (our setting, their value) wherever two trees of one type differ. URLs that differ only in their secrets
     are equal."""
     for our, their in zip(flatten(ours), flatten(theirs), strict=True):
-        if our.value != their.value and without_secrets(our.value) != without_secrets(their.value):
-            yield our, their.value
+        if our.value != their.value:
+            public = without_secrets([our.value, their.value])
+            if public[0] != public[1]:
+                yield our, their.value
 
 
 def identity_difference(ours: Any, theirs: Any, resumes: bool = False) -> list[str]:
@@ -251,22 +253,6 @@ def identity_difference(ours: Any, theirs: Any, resumes: bool = False) -> list[s
 def shared_with(kind: type[T], settings: Any) -> T:
     """Return settings of this type with the values that settings of a type that extends it have."""
     return kind(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(cast(Any, kind))})
-
-
-def flags_that_give(settings: Any, start: Any) -> list[str]:
-    """Return the words of a command line that make `settings` of `start`, without secrets of URLs. If settings without
-    a flag differ, the words name a --config FILE, which must hold these."""
-    words: list[str] = []
-    for setting, _ in differences(settings, start):
-        name, value = setting.name, without_secrets(setting.value)
-        if not setting.is_flag:
-            words = ["--config", "FILE", *words] if "--config" not in words else words
-        elif isinstance(value, bool):
-            section, dot, last = name.rpartition(".")
-            words.append(f"--{name}" if value else f"--{section}{dot}no-{last}")
-        else:
-            words += [f"--{name}", *map(str, value if isinstance(value, tuple) else [value])]
-    return words
 
 
 # ---- plain data ------------------------------------------------------------------------------------------------------

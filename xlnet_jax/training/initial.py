@@ -12,8 +12,8 @@ from xlnet_jax.checkpoints.pretrained import Pretrained, check_given
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest, size
 from xlnet_jax.objectives.language_model import Objective
-from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, ModelConfig, RunConfig
-from xlnet_jax.settings.resolution import Resolution, Values
+from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, RunConfig
+from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage import hub
 from xlnet_jax.storage.files import require_weights_on_disk
 from xlnet_jax.training.sharding import unboxed
@@ -45,13 +45,9 @@ def begin_from(settings: Resolution[R], there: R | None) -> Pretrained | None:
     source = start or there
     assert source is not None
     settings.set({"init": origin})
-    settings.require(network_of(source.model), lambda has: f"the weights of `init` {origin} have {has}")
+    network = {f"model.{name}": getattr(source.model, name) for name in FIXED_BY_WEIGHTS}
+    settings.require(network, lambda has: f"the weights of `init` {origin} have {has}")
     return start
-
-
-def network_of(model: ModelConfig) -> Values:
-    """Return the settings that the weights of a network fix."""
-    return {f"model.{name}": getattr(model, name) for name in FIXED_BY_WEIGHTS}
 
 
 def _origin(init: str, there: RunConfig | None) -> str:

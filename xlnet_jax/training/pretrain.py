@@ -17,15 +17,14 @@ from data_pipelines.corpus import Corpus
 from data_pipelines.ids import IdCorpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.dims import Batch
-from xlnet_jax.errors import InputError, OtherRun
+from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import LanguageModel, Objective, objective_of
-from xlnet_jax.objectives.presets import PRESETS, defaults_of
+from xlnet_jax.objectives.presets import PRESETS
 from xlnet_jax.objectives.registry import batch_source, objective_named
 from xlnet_jax.plots.curves import draw_curves
 from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.fields import differences, flags_that_give, with_plain_paths, with_values
-from xlnet_jax.settings.resolution import Resolution
+from xlnet_jax.settings.fields import with_plain_paths
 from xlnet_jax.storage.files import name_on_disk
 from xlnet_jax.training.attention import check_attention
 from xlnet_jax.training.callbacks import usual_callbacks
@@ -41,7 +40,7 @@ from xlnet_jax.training.evaluation import (
 )
 from xlnet_jax.training.fit import build_fitting
 from xlnet_jax.training.hosts import connect
-from xlnet_jax.training.initial import describe_origin, network_of, params_of
+from xlnet_jax.training.initial import describe_origin, params_of
 from xlnet_jax.training.loop import Callback, Run, train
 from xlnet_jax.training.metrics import read_records, speed
 from xlnet_jax.training.resolve import folder_of, resolve_text
@@ -82,25 +81,6 @@ def propose_next(config: Config, folder: str, begin: str = BEGIN, needs_tiny: bo
         second = {"your text": [*TRAIN, *preset, *objective, "--corpus", "my.txt"]}
     commands = {name: shlex.join(without_secrets(words)) for name, words in {**first, **second}.items()}
     return {"copy": copy, **commands} if copy else commands
-
-
-def propose_instead(config: Config, workdir: Workdir) -> str:
-    """Return a sentence with one command for these settings, if the workdir holds another run. The command starts from
-    the weights of that run if they fit, and otherwise begins a new run."""
-    folder, number = str(workdir.folder).rstrip("/"), 2
-    while workdir.folder.with_name(f"{workdir.folder.name}-{number}").exists():
-        number += 1
-    usual, there = defaults_of(config), workdir.settings(Config)
-    differing = {setting.python_name for setting, _ in differences(config, there)}
-    fixed = differing & {"data.token_level", *network_of(there.model)}
-    fits = workdir.has_checkpoints and config.objective == there.objective
-    fits = fits and Resolution.of(config, usual).is_open(*fixed)
-    changes: dict[str, Any] = {"workdir": f"{folder}-{number}"}
-    changes |= {"init": folder, "tokenizer": None} if fits else {}
-    plain = {"preset": Config().preset, "objective": PRESETS[config.preset]().objective}  # where nothing is given
-    words = flags_that_give(with_values(config, changes), with_values(usual, plain))
-    does = "this one goes on from its weights" if fits else "this one begins a new run"
-    return f"{does}: {shlex.join([*TRAIN, *words])}"
 
 
 def pretrain(
@@ -148,10 +128,7 @@ def _pretrain(
     workdir = Workdir(folder_of(config))
     with connect(config, is_command) as process, closing(workdir), workdir.keep_programs():
         # ---- text and tokenizer -------------------------------------------------------------------------------------
-        try:
-            settings, (start, corpus, tokenizer) = resolve_text(config, workdir, process, dataset)
-        except OtherRun as refusal:
-            raise InputError(f"{refusal}; {propose_instead(config, workdir)}") from None
+        settings, (start, corpus, tokenizer) = resolve_text(config, workdir, process, dataset)
         batches = batch_source(corpus, tokenizer, settings.config)
         # ---- program ------------------------------------------------------------------------------------------------
         build = functools.partial(

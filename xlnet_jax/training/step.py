@@ -80,13 +80,6 @@ def init_state(seed: int, create: jax.stages.Wrapped, plan: TrainState) -> Train
     return made()
 
 
-def with_params(state: TrainState, params: Any) -> TrainState:
-    """Return the state with those of its parameters replaced that are in `params` (nested host arrays)."""
-    drawn = flatten(state.params)
-    given = {path: sharding.from_host(a, drawn[path].sharding) for path, a in flatten(params).items()}
-    return dataclasses.replace(state, params=nest(drawn | given))
-
-
 # ---- steps -----------------------------------------------------------------------------------------------------------
 
 Metrics = dict[str, jax.Array]
@@ -353,7 +346,9 @@ class Program(Generic[O]):
     def init_state(self, params: dict[str, Any]) -> TrainState:
         """Return the state before the first step, with `params` (nested host arrays); others are drawn at random."""
         state = init_state(self.config.seed, self.create, self.plan)
-        return with_params(state, params) if params else state
+        drawn = flatten(state.params)
+        given = {path: sharding.from_host(a, drawn[path].sharding) for path, a in flatten(params).items()}
+        return dataclasses.replace(state, params=nest(drawn | given)) if given else state
 
 
 def pretraining_program(

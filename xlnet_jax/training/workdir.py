@@ -23,7 +23,7 @@ from etils import epath
 from jax.experimental.compilation_cache import compilation_cache
 
 from xlnet_jax.checkpoints.listing import has_weights, list_checkpoints
-from xlnet_jax.errors import InputError, OtherRun
+from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config, RunConfig
 from xlnet_jax.settings.fields import differences, from_dict, identity_difference, to_dict
 from xlnet_jax.storage.files import in_bucket, require_bucket_library
@@ -75,7 +75,7 @@ class Workdir:
     def claim(self, config: RunConfig) -> None:
         """Lock the folder for this process, if it is not locked, and write the settings.
 
-        Raises InputError if another process runs here, if the run here has other identity settings (OtherRun), or if it
+        Raises InputError if another process runs here, if the run here has other identity settings, or if it
         has done more than `steps`. A run without a checkpoint may change its settings: what was made for the old ones
         is deleted.
         """
@@ -83,7 +83,7 @@ class Workdir:
         if self.config.exists() and self.has_checkpoints:
             self._refuse(identity_difference(config, self.settings(type(config)), resumes=True))
             if (done := self.newest_step or 0) > config.steps:
-                raise OtherRun(
+                raise InputError(
                     "steps",
                     config.steps,
                     f": workdir {self.folder} holds a checkpoint after {done} steps: give `steps` {done} or more, "
@@ -102,7 +102,7 @@ class Workdir:
         """Claim the workdir for a text by its fingerprints (`Manifest.made_from`), which are kept even if the corpus is
         deleted.
 
-        origins: where text from URLs came from (`Manifest.origins`), stored too. Raises OtherRun if the run here was
+        origins: where text from URLs came from (`Manifest.origins`), stored too. Raises InputError if the run here was
         trained on another text.
         """
         there = read_versioned(self.text, "run") if self.text.exists() else made_from
@@ -114,7 +114,7 @@ class Workdir:
 
     def _refuse(self, difference: list[str]) -> None:
         if difference:
-            raise OtherRun(
+            raise InputError(
                 f"workdir {self.folder} holds another run ({'; '.join(difference)}): give its settings, or another "
                 "`workdir`"
             )

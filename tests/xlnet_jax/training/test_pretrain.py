@@ -80,33 +80,6 @@ def test_another_experiment_is_refused_and_the_difference_named(straight, text, 
         train.main(arguments(text, straight, *map(str, more)))
 
 
-@pytest.mark.parametrize(
-    ("more", "does"),
-    [
-        (("--seed", "1"), "goes on from its weights"),
-        (("--data.token-level", "character"), "begins a new run"),
-        (("--model.d-ff", "32"), "begins a new run"),
-    ],
-)
-def test_one_command_does_what_was_asked_for_where_the_workdir_holds_another_run(straight, text, more, does):
-    asked = arguments(text, straight, *more)
-    with pytest.raises(InputError) as refusal:
-        train.main(asked)
-    sentence, _, command = str(refusal.value).rpartition("; this one ")[2].partition(": ")
-    assert sentence == does
-    config, offered = (presets.parse_config(words, "train", "") for words in (asked, shlex.split(command)[3:]))
-    init = str(straight) if "weights" in does else None
-    assert offered == replace(config, init=init, workdir=f"{straight}-2")
-
-
-def test_the_command_that_is_offered_trains(straight, text, tmp_path):
-    shutil.copytree(straight, tmp_path / "run")
-    with pytest.raises(InputError) as refusal:
-        train.main(arguments(text, tmp_path / "run", "--steps", "2"))
-    assert train.main(shlex.split(str(refusal.value).rpartition(": ")[2])[3:]) == 0
-    assert (tmp_path / "run-2" / "checkpoints" / "2").exists()
-
-
 def test_what_the_devices_cannot_do_is_refused_before_any_work_on_the_text(text, tmp_path):
     with pytest.raises(InputError, match=r"mesh\.fsdp 3 x .* does not divide"):
         train.main(arguments(text, tmp_path / "run", "--mesh.fsdp", "3"))
