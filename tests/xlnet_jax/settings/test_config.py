@@ -10,12 +10,10 @@ from xlnet_jax.objectives.registry import validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import (
     docstrings_of,
-    flags_that_give,
     flatten,
     from_dict,
     identity_difference,
     to_dict,
-    with_values,
 )
 from xlnet_jax.tasks.config import FinetuneConfig
 
@@ -60,8 +58,3 @@ def test_every_setting_has_a_line_of_help(kind):
     for group in (kind(), *filter(dataclasses.is_dataclass, vars(kind()).values())):
         own = {setting.python_name for setting in flatten(group) if "." not in setting.name}
         assert own <= docstrings_of(type(group)).keys()
-
-
-def test_a_command_that_repeats_settings_names_a_file_for_those_without_a_flag():
-    settings = with_values(Config(), {"model.activation": "relu", "model.untie_r": False, "steps": 7, "tpu": True})
-    assert flags_that_give(settings, Config()) == ["--config", "FILE", "--steps", "7", "--tpu"]
