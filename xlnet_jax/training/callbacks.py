@@ -163,8 +163,8 @@ class TensorBoard(Recorder):
         self._spool.publish()
 
 
-class Trackio(Recorder):
-    """Records at trackio, a tracker of experiments on this machine or on the Hugging Face Hub."""
+class Tracker(Recorder):
+    """Records at a tracker of experiments. `begin` returns its run, which has `log` and `finish`."""
 
     def __init__(self, project: str):
         self.project = project
@@ -174,15 +174,13 @@ class Trackio(Recorder):
         self._run.log(_finite(record) | {"step": int(record["step"])})
 
     def on_start(self, loop: Loop) -> None:
-        """Begin or resume the run."""
+        """Begin or resume the run, and write the time until then."""
         self._run = self.begin(loop)
         super().on_start(loop)
 
     def begin(self, loop: Loop) -> Any:
-        """Return the tracker's run, named after the workdir."""
-        trackio = importlib.import_module("trackio")
-        name = loop.run.workdir.folder.name
-        return trackio.init(project=self.project, name=name, resume="allow", config=to_dict(loop.run.config))
+        """Begin or resume the run; return it."""
+        raise NotImplementedError
 
     def on_end(self, loop: Loop, error: BaseException | None) -> None:
         """End the run."""
@@ -190,7 +188,17 @@ class Trackio(Recorder):
         self._run.finish()
 
 
-class Wandb(Trackio):
+class Trackio(Tracker):
+    """Records at trackio, a tracker of experiments on this machine or on the Hugging Face Hub."""
+
+    def begin(self, loop: Loop) -> Any:
+        """Begin or resume the run, which is named after the workdir."""
+        trackio = importlib.import_module("trackio")
+        name = loop.run.workdir.folder.name
+        return trackio.init(project=self.project, name=name, resume="allow", config=to_dict(loop.run.config))
+
+
+class Wandb(Tracker):
     """Records at Weights & Biases. There is one run for each workdir, whose id is in the workdir."""
 
     def begin(self, loop: Loop) -> Any:

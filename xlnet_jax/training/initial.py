@@ -81,12 +81,10 @@ def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
     given = Tokenizer.load(config.tokenizer)
     same = given.model == start.tokenizer.model if start.tokenizer else given.vocab_size == start.model.vocab_size
     if not same:
-        raise InputError(
-            f"`tokenizer` {config.tokenizer} does not belong to the weights of `init` {config.init}: leave it out"
-            if start.tokenizer
-            else f"`tokenizer` {config.tokenizer} has {given.vocab_size:,} pieces, the weights of `init` {config.init} "
-            f"{start.model.vocab_size:,}"
-        )
+        why = f"does not belong to the weights of `init` {config.init}: leave it out"
+        if start.tokenizer is None:
+            why = f"has {given.vocab_size:,} pieces, the weights of `init` {config.init} {start.model.vocab_size:,}"
+        raise InputError("tokenizer", config.tokenizer, why)
     check_given(given, start, f"`tokenizer` {config.tokenizer} for `init` {config.init}")
     return start.tokenizer or given
 

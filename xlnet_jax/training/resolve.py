@@ -1,5 +1,5 @@
-"""Resolve the settings of a pretraining run once, before it begins: its folder, its text (a prepared corpus, or text
-that is made into a tokenizer and a corpus in the workdir), the weights that it starts from, and its program.
+"""Resolve the settings of a pretraining run once, before it begins: its folder, the weights that it starts from, and
+its text, a prepared corpus or text that is made into a tokenizer and a corpus in the workdir.
 """
 
 from collections.abc import Mapping

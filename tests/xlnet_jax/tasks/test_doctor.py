@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 
@@ -24,8 +25,11 @@ def run(straight, tmp_path):  # noqa: F811
 
 
 def flip_a_bit(file):
+    """Flip the lowest bit of a digit, if there is one: JSON stays JSON."""
     content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
+    middle = len(content) // 2
+    digit = re.search(rb"\d(?!\d)", content[middle:])
+    content[middle + (digit.start() if digit else 0)] ^= 1
     file.write_bytes(content)
 
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -15,7 +16,6 @@ from etils import epath
 import xlnet_jax
 from data_pipelines import sources
 from tests.xlnet_jax.training.tiny_run import arguments
-from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.resolution import Resolution
@@ -156,15 +156,16 @@ def test_a_run_whose_lock_was_taken_over_ends(bucket, quick, monkeypatch, capfd)
     assert "run is in use by process 17 on elsewhere" in capfd.readouterr().err
 
 
-def test_a_run_in_a_bucket_goes_on_where_it_stopped(bucket, tmp_path, monkeypatch, capsys):
+def test_a_run_in_a_bucket_goes_on_where_it_stopped(bucket, tmp_path):
     """Run the whole way: the text and the workdir, with the corpus in it, are in the bucket, and Orbax writes to it."""
     pytest.importorskip("google.cloud.storage")
     (bucket / "text.txt").write_text(Path(sources.embedded()[1]).read_text()[:60_000])
     words = arguments("gs://bucket/text.txt", FOLDER, "--optimizer.decay-steps", "4", "--log.every-steps", "1")
-    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "-m", "xlnet_jax.train", *words, "--steps"]
     for steps in ("2", "4"):
-        assert COMMANDS["train"].main([*words, "--steps", steps]) == 0
-    assert "gcloud storage cp -r gs://bucket/run ." in capsys.readouterr().out
+        done = subprocess.run([*command, steps], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert "gcloud storage cp -r gs://bucket/run ." in done.stdout
     assert (bucket / "run/checkpoints/4/commit_success.txt").exists()
     assert (bucket / "run/curves.png").read_bytes().startswith(b"\x89PNG")
     records = list(read_records(Workdir(FOLDER).metrics))
