@@ -133,7 +133,7 @@ MEMS = np.zeros((2, 2, 3, 24), np.float32)
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::numpy.exceptions.ComplexWarning")
 @pytest.mark.parametrize(("call", "good"), [(compact, COMPACT), (ours, dense_arguments())], ids=["compact", "dense"])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_damaged_arguments_are_computed_or_refused_by_name(call, good, data):
     name = data.draw(st.sampled_from([*good]))

@@ -16,10 +16,8 @@ NETWORKS = {
     "dropout": DROPOUT,
     "one layer": {"num_layers": 1, **DROPOUT},
     "shared": {"share_layers": True, **DROPOUT},
-    "no memory, no segments": {"mem_len": 0, "num_segments": 0, "untie_r": False},
-    "pre": {"norm": "pre", **DROPOUT},
-    "causal": {"attn_type": "uni"},
-    "remat": {"remat": "dots", **DROPOUT},
+    "causal, no memory, no segments": {"attn_type": "uni", "mem_len": 0, "num_segments": 0, "untie_r": False},
+    "pre, remat": {"norm": "pre", "remat": "dots", **DROPOUT},
 }
 
 
