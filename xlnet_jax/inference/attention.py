@@ -70,16 +70,13 @@ def draw_attention(
         network = pretrained.model
         for what, number, count in (("layer", layer, network.num_layers), ("head", head, network.num_heads)):
             if number is not None and not 0 <= number < count:
-                raise InputError(
-                    what, number, f"does not exist: the network has {count}, counted from 0 to {count - 1}"
-                )
+                raise InputError(what, number, f"does not exist: the network has {count}, from 0 to {count - 1}")
         layer = network.num_layers - 1 if layer is None else layer
         own_tokenizer = pretrained.require_tokenizer()
         ids_L = own_tokenizer.encode_lines([text])[0]
         if len(ids_L) > MOST_PIECES:
-            raise InputError(
-                "text", "", f"has {len(ids_L):,} pieces, but a picture shows at most {MOST_PIECES}: shorten it"
-            )
+            why = f"has {len(ids_L):,} pieces, but a picture shows at most {MOST_PIECES}: shorten it"
+            raise InputError("text", "", why)
         words = list_of_texts(targets, "targets")
         positions = [int(i) for word in words for i in find_words(own_tokenizer, ids_L, word)]
         found = attention_weights(pretrained, [text], [positions] if positions else None)
@@ -120,25 +117,19 @@ def attention_weights(
 
     tokenizer = pretrained.require_tokenizer() if targets is None else scoring_tokenizer(pretrained)
     if targets is not None and objective_named(pretrained.objective).filling.stream == "content":
-        raise InputError(
-            "targets", "", f": the checkpoint ({pretrained.objective}) has no query stream: leave `targets` out"
-        )
+        why = f": the checkpoint ({pretrained.objective}) has no query stream: leave `targets` out"
+        raise InputError("targets", "", why)
     rows = [np.array([*ids, SEP, CLS], np.int32) for ids in tokenizer.encode_lines(list_of_texts(texts))]
     lengths = [len(row) for row in rows]
     if 2 in lengths or not rows:
         raise InputError("texts", "", "must be a list of at least one text, and each must have pieces")
     ordered = [[int(i) for i in own] for own in ([[]] * len(rows) if targets is None else targets)]
     if len(ordered) != len(rows):
-        raise InputError(
-            "targets", "", f"has {len(ordered)} lists of positions for {len(rows)} texts: give one for each"
-        )
+        why = f"has {len(ordered)} lists of positions for {len(rows)} texts: give one for each"
+        raise InputError("targets", "", why)
     for number, (own, length) in enumerate(zip(ordered, lengths, strict=True)):
         if len(set(own)) < len(own) or not set(own) <= set(range(length - 2)):
-            raise InputError(
-                "targets",
-                "",
-                f"of text {number}: give positions from 0 to {length - 3}, each once, in the order of prediction",
-            )
+            raise InputError("targets", "", f"of text {number}: give positions from 0 to {length - 3}, each once")
     queries = [Query(row, np.array(own, int), np.arange(len(own))) for row, own in zip(rows, ordered, strict=True)]
     ids_BL, rank_BL, positions_BP, _ = stack_queries(queries, len(rows), max(lengths), max(1, *map(len, ordered)))
     model, params = replace(pretrained.model, dtype="float32", same_length=False), pretrained.params["backbone"]

@@ -133,15 +133,9 @@ def embed_texts(
     """Return the vectors of texts, float32 [texts, D], in their order. A vector does not depend on the other texts. A
     text without pieces, such as a blank one, has zeros.
 
-    pooling: mean of the tokens of a text, its last or first token, or <cls>, which comes last; None = as the checkpoint
-    was finetuned for embedding, or else mean. layer: 1 to num_layers, or -1 to -num_layers from the last. normalize:
-    scale vectors to length 1. specials: append <sep> and <cls> to each text; without them there is no cls. max_len:
-    longest segment, in tokens; learned positions may limit it further. mem_len: memory of earlier segments, in
-    positions; None = as in the checkpoint; must be 0 without relative positions. batch_tokens: tokens in a batch; does
-    not change the vectors.
-
-    Weights of a head are not used. Raises InputError for settings out of range, and for a checkpoint without a
-    tokenizer.
+    The keywords are those of `EmbedSettings`. max_len: learned positions may limit it further. mem_len: None = as in
+    the checkpoint; must be 0 without relative positions. Weights of a head are not used. Raises InputError for settings
+    out of range, and for a checkpoint without a tokenizer.
     """
     import jax.numpy as jnp
 
@@ -191,9 +185,7 @@ def _first_layers(pretrained: "Pretrained", layer: int, mem_len: int | None) -> 
     n = model.num_layers
     depth = layer if layer > 0 else n + 1 + layer
     if not 1 <= depth <= n:
-        raise InputError(
-            "layer", layer, f"does not exist: the checkpoint has layers 1 to {n}, or -1 to -{n} from the last"
-        )
+        raise InputError("layer", layer, f"does not exist: there are 1 to {n}, or -1 to -{n} from the last")
     model = replace(with_mem_len(model, model.mem_len if mem_len is None else mem_len), num_layers=depth)
     if depth == n or model.share_layers:
         return model, backbone

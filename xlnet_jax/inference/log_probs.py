@@ -270,12 +270,8 @@ def with_mem_len(config: ModelConfig, mem_len: int) -> ModelConfig:
     if mem_len < 0:
         raise InputError("mem_len", mem_len, "must be at least 0")
     if mem_len and config.positions != "relative":
-        raise InputError(
-            "mem_len",
-            mem_len,
-            f": the checkpoint has {config.positions} positions, which count from the start of the window and "
-            "cannot describe memory: give 0",
-        )
+        why = f": the checkpoint has {config.positions} positions, which cannot describe memory: give 0"
+        raise InputError("mem_len", mem_len, why)
     # With same_length and no memory, rows would see no earlier positions; without it they see the window.
     return replace(config, mem_len=mem_len, same_length=config.same_length and mem_len > 0)
 

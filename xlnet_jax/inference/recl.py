@@ -160,7 +160,7 @@ def effective_context_lengths(
     losses_UP: Callable[[int], np.ndarray],
     lengths: Sequence[int],
     shares: Sequence[float],
-    threshold: float = THRESHOLD,
+    threshold: float,
 ) -> dict[float, list[int]]:
     """Return the RECL of each model, by the share of tokens that counts; the last length if every step gained.
 

@@ -146,12 +146,10 @@ def read_prompt(
             [*ids, *tokenizer.encode_lines([prompt.rstrip()])[0].tolist()] or [EOD], max_new_tokens, prompt
         )
     if not gaps or len(gap_pieces) not in (0, 1, gaps):
-        raise InputError(
-            "gap_pieces",
-            "",
-            f"has {len(gap_pieces)} numbers, but {prompt!r} has {gaps} gaps, written as ___: give one number for "
-            "all, or one for each",
+        why = (
+            f"has {len(gap_pieces)} numbers, but {prompt!r} has {gaps} gaps, written as ___: give one, or one for each"
         )
+        raise InputError("gap_pieces", "", why)
     counts = list(gap_pieces) if len(gap_pieces) == gaps else list(gap_pieces or (1,)) * gaps
     ids = ids if ids or "".join(parts).strip() else [EOD]
     for i, part in enumerate(parts):

@@ -178,15 +178,10 @@ class Sampler:
         begin, given = "".join(request.parts)[:40], len(request.ids_L)
         whole = max(given, 1 + int(request.targets_P.max()))
         if self._is_causal and request.targets_P[0] < given:
-            raise InputError(
-                f"{begin!r} has gaps, but the checkpoint reads from left to right and does not see the text after "
-                "them: give a prompt to continue"
-            )
+            raise InputError(f"{begin!r} has gaps, but the checkpoint reads from left to right: give one to continue")
         if given > self.context:
-            raise InputError(
-                f"{begin!r} has {given} pieces with its prefix, which exceeds the context of {self.context}: shorten "
-                "it, or raise `context`"
-            )
+            why = f"which exceeds the context of {self.context}: shorten it, or raise `context`"
+            raise InputError(f"{begin!r} has {given} pieces with its prefix, {why}")
         limit = None
         if self._sampling.is_masked:
             limit = "a network that reads <mask>"
@@ -197,10 +192,9 @@ class Sampler:
         elif given + min(parallel or whole, len(request.targets_P)) - 1 > self.context:
             limit = f"`parallel` {parallel}"
         if limit and whole > self.context:
-            raise InputError(
-                f"{begin!r} has {whole} pieces with its prefix and the new pieces, which exceeds the context of "
-                f"{self.context}: {limit} cannot go beyond it; ask for fewer pieces, or raise `context`"
-            )
+            why = f"{limit} cannot go beyond it; ask for fewer pieces, or raise `context`"
+            whole_text = f"{begin!r} has {whole} pieces with its prefix and the new pieces"
+            raise InputError(f"{whole_text}, which exceeds the context of {self.context}: {why}")
 
     def _find_stops_V(self, stops: Sequence[str]) -> np.ndarray:
         stops_V = np.arange(self.tokenizer.vocab_size) == EOD

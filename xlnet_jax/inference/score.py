@@ -206,13 +206,10 @@ def score_texts(
 ) -> list[TextScore]:
     """Return the scores of each text, in the order of the texts. A text without pieces, such as a blank one, has NaN.
 
-    orders: one or several of `left-to-right`, `right-to-left`, `random:N` (N orders, which depend only on the seed and
-    the length of the text), `all` (of a text of at most 6 pieces), and permutations of the positions of the pieces,
-    counted from 0, such as "2 0 1"; or only `pseudo`; or only `bound:N`, the masked-diffusion bound from N samples,
-    exact for a text that has at most N sets of pieces. context: text before each text, which all pieces see. max_len:
-    longest segment, in pieces; a longer text with its context is read in segments, and an order is drawn for each.
-    mem_len: memory of earlier segments, in positions; None = as in the checkpoint. batch_tokens: tokens in a batch;
-    does not change the scores. names: names of the texts in errors.
+    The keywords are those of `ScoreSettings`. orders: those of `random:N` depend only on the seed and the length of the
+    text; `bound:N` is exact for a text that has at most N sets of pieces. A text that is longer than max_len with its
+    context is read in segments, and an order is drawn for each. mem_len: None = as in the checkpoint. batch_tokens:
+    tokens in a batch; does not change the scores. names: names of the texts in errors.
 
     Raises InputError for orders that do not exist, do not fit a text, or that a causal model does not support; for a
     checkpoint without a tokenizer or vocabulary scores, trained on masked pieces, or without the relative positions
@@ -300,8 +297,7 @@ def require_orders(pretrained: "Pretrained", orders: Sequence[str]) -> "Tokenize
         raise InputError(
             "orders",
             " ".join(orders),
-            f": the checkpoint reads from left to right ({pretrained.objective}), so {LEFT_TO_RIGHT} is the only "
-            "order that it can score",
+            f": the checkpoint reads from left to right ({pretrained.objective}), so {LEFT_TO_RIGHT} is the only order",
         )
     return vocabulary_tokenizer(pretrained)
 
@@ -347,24 +343,15 @@ def permutations(order: str, length: int, pieces: int, seed: int, number: int, n
         draws = range(int(order.removeprefix(RANDOM)))
         return [smallest_first(_draw(seed, draw, number, length, length))[0] for draw in draws]
     if length < pieces or (order == ALL and length > LONGEST_OF_ALL):
-        most = (
-            f"at most {LONGEST_OF_ALL} pieces ({math.factorial(LONGEST_OF_ALL)} orders)"
-            if order == ALL
-            else "one segment"
-        )
-        raise InputError(
-            "orders",
-            f"{order!r}",
-            f"is for texts of {most}, not for the {pieces} pieces of {name}: give {RANDOM}8, or raise `max_len` if "
-            "they are more than it",
-        )
+        most = f"at most {LONGEST_OF_ALL} pieces" if order == ALL else "one segment"
+        why = f"is for texts of {most}, not for the {pieces} pieces of {name}: give {RANDOM}8, or raise `max_len`"
+        raise InputError("orders", f"{order!r}", why)
     if order == ALL:
         return map(np.array, itertools.permutations(range(length)))
     positions = [int(word) for word in order.split()]
     if sorted(positions) != list(range(length)):
-        raise InputError(
-            "orders", f"{order!r}", f"must have each position of the {length} pieces exactly once in {name}"
-        )
+        why = f"must have each position of the {length} pieces exactly once in {name}"
+        raise InputError("orders", f"{order!r}", why)
     return [np.array(positions)]
 
 

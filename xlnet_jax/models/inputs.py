@@ -30,12 +30,8 @@ class Inputs(NamedTuple):
 def check_inputs(inputs: Any, mems_ZBMD: Any, config: ModelConfig) -> None:
     """Raise InputError for inputs and memory (None = none) that do not fit the network or each other."""
     if not isinstance(inputs, Inputs):
-        raise InputError(
-            "inputs",
-            "",
-            f"is of type {type(inputs).__name__}: make it with text_inputs, dense_inputs or compact_inputs "
-            "(xlnet_jax.models.inputs)",
-        )
+        why = f"is of type {type(inputs).__name__}: make it with text_inputs, dense_inputs or compact_inputs"
+        raise InputError("inputs", "", f"{why} (xlnet_jax.models.inputs)")
     sizes = {"V": config.vocab_size, "Z": config.num_layers, "D": config.d_model}
     if config.positions == "learned":  # segments are rows of a table, not only equal or not
         sizes["segments"] = max(config.num_segments, CLS_SEGMENT + 1)

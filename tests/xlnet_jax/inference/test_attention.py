@@ -149,7 +149,7 @@ def test_the_command_writes_a_page_and_a_picture(checkpoint, tmp_path, targets, 
     ("more", "line"),
     [
         ("--text names --out a.pdf", r"--out a\.pdf must end in \.html, for a web page, or \.png, for a picture"),
-        ("--text names --layer 3", r"--layer 3 does not exist: the network has 3, counted from 0 to 2"),
+        ("--text names --layer 3", r"--layer 3 does not exist: the network has 3, from 0 to 2"),
         ("--text names --targets list", r"'list' does not match whole pieces of the text, which reads: ▁name"),
         ("--text names --targets names names", r"give positions from 0 to 0, each once"),
         (f"--text {'names,' * 70}", rf"--text has \d+ pieces, but a picture shows at most {MOST_PIECES}: shorten it"),

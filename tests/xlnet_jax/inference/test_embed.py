@@ -172,7 +172,7 @@ def test_a_mistake_is_one_line_and_leaves_no_file(model, checkpoint, tmp_path):
         (gap, out, "", r"there is no text: .*gap\.jsonl: line 1 has no field 'text', only 'body'; .* line 2 is blank"),
         (gap, table, "--id-field n", r"line 1 has no field 'n', only 'body': name the id field with --id-field"),
         (ids, tmp_path / "x.csv", "", r"give a name that ends in \.npy or \.parquet"),
-        (ids, out, "--layer 4", r"--layer 4 does not exist: the checkpoint has layers 1 to 3, or -1 to -3"),
+        (ids, out, "--layer 4", r"--layer 4 does not exist: there are 1 to 3, or -1 to -3 from the last"),
         (ids, out, "--pooling cls --no-specials", r"--pooling cls needs --specials"),
         (ids, table, "--id-field id", "--id-field: ids must be all texts or all whole numbers"),
     ):

@@ -16,7 +16,7 @@ from tests.xlnet_jax.random_models import CAUSAL, random_model
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.log_probs import by_window
-from xlnet_jax.inference.recl import effective_context_lengths, gains
+from xlnet_jax.inference.recl import THRESHOLD, effective_context_lengths, gains
 
 command = COMMANDS["recl"]
 
@@ -29,17 +29,17 @@ def one_hard_token(length):
 
 
 def test_lengths_end_where_the_next_step_gains_too_little():
-    found = effective_context_lengths(one_hard_token, [10, 20, 30, 40], [1.0, 0.1])
+    found = effective_context_lengths(one_hard_token, [10, 20, 30, 40], [1.0, 0.1], THRESHOLD)
     # Over all tokens the second step gains 1 - e^-0.005, over the hardest tenth 1 - e^-0.05.
     assert found == {1.0: [20], 0.1: [30]}
     assert gains(one_hard_token(10), one_hard_token(20), 1.0) == pytest.approx([1 - np.exp(-0.2)])
     assert gains(one_hard_token(20), one_hard_token(30), 0.1) == pytest.approx([1 - np.exp(-0.05)])
     # A token that a longer context makes worse counts as it was.
     assert gains(np.array([[3.0, 3.0]]), np.array([[2.0, 9.0]]), 1.0) == pytest.approx([1 - np.exp(-0.5)])
-    coarse = effective_context_lengths(one_hard_token, [10, 20, 30, 40], [0.1], threshold=0.1)
+    coarse = effective_context_lengths(one_hard_token, [10, 20, 30, 40], [0.1], 0.1)
     assert coarse == {0.1: [20]}
     # A model that still gains at the longest context gets a bound.
-    assert effective_context_lengths(one_hard_token, [10, 20, 30], [0.1]) == {0.1: [30]}
+    assert effective_context_lengths(one_hard_token, [10, 20, 30], [0.1], THRESHOLD) == {0.1: [30]}
 
 
 def test_a_model_that_is_weak_with_a_short_context_gains_nothing_by_it():
@@ -49,9 +49,9 @@ def test_a_model_that_is_weak_with_a_short_context_gains_nothing_by_it():
     def losses(length):
         return np.array([[2.0, 2.0], [weak[length], weak[length]]])
 
-    found = effective_context_lengths(losses, [10, 20, 30, 40], [1.0])
+    found = effective_context_lengths(losses, [10, 20, 30, 40], [1.0], THRESHOLD)
     assert found == {1.0: [10, 10]}
-    alone = effective_context_lengths(lambda length: losses(length)[1:], [10, 20, 30, 40], [1.0])
+    alone = effective_context_lengths(lambda length: losses(length)[1:], [10, 20, 30, 40], [1.0], THRESHOLD)
     assert alone == {1.0: [40]}
 
 
@@ -77,9 +77,7 @@ def folder(causal, model, tmp_path_factory):
 
 
 def settings(folder):
-    return [
-        "--text", str(folder / "text.txt"), "--step", str(STEP), "--longest", str(LONGEST), "--tokens", str(TOKENS)
-    ]  # fmt: skip
+    return f"--text {folder / 'text.txt'} --step {STEP} --longest {LONGEST} --tokens {TOKENS}".split()
 
 
 def test_the_table_has_the_lengths_of_each_checkpoint_of_the_group(folder, capsys, monkeypatch):
@@ -95,7 +93,7 @@ def test_the_table_has_the_lengths_of_each_checkpoint_of_the_group(folder, capsy
     targets = np.arange(LONGEST, LONGEST + TOKENS)
     expected = effective_context_lengths(
         lambda length: -np.stack([by_window(model, ids, length, targets) for model in models]),
-        [4, 8, 12], [1.0, 0.5, 0.1], threshold=1e-9,
+        [4, 8, 12], [1.0, 0.5, 0.1], 1e-9,
     )  # fmt: skip
     assert printed.startswith(f"{TOKENS} pieces of {folder / 'text.txt'}, with 4, 8, … 12 before each")
     rows = [[cell.strip() for cell in line.split("│")[2:-1]] for line in printed.splitlines() if line.startswith("│")]
