@@ -389,9 +389,8 @@ def predict_splits(
             files += [str(folder / file) for file in task.write(folder, split.examples, answers)]
             if name == "eval":
                 write_durably(folder / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
-                if found := task.compare(split.examples, answers):
-                    picture, title = found.file, f"{workdir.folder.name}: predictions for the examples of eval"
-                    found.draw(workdir.folder / picture, title)
+                title = f"{workdir.folder.name}: predictions for the examples of eval"
+                picture = task.draw(split.examples, answers, workdir.folder, title)
     return metrics, tuple(files), picture
 
 

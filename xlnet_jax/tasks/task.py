@@ -21,7 +21,6 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import Inputs, text_inputs
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
-from xlnet_jax.plots.confusion import Confusion, Scatter
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.storage.reading import naming_damage
 from xlnet_jax.tasks.config import FinetuneConfig
@@ -276,6 +275,6 @@ class Task(ABC, Generic[E, A]):
         assert isinstance(answers, list)
         return answers
 
-    def compare(self, examples: Sequence[E], answers: A) -> Confusion | Scatter | None:
-        """Return predictions and labels for a plot; None if the task has no plot."""
+    def draw(self, examples: Sequence[E], answers: A, folder: epath.Path, title: str) -> str | None:
+        """Draw predictions against labels; return the name of the picture, None if the task has none."""
         return None

@@ -23,7 +23,7 @@ from data_pipelines.readers import numbered_lines
 from data_pipelines.tokenizer import EOP, SPACE, SPECIAL_PIECES, UNK, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
-from xlnet_jax.plots.confusion import Confusion
+from xlnet_jax.plots.confusion import draw_confusion
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text, tokens_of
@@ -233,14 +233,18 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
             for words, label in constants.items()
         }
 
-    def compare(self, examples: Sequence[Sentence], answers: list[Prediction]) -> Confusion:
+    def draw(
+        self, examples: Sequence[Sentence], answers: list[Prediction], folder: epath.Path, title: str
+    ) -> str | None:
         """Count words by their true and predicted label; for tags of entities, by the type of the entity, or O."""
         name = kind_of if all(map(is_tag, self._names)) else str
         sides = (_labels(examples), _predicted(answers))
         true, predicted = ([name(label) for sentence in side for label in sentence] for side in sides)
         labels = sorted({*map(name, self._names)}, key=lambda label: (label == OUTSIDE, label))
         numbers = {label: i for i, label in enumerate(labels)}
-        return Confusion.count(labels, [numbers[x] for x in true], [numbers[x] for x in predicted], "words")
+        pairs = [numbers[x] for x in true], [numbers[x] for x in predicted]
+        draw_confusion(labels, *pairs, "words", folder / "confusion.png", title)
+        return "confusion.png"
 
     def write(self, folder: epath.Path, examples: Sequence[Sentence], answers: list[Prediction]) -> list[str]:
         """Write predictions.txt: the lines of the file, each followed by the predicted label, as conlleval reads them.

@@ -45,28 +45,27 @@ def programs(config):
     )
 
 
-def cached_logits(config, params, ids_BL, known_BL, order_BT, ahead, group=1):
-    """Return the logits of each target [T, B, V], given the tokens of ids_BL, `group` in a pass; position p has the
-    token of p mod L."""
+def cached_logits(config, params, ids_BL, known_BL, order_BT, ahead):
+    """Return the logits of each target [T, B, V], given the tokens of ids_BL; position p has the token of p mod L."""
     begin, go_on, _ = programs(config)
     weights = prepare(config, params, CONTEXT, ahead)
     batch, length = ids_BL.shape
-    cache, logits_BPV = begin(weights[0], np.where(known_BL, ids_BL, PAD), order_BT[:, :group], CONTEXT)
+    cache, logits_BPV = begin(weights[0], np.where(known_BL, ids_BL, PAD), order_BT[:, :1], CONTEXT)
     found = [logits_BPV]
-    for start in range(group, order_BT.shape[1], group):
-        here_BC, next_BP = order_BT[:, start - group : start], order_BT[:, start : start + group]
+    for start in range(1, order_BT.shape[1]):
+        here_BC, next_BP = order_BT[:, start - 1 : start], order_BT[:, start : start + 1]
         token_BC = ids_BL[np.arange(batch)[:, None], here_BC % length]
         cache, logits_BPV = go_on(*weights, cache, token_BC, here_BC, next_BP)
         found.append(logits_BPV)
     return np.swapaxes(np.concatenate(found, axis=1), 0, 1)
 
 
-def ranked_logits(config, params, ids_BL, known_BL, order_BT, group=1):
-    """Return the logits of one pass of the ordinary network over a window that holds all positions, in which `group`
-    targets have one rank. In a causal network the content row before a target predicts it."""
+def ranked_logits(config, params, ids_BL, known_BL, order_BT):
+    """Return the logits of one pass of the ordinary network over a window that holds all positions. In a causal network
+    the content row before a target predicts it."""
     rank_BL = np.full(ids_BL.shape, -1)
     for rank_L, order_T in zip(rank_BL, order_BT, strict=True):
-        rank_L[order_T] = np.arange(len(order_T)) // group
+        rank_L[order_T] = np.arange(len(order_T))
     real_BL = known_BL | (rank_BL >= 0)
     inputs = compact_inputs(
         jnp.asarray(ids_BL),
@@ -94,32 +93,6 @@ def test_what_is_cached_gives_what_the_ordinary_network_gives_by_ranks(name):
     tolerance = 2**-7 * np.abs(theirs).max() if config.dtype == "bfloat16" else 1e-5
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
     assert np.abs(theirs[0] - theirs[1]).max() > 5 * tolerance
-
-
-@pytest.mark.parametrize("group", [2, 3, 7])
-def test_tokens_of_a_pass_are_those_of_one_rank(group):
-    """In gaps, in any order; the last pass has fewer tokens, and 7 are all in one pass."""
-    params, ids = strong_params(TINY), tokens(4, 2, LENGTH)
-    order = np.array([[4, 1, 5, 0, 7, 2, 3], [7, 6, 5, 4, 3, 2, 1]])
-    known = np.array([~np.isin(np.arange(LENGTH), order_T) & (np.arange(LENGTH) < CONTEXT) for order_T in order])
-    ours = cached_logits(TINY, params, ids, known, order, ahead=True, group=group)
-    np.testing.assert_allclose(ours, ranked_logits(TINY, params, ids, known, order, group), rtol=0, atol=1e-5)
-    other = ranked_logits(TINY, params, ids, known, order, group - 1)
-    assert np.abs(ours - other).max() > 1e-3
-
-
-def test_a_token_that_is_given_again_changes_nothing():
-    """Repeated in one pass, and in the next one, when the cache has it already."""
-    params, ids, (_, go_on, _) = strong_params(TINY), tokens(5, 2, LENGTH), programs(TINY)
-    weights = prepare(TINY, params, CONTEXT, True)
-    known, target = np.broadcast_to(np.arange(LENGTH) < 5, ids.shape), np.array([[6], [7]])
-    cache, _ = programs(TINY)[0](weights[0], np.where(known, ids, PAD), target, CONTEXT)
-    once, logits = go_on(*weights, cache, ids[:, 5:6], np.full((2, 1), 5), target)
-    cache, _ = go_on(*weights, cache, np.repeat(ids[:, 5:6], 2, 1), np.full((2, 2), 5), target)
-    twice, again = go_on(*weights, cache, np.repeat(ids[:, 5:6], 3, 1), np.full((2, 3), 5), target)
-    np.testing.assert_allclose(again, logits, rtol=0, atol=1e-5)
-    for ours, theirs in zip(jax.tree.leaves(twice), jax.tree.leaves(once), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("length", [PROMPTS[1], CONTEXT])
@@ -174,18 +147,3 @@ def test_no_target_sees_its_token_or_one_that_is_drawn_later():
         before = order[0].tolist().index(position) + 1 if position in order else 0
         np.testing.assert_array_equal(one[:before], other[:before])
         assert (np.abs(one[before:] - other[before:]).max(axis=-1) > 1e-3).all()
-
-
-def test_each_target_of_a_pass_sees_as_many_positions_back_as_the_context_holds():
-    """Two in a pass beyond the context: the second does not see the oldest slot. With one layer no token is seen
-    through another."""
-    config, prompt, length = dataclasses.replace(TINY, num_layers=1), CONTEXT - 2, 2 * CONTEXT
-    params, order = strong_params(config), np.arange(prompt, length - 2)
-    before = prompt + (order - prompt) // 2 * 2  # where the pass of each target begins
-    known = np.broadcast_to(np.arange(length) < prompt, (2, length))
-    for position in range(length - 4):
-        ids = np.broadcast_to(tokens(6, 1, length), (2, length)).copy()
-        ids[1, position] += 1
-        orders = np.broadcast_to(order, (2, len(order)))
-        one, other = np.swapaxes(cached_logits(config, params, ids, known, orders, ahead=False, group=2), 0, 1)
-        np.testing.assert_array_equal((one != other).any(-1), (position < before) & (position >= order - CONTEXT))

@@ -198,13 +198,14 @@ def test_unlabelled_words_are_written_with_their_labels(sentences, english, tmp_
     assert (tmp_path / "predictions.txt").read_text() == "she\tx\tO\nran\ty\tO\n\n"
 
 
-def test_words_are_compared_by_the_type_of_their_entity(monkeypatch):
+def test_words_are_compared_by_the_type_of_their_entity(monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr("xlnet_jax.tasks.token_classification.draw_confusion", lambda *given: drawn.extend(given))
     task = task_with()
     monkeypatch.setattr(task, "_names", ("B-PER", "I-PER", "O", "S-LOC"))
     sentence = Sentence(tuple("abcd"), ("B-PER", "I-PER", "O", "S-LOC"), ("",) * 4, "")
-    found = task.compare([sentence], [Prediction(("I-PER", "O", "O", "B-PER"), {})])
-    assert found.labels == ("LOC", "PER", "O")
-    assert found.counts.tolist() == [[0, 1, 0], [0, 1, 1], [0, 0, 1]]
+    task.draw([sentence], [Prediction(("I-PER", "O", "O", "B-PER"), {})], tmp_path, "a title")
+    assert drawn[:3] == [["LOC", "PER", "O"], [1, 1, 2, 0], [1, 2, 2, 1]]
 
 
 def split(*sentences):

@@ -20,7 +20,7 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_windows
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
-from xlnet_jax.plots.confusion import Confusion, Scatter
+from xlnet_jax.plots.confusion import draw_confusion, draw_scatter
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.classification.glue import (
     PUBLISHED,
@@ -336,8 +336,11 @@ class Classification(TextTask):
             constants['always answers "{}", the label that F1 counts'] = self._labels[1]
         return {words.format(label): [[Prediction(label, {})] * len(examples)] for words, label in constants.items()}
 
-    def compare(self, examples: Sequence[TextExample], answers: list[Prediction]) -> Confusion:
-        return Confusion.count(self._labels, *self._both(examples, answers), "examples")
+    def draw(
+        self, examples: Sequence[TextExample], answers: list[Prediction], folder: epath.Path, title: str
+    ) -> str | None:
+        draw_confusion(self._labels, *self._both(examples, answers), "examples", folder / "confusion.png", title)
+        return "confusion.png"
 
 
 class Regression(TextTask):
@@ -370,8 +373,11 @@ class Regression(TextTask):
         words = f"always answers {mean:.4g}, the mean, which correlates with nothing"
         return {words: [[Prediction(mean, {})] * len(examples)]}
 
-    def compare(self, examples: Sequence[TextExample], answers: list[Prediction]) -> Scatter:
-        return Scatter(*self._both(examples, answers))
+    def draw(
+        self, examples: Sequence[TextExample], answers: list[Prediction], folder: epath.Path, title: str
+    ) -> str | None:
+        draw_scatter(*self._both(examples, answers), folder / "predicted.png", title)
+        return "predicted.png"
 
 
 class Multilabel(TextTask):
