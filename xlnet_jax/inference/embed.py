@@ -134,8 +134,9 @@ def embed_texts(
     text without pieces, such as a blank one, has zeros.
 
     The keywords are those of `EmbedSettings`. max_len: learned positions may limit it further. mem_len: None = as in
-    the checkpoint; must be 0 without relative positions. Weights of a head are not used. Raises InputError for settings
-    out of range, and for a checkpoint without a tokenizer.
+    the checkpoint; must be 0 without relative positions. batch_tokens: tokens in a batch; does not change the vectors.
+    Weights of a head are not used. Raises InputError for settings out of range, and for a checkpoint without a
+    tokenizer.
     """
     import jax.numpy as jnp
 
