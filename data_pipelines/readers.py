@@ -39,6 +39,8 @@ CHUNK_BYTES = 2**20
 MAX_LINE_BYTES = 2**24
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 PARQUET = ".parquet"
+WITH_RECORDS = (PARQUET, *JSON_LINES)
+"""Extensions of files whose records are documents"""
 PARQUET_ROWS = 16  # documents read at once, as each may hold megabytes
 ROWS = 256  # examples read at once
 SHOWN_NAMES = 8  # fields or columns that a message lists
@@ -67,8 +69,8 @@ class TextFile:
 
     @property
     def has_records(self) -> bool:
-        """True for JSON Lines and Parquet."""
-        return kind_of(self.path) in (PARQUET, *JSON_LINES)
+        """True if the format is one of `WITH_RECORDS`."""
+        return kind_of(self.path) in WITH_RECORDS
 
     def chunks(self, faults: Faults) -> Iterator[str]:
         """Yield chunks of lines. Raises InputError, with file and line or row, for what cannot be read."""

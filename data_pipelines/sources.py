@@ -22,7 +22,7 @@ from etils import epath
 from data_pipelines import remote
 from data_pipelines.corpus import MANIFEST_FILE
 from data_pipelines.faults import Faults, TextRow
-from data_pipelines.readers import JSON_LINES, OPENERS, PARQUET, TextFile, kind_of
+from data_pipelines.readers import OPENERS, WITH_RECORDS, TextFile, kind_of
 from data_pipelines.remote import HUB, Listed, explaining_read_errors, file_name, find_dataset, is_remote, on_web
 from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
 from data_pipelines.tokenizer import EOD, SAMPLE_LINES, Normalization, Tokenizer
@@ -109,7 +109,7 @@ def describe(name: str) -> str:
     else:
         path = PurePosixPath(name.partition("://")[2]) if is_remote(name) else epath.Path(name).expanduser().resolve()
         stem = next((part for part in (path, *path.parents) if not glob.has_magic(part.name)), path).name
-    while (end := os.path.splitext(stem)[1]) in (*COMPRESSED, *JSON_LINES, PARQUET, ".txt") and end != stem:
+    while (end := os.path.splitext(stem)[1]) in (*COMPRESSED, *WITH_RECORDS, ".txt") and end != stem:
         stem = stem.removesuffix(end)
     return stem or "corpus"
 
@@ -316,4 +316,4 @@ def _remote_files(name: str) -> list[Listed]:
 
 
 def _is_text(file: epath.PathLike) -> bool:
-    return kind_of(file) in (".txt", PARQUET, *JSON_LINES)
+    return kind_of(file) in (".txt", *WITH_RECORDS)

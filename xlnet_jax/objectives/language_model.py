@@ -135,8 +135,12 @@ class LanguageModel:
         windows = jnp.minimum(steps, self.config.model.mem_len)
         return batch | {"mem_filled": jnp.minimum(batch["mem_filled"], self.config.data.reuse_len * windows)}
 
+    def loss_of_targets_BP(self, logits_BPV: jax.Array, target_ids_BP: jax.Array) -> jax.Array:
+        """Return the loss of each target in nats, float32."""
+        return cross_entropy_BP(logits_BPV, target_ids_BP)
+
     def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Scored:
-        """Return the summed cross-entropy of the targets and, with data.pair_loss, that of the pairs."""
+        """Return the summed loss of the targets and, with data.pair_loss, the cross-entropy of the pairs."""
         c = self.config
         inputs, at_BP = inputs_of(batch, c)
         network = {name: tree for name, tree in params.items() if name != "pair_head"}
@@ -150,7 +154,7 @@ class LanguageModel:
             reuse_len=c.data.reuse_len,
             needs_content=c.data.pair_loss != "none",
         )
-        loss_BP = cross_entropy_BP(logits_BPV, batch["target_ids"])
+        loss_BP = self.loss_of_targets_BP(logits_BPV, batch["target_ids"])
         weights_BP, row_losses, row_measures = batch["target_weights"], {}, {}
         if c.data.pair_loss != "none":
             logits_B2 = cast(Any, PairHead(c.model).apply({"params": params["pair_head"]}, outputs.content_BLD))

@@ -124,9 +124,8 @@ def family_of(config: FinetuneConfig) -> "type[Task[Any, Any]]":
     from xlnet_jax.tasks.ranking.task import Ranking
     from xlnet_jax.tasks.token_classification import TokenClassification
 
-    if config.task == "ranking":
-        return Ranking
-    return {
+    by_task = {"ranking": Ranking}
+    by_head = {
         "classification": Classification,
         "regression": Regression,
         "multilabel": Multilabel,
@@ -134,7 +133,8 @@ def family_of(config: FinetuneConfig) -> "type[Task[Any, Any]]":
         "multiple_choice": MultipleChoice,
         "token_classification": TokenClassification,
         "embedding": DocumentEmbedding if config.ranking.documents else PairEmbedding,
-    }[config.head.task]
+    }
+    return by_task.get(config.task) or by_head[config.head.task]
 
 
 EXAMPLE = "  python -m xlnet_jax.finetune --task classification --init runs/mine --train mine.csv --eval dev.csv"

@@ -29,12 +29,12 @@ operands to bfloat16, so float32 is only as accurate as bfloat16."""
 
 
 def choose_attention(config: RunConfig, mesh: Mesh) -> tuple[str, str]:
-    """Return the attention implementation of a run, plain or fused, and the choice in words.
+    """Return the attention implementation of a run, and the choice in words.
 
     Raises InputError if the settings ask for the fused kernel and there is none.
     """
-    if config.model.attention == "plain":
-        return "plain", "plain"
+    if config.model.attention not in ("auto", "fused"):
+        return config.model.attention, config.model.attention
     with sharding.axes_of(mesh):
         reason = why_not_fused(jax.eval_shape(lambda: _call_shapes(config)))
         words = describe_fused()

@@ -288,10 +288,9 @@ class Checkpoints:
                 "settings, or another `workdir`"
             )
         if (found := read_json(checkpoint / "data" / "metadata")) != self._data:
-            raise InputError(
-                f"checkpoint {checkpoint} is of another text or other values in Python ({found} there, {self._data} "
-                "here): give its own, or another `workdir`"
-            )
+            passed, here = (data.get("own", "none") for data in (found, self._data))
+            what = "another text" if passed == here else f"a call with other values of its own ({passed}; here {here})"
+            raise InputError(f"checkpoint {checkpoint} is of {what}: give the same, or another `workdir`")
 
     def _complete(self) -> None:
         """Add config, data and tokenizer; on a disk, also write checksums and sync the files. Orbax calls this in
@@ -300,7 +299,7 @@ class Checkpoints:
         assert self._saving is not None
         is_on_disk = not in_bucket(self.folder)
         for unfinished in self.folder.glob("*.orbax-checkpoint-tmp*") if is_on_disk else [self.path(self._saving)]:
-            for folder in (CONFIG.parts[0], "data", TOKENIZER):
+            for folder in (CONFIG.parts[0], "data", *([TOKENIZER] if self._tokenizer_folder.exists() else ())):
                 (unfinished / folder).mkdir(exist_ok=True)
             write_versioned(unfinished / CONFIG, "checkpoint", to_dict(self._config))
             (unfinished / "data" / "metadata").write_text(json.dumps(self._data))

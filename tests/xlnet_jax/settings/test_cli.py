@@ -19,6 +19,7 @@ from xlnet_jax.inference.embed import EmbedSettings
 from xlnet_jax.inference.generate import GenerateSettings
 from xlnet_jax.objectives import presets
 from xlnet_jax.objectives.presets import PRESETS, demo, large
+from xlnet_jax.objectives.records import OBJECTIVES
 from xlnet_jax.settings import parser, transformers_names
 from xlnet_jax.settings.fields import flatten, to_dict
 from xlnet_jax.tasks.defaults import DEFAULTS
@@ -54,7 +55,10 @@ def test_several_texts_are_named_together_or_one_by_one(argv):
         (["--adam_beta1", "0.8"], "--adam_beta1 is optimizer.beta1 here, in the file of --config"),
         (["--qqqqqq=3"], "unknown setting --qqqqqq: --help-all lists them all"),
         (["my.txt"], "my.txt has no flag in front: did you mean --corpus my.txt?"),
-        (["--objective", "mml"], "--objective mml: there is plm, mlm, clm, rtd, prefix, mdlm: did you mean mlm?"),
+        (
+            ["--objective", "mml"],
+            f"--objective mml: there is {', '.join(record.name for record in OBJECTIVES)}: did you mean mlm?",
+        ),
         (["--preset", "huge"], "--preset huge: there is demo, small, base, long, large, large_v1"),
         (["--steps", "many"], '--steps needs a whole number, such as 1000; it is "many"'),
         (["--steps", "1e3"], '--steps needs a whole number, such as 1000; it is "1e3"'),

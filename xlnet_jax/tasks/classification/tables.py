@@ -11,9 +11,9 @@ from typing import Any
 
 from etils import epath
 
-from data_pipelines.readers import numbered_lines, parquet_rows
+from data_pipelines.readers import JSON_LINES, PARQUET, numbered_lines, parquet_rows
 from data_pipelines.remote import is_remote
-from data_pipelines.sources import JSON_LINES, PARQUET, TFDS, kind_of
+from data_pipelines.sources import TFDS, kind_of
 from data_pipelines.tfds_text import dataset_rows
 from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.readers import Role, Row, files, json_lines
