@@ -42,7 +42,12 @@ class IdCorpus:
                     f"special ones, and `model.vocab_size` is {vocab_size}",
                 )
             if len(ids) < (count := 2 if split == "train" else 1) * block_len:
-                raise InputError("dataset", "", f"{split} has {len(ids)} ids, but needs {count * block_len}")
+                raise InputError(
+                    "dataset",
+                    "",
+                    f"{split} has {len(ids)} ids, but needs {count * block_len} for {count} blocks: give more or lower "
+                    "`data.windows_per_block` or `data.seq_len`",
+                )
             self._blocks[split] = ids[: len(ids) // block_len * block_len].reshape(-1, block_len).astype(np.int32)
             digest.update(self._blocks[split].tobytes())
             splits[split] = Split(1, 0, len(ids), len(ids) % block_len, (len(self._blocks[split]),), shards=())
