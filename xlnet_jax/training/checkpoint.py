@@ -289,7 +289,7 @@ class Checkpoints:
             )
         if (found := read_json(checkpoint / "data" / "metadata")) != self._data:
             passed, here = (data.get("own", "none") for data in (found, self._data))
-            what = "another text" if passed == here else f"a call with other values of its own ({passed}; here {here})"
+            what = "another text" if passed == here else f"a call with other arguments ({passed} there, {here} here)"
             raise InputError(f"checkpoint {checkpoint} is of {what}: give the same, or another `workdir`")
 
     def _complete(self) -> None:

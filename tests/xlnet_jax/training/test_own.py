@@ -85,7 +85,7 @@ def test_what_is_passed_as_a_value_trains_and_goes_on_with_the_same_bits(name, t
     assert_same(state_of(tmp_path / "run"), state_of(tmp_path / "straight"))
     assert records_of(tmp_path / "run") == records_of(tmp_path / "straight")
     assert ("learning_rate" in records_of(tmp_path / "run")[0]) == ("optimizer" not in values)
-    with pytest.raises(InputError, match=r"is of a call with other values of its own \(objective.*; here none\)"):
+    with pytest.raises(InputError, match=r"is of a call with other arguments \(objective.* there, none here\)"):
         xlnet_jax.pretrain(config, dataset=DATASET)
 
 
