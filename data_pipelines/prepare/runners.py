@@ -107,7 +107,7 @@ def _work_in_pool(items: Iterator[Any], work: Work, processes: int) -> Iterator[
     running: set[Future[None]] = set()
     try:
         for item in items:
-            with _without_main():
+            with _starting_workers():
                 running.add(pool.submit(_work_on, item))
             if len(running) > 2 * processes:  # limits the memory of waiting items
                 done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -124,15 +124,16 @@ def _work_in_pool(items: Iterator[Any], work: Work, processes: int) -> Iterator[
 
 
 @contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """Hide the caller's script from multiprocessing, whose workers would import it: it may be a script that does all
-    its work when it is imported, or the standard input."""
-    main = sys.modules["__main__"]
+def _starting_workers() -> Iterator[None]:
+    """Keep two things from workers that start in the body: Ctrl-C, which this process handles, and the caller's script.
+    They would import it, although it may do all its work when it is imported, or be the standard input."""
+    main, mask = sys.modules["__main__"], signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
         sys.modules["__main__"] = main
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 _work: Work
@@ -142,7 +143,6 @@ _work: Work
 def _begin_worker(work: Work) -> None:
     global _work
     _work = work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -11,6 +11,7 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -73,28 +74,19 @@ def count_tokens(stretches: np.ndarray) -> np.ndarray:
 class ShardJob:
     """Contents of one shard: the first `blocks` blocks of its stretches. Later tokens are counted but not written."""
 
-    folder: str
-    name: str
+    file: epath.Path
     parts: Mapping[int, str]  # files of the parts in `stretches`, by number
     stretches: np.ndarray
     blocks: int
-    vocab_size: int
-    record: RecordLayout
-    template: bytes  # a serialized record
 
     @property
     def report(self) -> epath.Path:
         """File that the worker writes for `write_corpus`: the shard, and the counts over all its tokens."""
-        return epath.Path(self.folder) / f"{self.name}.json"
+        return self.file.with_name(f"{self.file.name}.json")
 
 
 def plan_shards(
-    folder: epath.Path,
-    split: SplitName,
-    contents: Sequence[Content],
-    record: RecordLayout,
-    template: bytes,
-    vocab_size: int,
+    folder: epath.Path, split: SplitName, contents: Sequence[Content], record: RecordLayout
 ) -> list[ShardJob]:
     """Plan the shards of a split. The last shard of a source also counts the dropped tokens."""
     tokens = [int(count_tokens(stretches).sum()) for _, stretches in contents]
@@ -111,7 +103,7 @@ def plan_shards(
     for number, (source, blocks, stretches) in enumerate(plans):
         name = f"corpus-{split}.array_record-{number:05d}-of-{len(plans):05d}"
         parts = {part: source.files[part] for part in np.unique(stretches[:, 0]).tolist()}
-        jobs.append(ShardJob(str(folder), name, parts, stretches, blocks, vocab_size, record, template))
+        jobs.append(ShardJob(folder / name, parts, stretches, blocks))
     return jobs
 
 
@@ -120,13 +112,13 @@ def blocks_per_shard(split_bytes: int, record_bytes: int) -> int:
     return max(1, int(np.clip(split_bytes // SHARDS, MIN_SHARD_BYTES, MAX_SHARD_BYTES)) // record_bytes)
 
 
-def write_shard(job: ShardJob) -> None:
-    """Write the shard and its report, with one part at a time in memory."""
-    block_len, left = job.record.block_len, job.blocks
-    counts = np.zeros(job.vocab_size, np.int64)
+def write_shard(record: RecordLayout, template: bytes, vocab_size: int, job: ShardJob) -> None:
+    """Write the shard and its report, with one part at a time in memory. template: a serialized record."""
+    block_len, left = record.block_len, job.blocks
+    counts = np.zeros(vocab_size, np.int64)
     documents = lines = 0
     tokens, starts = np.zeros(0, np.int32), np.zeros(0, np.uint8)  # not yet a full block
-    with complete_file(epath.Path(job.folder) / job.name) as here:
+    with complete_file(job.file) as here:
         with disk_errors_as_os_error(here):
             writer = ArrayRecordWriter(str(here), WRITER_OPTIONS)
             try:
@@ -135,24 +127,24 @@ def write_shard(job: ShardJob) -> None:
                     ranges = job.stretches[job.stretches[:, 0] == part, 1:]
                     taken = np.concatenate([np.arange(begin, end) for begin, end in ranges])
                     more_tokens, more_starts = more_tokens[taken], more_starts[taken]
-                    counts += np.bincount(more_tokens, minlength=job.vocab_size)
+                    counts += np.bincount(more_tokens, minlength=vocab_size)
                     documents += int(np.count_nonzero(more_starts == Start.DOCUMENT))
                     lines += int(np.isin(line_starts, taken).sum())
                     tokens, starts = np.concatenate([tokens, more_tokens]), np.concatenate([starts, more_starts])
                     blocks = min(len(tokens) // block_len, left)
                     full = blocks * block_len
-                    raw = np.tile(np.frombuffer(job.template, np.uint8), (blocks, 1))
-                    records = raw.view(job.record.dtype)[:, 0]
+                    raw = np.tile(np.frombuffer(template, np.uint8), (blocks, 1))
+                    records = raw.view(record.dtype)[:, 0]
                     records["tokens"] = tokens[:full].reshape(blocks, block_len)
                     records["starts"] = starts[:full].reshape(blocks, block_len)
-                    for record in raw:
-                        writer.write(record.tobytes())
+                    for one in raw:
+                        writer.write(one.tobytes())
                     tokens, starts, left = tokens[full:], starts[full:], left - blocks
             finally:
                 writer.close()
         with here.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        shard = Shard(job.name, job.blocks, here.stat().st_size, digest)
+        shard = Shard(job.file.name, job.blocks, here.stat().st_size, digest)
     report = {"shard": dataclasses.asdict(shard), "documents": documents, "lines": lines, "counts": counts.tolist()}
     job.report.write_text(json.dumps(report))
 
@@ -175,11 +167,9 @@ def write_corpus(
     for path in folder.iterdir():  # left by an interrupted run
         path.rmtree() if path.is_dir() else path.unlink()
     template, record = serialized_record(block_len, tokenizer.vocab_size)
-    jobs = {
-        split: plan_shards(folder, split, given, record, template, tokenizer.vocab_size)
-        for split, given in contents.items()
-    }
-    runner([job for of_split in jobs.values() for job in of_split], write_shard, itself)
+    jobs = {split: plan_shards(folder, split, given, record) for split, given in contents.items()}
+    work = partial(write_shard, record, template, tokenizer.vocab_size)
+    runner([job for of_split in jobs.values() for job in of_split], work, itself)
 
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     splits: dict[SplitName, Split] = {}
@@ -200,9 +190,8 @@ def write_corpus(
         for job in of_split:
             job.report.unlink()
     tokenizer.save(folder / TOKENIZER_FOLDER)
-    array = (
-        io.BytesIO()
-    )  # NumPy writes to an open file through a copy of its descriptor, and ignores errors of its close
+    # NumPy writes to an open file through a copy of its descriptor, and ignores errors of its close.
+    array = io.BytesIO()
     np.save(array, counts)
     (folder / COUNTS_FILE).write_bytes(array.getvalue())
     write_tfds_metadata(folder, record, splits)

@@ -52,12 +52,12 @@ def write_files(folder, size):
 
 
 FORMS = {
-    "documents": (written("a.txt", lambda size: "\n".join(documents_of(size))), 200),
+    "documents": (written("a.txt", lambda size: "\n".join(documents_of(size))), 120),
     "one document": (written("a.txt", text_of), 600),
     "one line": (written("a.txt", lambda size: text_of(size, " ")), 600),
     "blank lines": (written("a.txt", lambda size: "\n" * size + text_of(300)), 20_000),
-    "files": (write_files, 60),
-    "JSON Lines with faults": (written("a.jsonl", objects_of), 200),
+    "files": (write_files, 40),
+    "JSON Lines with faults": (written("a.jsonl", objects_of), 120),
     "JSON Lines, one text": (written("a.jsonl", lambda size: json.dumps({"text": text_of(size)}) + "\n"), 600),
     "Parquet, one text": (written("a.parquet", lambda size: [text_of(size)]), 600),
 }

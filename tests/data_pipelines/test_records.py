@@ -1,7 +1,6 @@
 """Batches have the structure of the original's records: one set of checks, for its records and for our batches of the
 same text with the same settings."""
 
-import itertools
 import json
 from dataclasses import dataclass
 
@@ -75,10 +74,10 @@ def our_readings(reference, run, data, folder):
     source = BatchSource(corpus, "train", tokenizer.is_word_start, data, 0, 1, plm.FILLING)
     readings, backwards = [], []
     steps = source.steps_per_block
-    visits = WINDOWS // (steps * data.batch_size)
-    all_batches = iter(source.iterate(0, visits * steps))
-    for _ in range(visits):
-        batches = list(itertools.islice(all_batches, steps))
+    rows = range(data.batch_size)
+    for number in range(WINDOWS // (steps * data.batch_size)):
+        visit = source.read_visit(number, rows)
+        batches = [source.batch(visit, number * steps + index, rows) for index in range(steps)]
         stack = {name: np.stack([b[name] for b in batches]) for name in batches[0]}
         is_target = np.zeros(stack["input_ids"].shape, bool)
         t, b, p = np.nonzero(stack["target_weights"])
