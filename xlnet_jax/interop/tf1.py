@@ -180,14 +180,13 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
 
     Raises InputError on a network that the 2019 code does not support.
     """
-    tf = tensorflow()
     p = pretrained
     config = _to_config(p.model, p.head)
     if p.tokenizer and p.tokenizer.foreign:
         raise InputError(f"the 2019 code needs a {MODEL_FILE}, which this tokenizer is not: use `to` native")
     table = list(weights(p.model, p.head))
     variables = to_theirs(p.params, table)
-    names = sorted(variables)
+    names, tf = sorted(variables), tensorflow()
     tf.raw_ops.SaveV2(
         prefix=str(folder / RELEASE),
         tensor_names=names,

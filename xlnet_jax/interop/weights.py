@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 from flax.core import meta
 
 from xlnet_jax.errors import InputError
@@ -110,24 +111,11 @@ def _query_stream(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
     return {"backbone/mask_embedding": jax.ShapeDtypeStruct((config.d_model,), jnp.float32)}
 
 
-def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Join the keys of nested dicts by /: {'a': {'b': x}} -> {'a/b': x}."""
-    flat: dict[str, Any] = {}
-    for key, value in params.items():
-        flat |= flatten(value, f"{prefix}{key}/") if isinstance(value, Mapping) else {prefix + key: value}
-    return flat
+flatten: Callable[[Mapping[str, Any]], dict[str, Any]] = functools.partial(traverse_util.flatten_dict, sep="/")
+"""function that joins the keys of nested dicts by /: {'a': {'b': x}} -> {'a/b': x}"""
 
-
-def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo `flatten`."""
-    tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        *folders, leaf = path.split("/")
-        node = tree
-        for folder in folders:
-            node = node.setdefault(folder, {})
-        node[leaf] = value
-    return tree
+nest: Callable[[Mapping[str, Any]], dict[str, Any]] = functools.partial(traverse_util.unflatten_dict, sep="/")
+"""function that undoes `flatten`"""
 
 
 def to_theirs(params: Mapping[str, Any], table: Iterable[Weight]) -> dict[str, np.ndarray]:

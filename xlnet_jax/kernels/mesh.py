@@ -176,10 +176,11 @@ def _specs(inputs: AttentionInputs, batch: Axes, heads: Axes, length: Axes) -> A
 
 
 def _own_rows_BNTH(inputs: AttentionInputs, implementation: Implementation, axes: Axes) -> jnp.ndarray:
-    """Return the attention output of this device's content rows, then of its query rows. axes: of the mesh, those that
-    divide the sequence."""
+    """Return the attention output of this device's content rows, then of its query rows, with a call for each. axes: of
+    the mesh, those that divide the sequence."""
     count, part = jax.lax.axis_size(axes), jax.lax.axis_index(axes)
-    content = inputs.query_BNTH.shape[2] - inputs.relations.num_targets // count
+    targets = inputs.relations.num_targets // count
+    content = inputs.query_BNTH.shape[2] - targets
     memory = count * (inputs.key_BNKH.shape[2] - content)
 
     def gather(own_BNKH: jnp.ndarray) -> jnp.ndarray:
@@ -189,19 +190,6 @@ def _own_rows_BNTH(inputs: AttentionInputs, implementation: Implementation, axes
         return jnp.concatenate(split_parts(in_parts_BNKH, memory, count, axis=2), axis=2)
 
     inputs = inputs._replace(key_BNKH=gather(inputs.key_BNKH), value_BNKH=gather(inputs.value_BNKH))
-    return _rows_of_part_BNTH(inputs, implementation, part, count)
-
-
-def _rows_of_part_BNTH(
-    inputs: AttentionInputs, implementation: Implementation, part: jnp.ndarray, count: int
-) -> jnp.ndarray:
-    """Return the attention output of one part's content rows, then of its query rows, with a call for each.
-
-    inputs: queries of this part; everything else for the whole window. count: number of parts.
-    """
-    query_BP = inputs.relations.query_position_BP
-    targets = inputs.relations.num_targets // count
-    content = inputs.query_BNTH.shape[2] - targets
     content_BNLH, query_BNPH = jnp.split(inputs.query_BNTH, [content], axis=2)
     of_content = _take_rows(inputs, content_BNLH, part * content, None)
     if inputs.position_key_2NRH is not None:
@@ -210,7 +198,7 @@ def _rows_of_part_BNTH(
         of_content = of_content._replace(position_key_2NRH=key_2NRH)
     if not targets:
         return implementation(of_content)
-    query_BP = _slice(query_BP, part * targets, targets)
+    query_BP = _slice(inputs.relations.query_position_BP, part * targets, targets)
     of_query = _take_rows(inputs, query_BNPH, count * content + part * targets, query_BP)
     return jnp.concatenate([implementation(of_content), implementation(of_query)], axis=2)
 

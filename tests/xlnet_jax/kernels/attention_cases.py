@@ -77,11 +77,12 @@ def inputs_of(case: Case, seed: int = 0) -> AttentionInputs:
 
 
 def pulled_back(implementation, inputs: AttentionInputs):
-    """Return a compiled function of a gradient of the output: (output, gradients of all numbers, by name)."""
+    """Return a compiled function of a gradient of the output, and of other inputs with the same relations: (output,
+    gradients of all numbers, by name)."""
 
     @jax.jit
     def pull_back(numbers, grad_BNTH):
         read_BNTH, pull = jax.vjp(lambda numbers: implementation(inputs._replace(**numbers)), numbers)
         return read_BNTH, pull(grad_BNTH)[0]
 
-    return lambda grad_BNTH: pull_back(numbers_of(inputs), grad_BNTH)
+    return lambda grad_BNTH, inputs=inputs: pull_back(numbers_of(inputs), grad_BNTH)

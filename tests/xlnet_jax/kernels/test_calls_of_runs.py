@@ -33,18 +33,16 @@ RUNS_OF = {
 }
 
 
-def pulled_back(config):
+def pulled_back(config, attention):
     """Return the loss of the last windows of two blocks, where memory is full, and its gradients."""
-    objective, batches = objective_of(config), batches_of(config)
+    params = sharding.unboxed(objective_of(changed(config, {"attention": "plain"})).init(jax.random.key(0)))
+    objective, batches = objective_of(changed(config, {"attention": attention})), batches_of(config)
     batch = batches.batch_at(batches.steps_per_block - 1, range(2))
     batch["mem_filled"] = np.array([config.model.mem_len, config.model.mem_len // 2], np.int32)
     if "is_reversed" in batch:
         batch["is_reversed"] = np.array([False, config.data.bidirectional])
     mems = 0.1 * jax.random.normal(jax.random.key(1), objective.mems.shape, objective.mems.dtype)[:, :2]
-    params, dropout = (
-        sharding.unboxed(objective.init(jax.random.key(0))),
-        BatchDropout(jax.random.key(2), jnp.arange(2)),
-    )
+    dropout = BatchDropout(jax.random.key(2), jnp.arange(2))
 
     def loss(params):
         return objective.score(params, jax.tree.map(jnp.asarray, batch), mems, dropout)[0]
@@ -68,22 +66,23 @@ def test_a_run_with_kernels_has_the_loss_and_the_gradients_of_plain_attention(na
     # A chip that holds the window only in blocks.
     monkeypatch.setitem(GENERATIONS, "small", GENERATIONS["v5e"]._replace(row_block=128, key_block=128))
     with running_kernels(device):
-        ours = pulled_back(changed(RUNS_OF[name], {"attention": "fused"}))
-    assert_equal(ours, pulled_back(changed(RUNS_OF[name], {"attention": "plain"})))
+        ours = pulled_back(RUNS_OF[name], "fused")
+    assert_equal(ours, pulled_back(RUNS_OF[name], "plain"))
 
 
 @pytest.mark.parametrize("device", ["v5e", "gpu"])
 def test_padded_texts_of_finetuning_have_the_gradients_of_plain_attention(device):
     """Two segments in which all tokens attend to each other, with memory."""
-    model, at_BL = dataclasses.replace(SMALL, d_head=64, num_heads=2), np.tile(np.arange(24), (2, 1))
+    model, at_BL = dataclasses.replace(SMALL, num_layers=2, d_head=64, num_heads=1), np.tile(np.arange(24), (2, 1))
     is_real_BL = (at_BL >= np.array([[0], [6]])).astype(np.int32)
     inputs = text_inputs(jnp.asarray(at_BL), is_real_BL, (at_BL > 12).astype(np.int32), model.mem_len)
     mems = jax.random.normal(jax.random.key(1), (model.num_layers, 2, model.mem_len, model.d_model))
     weight_BLD = is_real_BL[..., None] * jax.random.normal(jax.random.key(2), (*at_BL.shape, model.d_model))
 
+    params = sharding.unboxed(jax.jit(Backbone(model).init)(jax.random.key(0), inputs, mems))
+
     def pulled_back(attention):
         network = Backbone(dataclasses.replace(model, attention=attention))
-        params = sharding.unboxed(network.init(jax.random.key(0), inputs, mems))
         return jax.jit(jax.grad(lambda p: (network.apply(p, inputs, mems).content_BLD * weight_BLD).sum()))(params)
 
     with running_kernels(device):

@@ -105,7 +105,7 @@ def test_bfloat16_differs_by_rounding_alone(device, case):
 
 @pytest.mark.parametrize(
     ("device", "case"),
-    [("v5e", Case(heads=1, batch=1, rate=0.3)), ("small", Case(heads=1, batch=1, length=400, targets=130, memory=0))],
+    [("v5e", Case(heads=1, batch=1, rate=0.3)), ("small", Case(heads=1, batch=1, length=260, targets=130, memory=0))],
 )
 def test_no_memory_of_a_tpu_is_read_before_it_is_written(device, case):
     """Memory starts as NaN: on the chip, and in outputs. Of a long window, tiles without a row at a block of positions
@@ -151,8 +151,8 @@ def test_tiles_skip_blocks_of_keys_that_none_of_their_rows_sees(row_block, monke
     spoilt.key_BNKH[:, :, last] = spoilt.value_BNKH[:, :, last] = np.nan
     grad_BNTH = jnp.ones_like(inputs.query_BNTH).at[:, :, last].set(0)
     with running_kernels("small"):
-        read, grads = pulled_back(fused_attention_BNTH, inputs)(grad_BNTH)
-        spoilt_read, spoilt_grads = pulled_back(fused_attention_BNTH, spoilt)(grad_BNTH)
+        pull = pulled_back(fused_attention_BNTH, inputs)
+        (read, grads), (spoilt_read, spoilt_grads) = pull(grad_BNTH), pull(grad_BNTH, spoilt)
     assert jnp.isnan(spoilt_read[:, :, last]).all()
     np.testing.assert_array_equal(spoilt_read[:, :, :256], read[:, :, :256])
     np.testing.assert_array_equal(spoilt_grads["query_BNTH"][:, :, :256], grads["query_BNTH"][:, :, :256])
@@ -175,18 +175,16 @@ def test_blocks_of_a_long_window_hold_little_padding(generation, memory):
 
 
 @pytest.mark.parametrize("device", ["v5e", "gpu"])
-def test_a_mesh_computes_what_one_device_does(device):
+def test_a_mesh_computes_what_plain_attention_does_on_one_device(device):
     """Batch over data and fsdp, heads over tensor; with dropout, where two heads share random words across devices."""
     inputs = inputs_of(dataclasses.replace(TWO_STREAMS, batch=4))
     grad_BNTH = jax.random.normal(jax.random.key(2), inputs.query_BNTH.shape)
     mesh = sharding.make_mesh(dataclasses.replace(RunConfig(), mesh=MeshConfig(fsdp=2, tensor=2)))
-    with running_kernels(device):
-        alone = pulled_back(fused_attention_BNTH, inputs)(grad_BNTH)
-        with sharding.axes_of(mesh):
-            divided = jax.device_put(grad_BNTH, jax.NamedSharding(mesh, jax.P(("data", "fsdp"), "tensor")))
-            together = pulled_back(fused_attention_BNTH, inputs)(divided)
+    with running_kernels(device), sharding.axes_of(mesh):
+        divided = jax.device_put(grad_BNTH, jax.NamedSharding(mesh, jax.P(("data", "fsdp"), "tensor")))
+        together = pulled_back(fused_attention_BNTH, inputs)(divided)
     assert together[0].sharding.shard_shape(together[0].shape)[:2] == (1, 1)
-    assert_equal(together, alone, 1e-5, 1e-5)
+    assert_equal(together, pulled_back(plain.attention_BNTH, inputs)(grad_BNTH), 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -232,8 +230,6 @@ def test_what_a_kernel_does_not_support_has_a_reason_and_plain_computes_it(devic
     assert why_not_fused(inputs) == "the device is cpu, and there is no kernel for it"
     with interpret_kernels(device):
         assert why_not_fused(dense) == "the mask is dense, and the kernel computes visibility from ranks and spans"
-        narrow = inputs_of(Case(width=24, segments=False))
-        assert why_not_fused(narrow) == "heads are 24 wide, and the kernel needs a width that divides 128"
         np.testing.assert_array_equal(fused_attention_BNTH(dense), plain.attention_BNTH(dense))
     np.testing.assert_array_equal(fused_attention_BNTH(inputs), plain.attention_BNTH(inputs))
 
@@ -247,7 +243,7 @@ def notes(capsys):
 
 
 @pytest.mark.parametrize("device", ["v5e", "gpu"])
-@pytest.mark.parametrize("width", [6, 10, 24, 256])
+@pytest.mark.parametrize("width", [6, 256])
 def test_attention_that_no_kernel_computes_says_so(device, width, notes):
     inputs = inputs_of(Case(width=width, batch=1, heads=1))
     reason = f"heads are {width} wide, and the kernel needs a width that divides 128"

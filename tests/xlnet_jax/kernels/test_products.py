@@ -1,5 +1,7 @@
 """Products and shifts for CPUs compute what those of other devices do, and so do their gradients."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,28 +43,18 @@ def test_columns_of_each_row_are_those_of_the_shifts_of_other_devices_forward_an
     assert_same_gradients(taken, shifted, by_distance, rtol=0)
 
 
-@pytest.mark.parametrize("lead", [(), (B,), (B, L)])
-def test_dense_products_have_the_gradients_of_the_dot(lead):
-    assert_same_gradients(products.dense, jnp.dot, draw(0, *lead, H), draw(1, H, K), rtol=1e-5)
-
-
-def test_products_of_rows_and_keys_have_the_gradients_of_the_einsum():
-    def einsum(query, key):
-        return jnp.einsum("BNTH,BNKH->BNTK", query, key)
-
-    assert_same_gradients(products.product_BNTK, einsum, draw(0, B, N, L, H), draw(1, B, N, K, H), rtol=1e-5)
-
-
-def test_projections_to_and_from_heads_have_the_gradients_of_the_einsum():
-    def to_heads(rows, weights):
-        return jnp.einsum("BTD,DNH->BNTH", rows, weights)
-
-    def from_heads(x, weights):
-        return jnp.einsum("BNTH,DNH->BTD", x, weights)
-
-    weights = draw(1, K, N, H)
-    assert_same_gradients(products.to_heads_BNTH, to_heads, draw(0, B, L, K), weights, rtol=1e-5)
-    assert_same_gradients(products.from_heads_BTD, from_heads, draw(2, B, N, L, H), weights, rtol=1e-5)
+@pytest.mark.parametrize(
+    ("ours", "theirs", "shapes"),
+    [
+        *((products.dense, "...D,DF->...F", ((*lead, H), (H, K))) for lead in ((), (B,), (B, L))),
+        (products.product_BNTK, "BNTH,BNKH->BNTK", ((B, N, L, H), (B, N, K, H))),
+        (products.to_heads_BNTH, "BTD,DNH->BNTH", ((B, L, K), (K, N, H))),
+        (products.from_heads_BTD, "BNTH,DNH->BTD", ((B, N, L, H), (K, N, H))),
+    ],
+)
+def test_products_have_the_gradients_of_the_einsum(ours, theirs, shapes):
+    operands = [draw(number, *shape) for number, shape in enumerate(shapes)]
+    assert_same_gradients(ours, functools.partial(jnp.einsum, theirs), *operands, rtol=1e-5)
 
 
 def test_the_sum_of_outer_products_is_the_gradient_of_a_right_operand():
