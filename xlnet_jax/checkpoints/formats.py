@@ -7,7 +7,7 @@ add it to `_FORMATS`.
 import contextlib
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +28,6 @@ from xlnet_jax.storage.outputs import complete_folder
 
 Format = Literal["native", "tf1", "hf"]
 Activation = Literal["gelu", "gelu_erf", "relu"]
-Add = Callable[[Path, list[str]], None]
 
 _FORMATS: dict[Format, Any] = {"native": native, "tf1": tf1, "hf": hf_files}
 """Modules by format, in the order of the search. Each has `is_checkpoint`, `read` (of other projects also a part of
@@ -103,19 +102,13 @@ def load_with_tokenizer(path: str | Path, tokenizer: str | None) -> Pretrained:
     return dataclasses.replace(loaded, tokenizer=given)
 
 
-def save(
-    pretrained: Pretrained,
-    path: str | Path,
-    to: Format = "native",
-    add: Add = lambda folder, notes: None,
-) -> list[str]:
+def save(pretrained: Pretrained, path: str | Path, to: Format = "native") -> list[str]:
     """Write a new folder, complete or not at all. Return notes on what the format does not hold.
 
-    add: called with the unfinished folder and the notes, to write more files. Raises InputError if the format cannot
-    hold the network, or the folder exists.
+    Raises InputError if the format cannot hold the network, or the folder exists.
     """
     with new_folder(path) as folder:
-        return write(pretrained, folder, to, add)
+        return write(pretrained, folder, to)
 
 
 @contextlib.contextmanager
@@ -126,7 +119,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def write(pretrained: Pretrained, folder: Path, to: Format, add: Add = lambda folder, notes: None) -> list[str]:
+def write(pretrained: Pretrained, folder: Path, to: Format) -> list[str]:
     """Write into an empty folder; otherwise as `save`."""
     if to not in _FORMATS:
         raise InputError(f"format {to} does not exist: give one of {', '.join(_FORMATS)}")
@@ -137,5 +130,4 @@ def write(pretrained: Pretrained, folder: Path, to: Format, add: Add = lambda fo
     pretrained = dataclasses.replace(pretrained, params=jax.tree.map(np.asarray, pretrained.params))
     require_space(folder, sum(a.nbytes for a in jax.tree.leaves(pretrained.params)))
     notes: list[str] = _FORMATS[to].write(pretrained, folder)
-    add(folder, notes)
     return notes

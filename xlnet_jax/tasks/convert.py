@@ -1,6 +1,5 @@
 """Convert checkpoints from one format to another."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -91,13 +90,6 @@ def _convert_into(target: Path, settings: ConvertSettings) -> list[str]:
     partial, activation = settings.partial, settings.activation
     model: Pretrained
 
-    def add_card(folder: Path, notes: Sequence[str]) -> None:
-        if has_modules:
-            seq_len = min(SEQ_LEN, model.model.num_places)
-            write_modules(folder, model.model, cast(HeadConfig, model.head), seq_len, settings.normalize)
-        if is_hugging_face:
-            write_card(model, source, folder, settings.push or Path(settings.target).name, notes)
-
     if settings.to == "stablehlo":
         finetuned = load_model(source, partial=partial, activation=activation)
         exporting.write(finetuned, target, seq_len=settings.seq_len)
@@ -112,7 +104,13 @@ def _convert_into(target: Path, settings: ConvertSettings) -> list[str]:
         if settings.dtype == "bfloat16":
             model = replace(model, params=jax.tree.map(lambda weight: np.asarray(weight, jnp.bfloat16), model.params))
         to: Any = "hf" if has_modules else settings.to or "native"
-        notes = [*model.notes, *write(model, target, to, add_card)]
+        left_out = write(model, target, to)
+        if has_modules:
+            seq_len = min(SEQ_LEN, model.model.num_places)
+            write_modules(target, model.model, cast(HeadConfig, model.head), seq_len, settings.normalize)
+        if is_hugging_face:
+            write_card(model, source, target, settings.push or Path(settings.target).name, left_out)
+        notes = [*model.notes, *left_out]
     task = model.head.task if model.head else "language model"
     return [
         f"{settings.source} ({source_format}) -> {settings.target} ({settings.to or 'native'})",
