@@ -189,7 +189,8 @@ def _describe(
     run: Run, corpus: Corpus | IdCorpus, windows_per_block: int, held_out: Sequence[Batch], console: Console
 ) -> None:
     """Print the sizes of the run and of its text."""
-    config: Any = run.config
+    config = run.config
+    assert isinstance(config, Config)
     console.print(run.describe(f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"))
     an_epoch = max(corpus.num_blocks("train") * windows_per_block // config.data.batch_size, 1)
     console.print(f"steps       {config.steps:,}, {config.steps / an_epoch:,.1f} epochs of {an_epoch:,}")
@@ -208,7 +209,8 @@ def _describe(
 def _report(result: Result, run: Run, corpus: Corpus | IdCorpus, tokenizer: Tokenizer | None, console: Console) -> None:
     """Draw the curves, print the result and where it is, and propose two commands. tokenizer: None = no command reads
     the checkpoint, as with ids or an objective of one's own."""
-    config: Any = run.config
+    config = run.config
+    assert isinstance(config, Config)
     workdir, unigram_nats = run.workdir, run.reference["unigram"]
     records = list(read_records(workdir.metrics))
     objective = objective_named(config.objective)

@@ -202,13 +202,13 @@ def require_memory(corpus: Corpus, config: Config) -> None:
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-Prepared = tuple[Pretrained | None, Corpus | IdCorpus, Tokenizer | None]
+_Prepared = tuple[Pretrained | None, Corpus | IdCorpus, Tokenizer | None]
 """Weights that a run starts from (None = random ones, or it resumes), its text, and its tokenizer (None = of ids)"""
 
 
 def resolve_text(
     config: Config, workdir: Workdir, process: Process, dataset: Mapping[str, Any] | None
-) -> tuple[Resolution[Config], Prepared]:
+) -> tuple[Resolution[Config], _Prepared]:
     """Resolve what the settings leave open, up to the text, in this order: what the run chose when it began, the
     network of initial weights, sizes for a small text, the tokenizer and its vocabulary, the corpus.
 
@@ -230,7 +230,7 @@ def resolve_text(
     return settings, found
 
 
-def _prepare(settings: Resolution[Config], workdir: Workdir, console: Console) -> Prepared:
+def _prepare(settings: Resolution[Config], workdir: Workdir, console: Console) -> _Prepared:
     # ---- a run that resumes, and weights ----------------------------------------------------------------------------
     text = Text.of(settings.config)
     before = workdir.resumes(Config)
@@ -266,7 +266,7 @@ def _prepare(settings: Resolution[Config], workdir: Workdir, console: Console) -
     return start, corpus, tokenizer
 
 
-def _claim_ids(settings: Resolution[Config], workdir: Workdir, dataset: Mapping[str, Any]) -> Prepared:
+def _claim_ids(settings: Resolution[Config], workdir: Workdir, dataset: Mapping[str, Any]) -> _Prepared:
     for name in ("corpus", "validation", "tokenizer", "init"):
         if getattr(settings.config, name):
             raise InputError(name, getattr(settings.config, name), ": `dataset` takes its place; leave one of them out")
@@ -286,7 +286,7 @@ def _read_ids(dataset: Mapping[str, Any], config: Config) -> IdCorpus:
     return IdCorpus(dataset, windows.block_len(config.data), config.model.vocab_size)
 
 
-def _find(settings: Resolution[Config], corpus: str, workdir: Workdir, dataset: Mapping[str, Any] | None) -> Prepared:
+def _find(settings: Resolution[Config], corpus: str, workdir: Workdir, dataset: Mapping[str, Any] | None) -> _Prepared:
     """Read what process 0 prepared."""
     workdir.require_shared()
     if dataset is not None:
