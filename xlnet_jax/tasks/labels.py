@@ -5,8 +5,10 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
+
+from xlnet_jax.errors import InputError
 
 SHOWN = 12  # labels, in a line
 ON, OFF = ("1", "True"), ("0", "False")  # in an indicator vector
@@ -51,6 +53,15 @@ def vector_length(labels: Sequence[Sequence[str]]) -> int | None:
     repeats = any(len(set(of_text)) < len(of_text) for of_text in labels)
     length = max(lengths, key=lambda each: (lengths[each], each), default=0)
     return length if repeats or (len(lengths) == 1 and length > 1) else None
+
+
+def require_label(label: str, known: Collection[str], where: str) -> None:
+    """Raise InputError for a label that is not one of the training examples'."""
+    if label not in known:
+        shown = ", ".join([*known][:SHOWN]) + (", …" if len(known) > SHOWN else "")
+        raise InputError(
+            f"{where}: the label {label!r:.60} does not occur in the training examples, which have {shown}"
+        )
 
 
 def describe_labels(labels: Iterable[str | float]) -> str:

@@ -27,7 +27,7 @@ from xlnet_jax.plots.confusion import draw_confusion
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text, tokens_of
-from xlnet_jax.tasks.labels import label_name
+from xlnet_jax.tasks.labels import label_name, require_label
 from xlnet_jax.tasks.readers import Row
 from xlnet_jax.tasks.task import Prediction, Task, inputs_of, most_frequent
 
@@ -177,11 +177,7 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
             places[row, :count] = encoded[i][1][words] - tokens.start
             weights[row, :count] = 1.0
             for place, label in enumerate((examples[i].labels or ())[words]):
-                if label not in numbers:
-                    raise InputError(
-                        f"{examples[i].where}: the label {label!r} is not in the training data, which has "
-                        f"{', '.join(numbers)}"
-                    )
+                require_label(label, numbers, examples[i].where)
                 labels[row, place] = numbers[label]
         texts = [encode_text(encoded[i][0][tokens]) for i, (tokens, _) in items]
         values = {"target_weights": weights} | ({"labels": labels} if training else {})

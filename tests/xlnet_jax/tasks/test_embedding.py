@@ -301,7 +301,8 @@ def test_all_documents_are_ranked_by_their_cosine(collection, english, tmp_path)
 def test_a_pretrained_network_is_measured_and_a_finetuned_one_remembers_its_pooling(
     pretrained, written, tmp_path, capsys
 ):
-    settings = {"task": "embedding", "eval": written(SCORED), "data": {"seq_len": 24, "batch_size": 8}}
+    data = {"seq_len": 24, "batch_size": 8, "buckets": (24,)}
+    settings = {"task": "embedding", "eval": written(SCORED), "data": data}
     frozen = xlnet_jax.finetune(init=pretrained, workdir=tmp_path / "frozen", **settings)
     model = xlnet_jax.load(pretrained)
     a, b = (xlnet_jax.embed_texts(model, texts, normalize=True) for texts in (GOOD, BAD))

@@ -58,10 +58,8 @@ def judged(folder, texts, length):
 TASKS = {
     "classification": jsonl(lambda text, i: {"text": f"{text}{i}", "label": "ab"[i % 2]}),
     "multilabel": jsonl(lambda text, i: {"text": f"{text}{i}", "label": [0, i % 2]}),
-    "rte": jsonl(lambda text, i: {"sentence1": f"{text}{i}", "sentence2": text, "label": "entailment"}),
     "embedding": jsonl(lambda text, i: {"anchor": f"{text}{i}", "positive": f"{i}{text}"}),
     "squad": squad,
-    "cmrc2018": jsonl(lambda text, i: {"context": f"{text}{i}", "question": "what", "answers": ["truth"]}),
     "multiple_choice": jsonl(
         lambda text, i: {"context": f"{text}{i}", "question": text, "options": [text, "b"], "answer": "A"}
     ),

@@ -42,8 +42,8 @@ def model(folder):
 
 
 def test_predictions_are_those_that_the_command_writes(folder, model, table, tmp_path):
-    settings = {"eval": table, "predict": table, "workdir": tmp_path, "data": {"seq_len": 16, "batch_size": 8}}
-    result = xlnet_jax.finetune(init=folder, **settings)
+    data = {"seq_len": 16, "batch_size": 8, "buckets": (16,)}
+    result = xlnet_jax.finetune(init=folder, eval=table, predict=table, workdir=tmp_path, data=data)
     assert 0 <= result.metrics["accuracy"] <= 1
     assert set(result.predictions) == {f"{tmp_path}/predictions/{of}/predictions.tsv" for of in ("eval", "predict")}
     with open(result.predictions[1], newline="") as file:

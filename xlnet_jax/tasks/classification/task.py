@@ -32,7 +32,7 @@ from xlnet_jax.tasks.classification.glue import (
 from xlnet_jax.tasks.classification.tables import ANY, field, files_of_role, read_table, text_field
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text, head_and_tail, shorten, tokens_of
-from xlnet_jax.tasks.labels import OFF, ON, SHOWN, label_list, label_name, vector_length
+from xlnet_jax.tasks.labels import OFF, ON, SHOWN, label_list, label_name, require_label, vector_length
 from xlnet_jax.tasks.readers import Row, require_form
 from xlnet_jax.tasks.task import A, Prediction, Role, Task, most_frequent
 
@@ -185,15 +185,11 @@ class TextTask(TableTask[list[Prediction]]):
                 "`task` that it was finetuned for",
             )
         self._labels = head.labels or tuple(map(str, range(head.num_labels))) * (head.task != "regression")
-        known = set(map(label_name, self._labels))
+        known = dict.fromkeys(map(label_name, self._labels))
         for example in examples:
             for label in example.label if isinstance(example.label, tuple) else [example.label]:
-                if isinstance(label, str) and label not in known:
-                    shown = ", ".join(self._labels[:SHOWN]) + (", …" if len(self._labels) > SHOWN else "")
-                    raise InputError(
-                        f"{example.where}: the label {label!r:.60} does not occur in the training examples, which have "
-                        f"{shown}"
-                    )
+                if isinstance(label, str):
+                    require_label(label, known, example.where)
         labels = self._array([e.label for e in examples])
         encoded = iter(tokenizer.encode_lines([text for e in examples for text in e.texts]))
         texts = [[next(encoded) for _ in e.texts] for e in examples]
