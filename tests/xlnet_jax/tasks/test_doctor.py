@@ -33,11 +33,6 @@ def flip_a_bit(file):
     file.write_bytes(content)
 
 
-def change_a_setting(checkpoint):
-    file = checkpoint / "config" / "metadata"
-    file.write_bytes(file.read_bytes().replace(b'"seed"', b'"deed"'))
-
-
 def cut(file):
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
@@ -128,7 +123,7 @@ def test_every_command_names_the_checkpoint_that_is_not_damaged(run, name, tmp_p
     (tmp_path / "text.txt").write_text("It was a truth.\n" * 100)
     (tmp_path / "table.tsv").write_text("sentence\tlabel\na\t0\nb\t1\n")
     words = [word.format(run=run) for word in shlex.split(READERS[name])]
-    change_a_setting(run / "checkpoints" / "12")
+    flip_a_bit(run / "checkpoints" / "12" / "config" / "metadata")
     with pytest.raises(InputError, match=r"12 is damaged: config/metadata.* was changed; .*/8 is not: give that$"):
         COMMANDS[name].main(words)
     (run / "checkpoints" / "1000").mkdir()
@@ -138,7 +133,7 @@ def test_every_command_names_the_checkpoint_that_is_not_damaged(run, name, tmp_p
 
 def test_where_all_checkpoints_are_damaged_there_is_no_last_good_one(run):
     for step in (6, 8, 12):  # the newest three; 6 was the best so far
-        change_a_setting(run / "checkpoints" / str(step))
+        flip_a_bit(run / "checkpoints" / str(step) / "config" / "metadata")
     with pytest.raises(InputError, match=r"checkpoints is without damage \(12: config/metadata was changed; 8: "):
         xlnet_jax.load(run / "last-good")
 
