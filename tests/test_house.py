@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 # From the top down. Rooms on one floor do not import each other.
 FLOORS = (
     ("commands",),
-    ("comparison",),
+    ("measurement",),
     ("planning", "tasks"),
     ("inference", "training"),
     ("checkpoints",),
@@ -40,7 +40,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 NOT_COMMANDS = ("__init__", "costs", "__main__", "dims", "errors", "printing", "start")
 LONGEST_COMMAND = 8  # lines
 NAMES_OF_OBJECTIVES = {
-    "xlnet_jax/comparison/settings.py": "what is compared by default",
+    "xlnet_jax/measurement/compare_settings.py": "what is compared by default",
     "xlnet_jax/interop/contents.py": "the objective of a checkpoint that others trained",
     "xlnet_jax/settings/config.py": "the default",
 }

@@ -150,10 +150,10 @@ def _attention() -> Loaded:
     is_training=True,
 )
 def _compare() -> Loaded:
-    from xlnet_jax.comparison.settings import CompareConfig, parse_comparison
+    from xlnet_jax.measurement.compare_settings import CompareConfig, parse_comparison
 
     def work(settings: CompareConfig) -> int | None:
-        from xlnet_jax.comparison.run import compare
+        from xlnet_jax.measurement.compare import compare
 
         return compare(settings)
 
@@ -187,14 +187,14 @@ def _embed() -> Loaded:
 
 @_command("evaluate", "measure the loss and perplexity of a checkpoint on any text.")
 def _evaluate() -> Loaded:
-    from xlnet_jax.tasks.evaluate import EvaluateSettings, print_evaluation
+    from xlnet_jax.measurement.evaluate import EvaluateSettings, print_evaluation
 
     return EvaluateSettings, print_evaluation, None
 
 
 @_command("factorize", "compare predicting words together with predicting each word alone.", is_brief=True)
 def _factorize() -> Loaded:
-    from xlnet_jax.inference.factorize import FactorizeSettings, print_factorizations
+    from xlnet_jax.measurement.factorize import FactorizeSettings, print_factorizations
 
     return FactorizeSettings, print_factorizations, None
 
@@ -233,7 +233,7 @@ def _plan() -> Loaded:
 
 @_command("recl", "measure relative effective context length: how much context causal checkpoints make use of.")
 def _recl() -> Loaded:
-    from xlnet_jax.inference.recl import ReclSettings, print_recl
+    from xlnet_jax.measurement.recl import ReclSettings, print_recl
 
     return ReclSettings, print_recl, None
 

@@ -26,7 +26,7 @@ from benchmarks.eight_tasks import TASKS
 from benchmarks.scaling import SCALES
 from benchmarks.studies import Job, Study
 from xlnet_jax.__main__ import COMMANDS
-from xlnet_jax.comparison.contenders import step_operations
+from xlnet_jax.measurement.contenders import step_operations
 from xlnet_jax.objectives.registry import step_flops
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import with_values

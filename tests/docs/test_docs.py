@@ -19,7 +19,7 @@ from tests.docs.pictures import assert_same_picture
 from tests.xlnet_jax.random_models import random_params
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.checkpoints.pretrained import Pretrained
-from xlnet_jax.comparison.contenders import CONTENDERS
+from xlnet_jax.measurement.contenders import CONTENDERS
 from xlnet_jax.objectives import presets
 from xlnet_jax.objectives.presets import base, demo
 from xlnet_jax.settings.config import Config, ModelConfig

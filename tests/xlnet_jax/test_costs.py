@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG
-from xlnet_jax.comparison.contenders import CONTENDERS, step_operations
 from xlnet_jax.costs import CHIPS, chip_of, peak_flops, spared_multiply_adds
+from xlnet_jax.measurement.contenders import CONTENDERS, step_operations
 from xlnet_jax.objectives import language_model
 from xlnet_jax.objectives.language_model import BatchDropout, objective_of
 from xlnet_jax.objectives.presets import large

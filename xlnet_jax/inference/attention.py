@@ -12,7 +12,7 @@ import numpy as np
 from data_pipelines.tokenizer import CLS, SEP
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.factorize import find_words
+from xlnet_jax.inference.words import find_words
 from xlnet_jax.plots.attention import AttentionWeights, attention_page, draw_attention_png
 from xlnet_jax.settings.common import CheckpointSettings
 from xlnet_jax.settings.config import ModelConfig

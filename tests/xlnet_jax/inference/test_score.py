@@ -14,15 +14,14 @@ import numpy as np
 import pytest
 
 from data_pipelines.tokenizer import EOD, MASK
-from tests.xlnet_jax.inference.test_factorize import dense_log_probs
 from tests.xlnet_jax.random_models import BERT, HEADS, SMALL, random_model
 from xlnet_jax import InputError
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.inference import log_probs
 from xlnet_jax.inference import score as scoring
-from xlnet_jax.inference.factorize import factorize
 from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
 from xlnet_jax.inference.score import score_texts
+from xlnet_jax.measurement.factorize import factorize
 from xlnet_jax.models.heads import XLNetLM
 from xlnet_jax.models.inputs import compact_inputs, dense_inputs, text_inputs
 
@@ -30,6 +29,19 @@ command = COMMANDS["score"]
 
 TEXT = "The list of names is new"
 LONGER = "The list of names is new, and the names of the list are old. " * 2
+
+
+def dense_log_probs(model, ids, targets, sees):
+    """Return the log-probabilities of the pieces at some positions by the dense masks of the original. sees: bool
+    [L, L], which others each piece sees."""
+    inputs = dense_inputs(
+        jnp.asarray(ids)[None],
+        segment_ids_BL=jnp.zeros((1, len(ids)), jnp.int32),
+        perm_mask_BLL=jnp.asarray(~sees[None], jnp.float32),
+        target_mapping_BPL=jnp.eye(len(ids))[None, np.array(targets)],
+    )
+    logits, _ = jax.jit(model.network.apply)({"params": model.params}, inputs)
+    return np.asarray(jax.nn.log_softmax(logits[0]))[np.arange(len(targets)), ids[np.array(targets)]]
 
 
 def test_scores_are_those_of_the_network_with_the_masks_of_the_order(model):

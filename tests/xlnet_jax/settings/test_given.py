@@ -8,6 +8,7 @@ import pytest
 
 import xlnet_jax
 from xlnet_jax.errors import InputError
+from xlnet_jax.measurement.evaluate import EvaluateSettings
 from xlnet_jax.objectives import presets
 from xlnet_jax.planning.settings import PlanConfig, check_plan
 from xlnet_jax.settings import parser
@@ -17,7 +18,6 @@ from xlnet_jax.settings.parser import with_keywords
 from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import validate_finetuning
-from xlnet_jax.tasks.evaluate import EvaluateSettings
 from xlnet_jax.training.initial import begin_from
 
 

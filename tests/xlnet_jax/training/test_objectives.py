@@ -18,13 +18,13 @@ from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.checkpoints.native import PretrainingRun
 from xlnet_jax.inference import log_probs
 from xlnet_jax.inference.attention import attention_weights
-from xlnet_jax.inference.factorize import fill_in
+from xlnet_jax.inference.words import fill_in
 from xlnet_jax.interop.weights import flatten
+from xlnet_jax.measurement.evaluate import _units
 from xlnet_jax.objectives.language_model import objective_of
 from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.settings.config import ReplacedConfig
 from xlnet_jax.settings.resolution import Resolution
-from xlnet_jax.tasks.evaluate import _units
 from xlnet_jax.training.evaluation import Content, Measured, content_of, frequencies_V, held_out_batches
 from xlnet_jax.training.initial import begin_from, params_of
 from xlnet_jax.training.metrics import read_records

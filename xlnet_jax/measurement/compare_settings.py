@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.errors import InputError
+from xlnet_jax.measurement.contenders import CONTENDERS
 from xlnet_jax.objectives import presets
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import Config

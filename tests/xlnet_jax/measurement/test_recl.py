@@ -16,7 +16,7 @@ from tests.xlnet_jax.random_models import CAUSAL, random_model
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.log_probs import by_window
-from xlnet_jax.inference.recl import THRESHOLD, effective_context_lengths, gains
+from xlnet_jax.measurement.recl import THRESHOLD, effective_context_lengths, gains
 
 command = COMMANDS["recl"]
 
@@ -82,7 +82,7 @@ def settings(folder):
 
 def test_the_table_has_the_lengths_of_each_checkpoint_of_the_group(folder, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
-    monkeypatch.setattr("xlnet_jax.inference.recl.THRESHOLD", 1e-9)  # random networks gain little
+    monkeypatch.setattr("xlnet_jax.measurement.recl.THRESHOLD", 1e-9)  # random networks gain little
     names = [str(folder / name) for name in ("one", "two")]
     assert command.main([*names, *settings(folder)]) == 0
     printed = capsys.readouterr().out

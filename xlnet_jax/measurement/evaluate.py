@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from data_pipelines.tokenizer import Tokenizer
     from xlnet_jax.checkpoints.native import PretrainingRun
     from xlnet_jax.checkpoints.pretrained import Pretrained
-    from xlnet_jax.inference.likelihood import Estimates
-    from xlnet_jax.inference.suites import Pair
+    from xlnet_jax.measurement.likelihood import Estimates
+    from xlnet_jax.measurement.suites import Pair
     from xlnet_jax.training.evaluation import Measured
 
 OnBatch = Callable[[int, int], None]
@@ -172,9 +172,9 @@ def _measure_texts(
     settings: EvaluateSettings, pretrained: Pretrained, run: PretrainingRun | None, config: Config, on_batch: OnBatch
 ) -> tuple[Estimates, list[str]]:
     from xlnet_jax.checkpoints.pretrained import on_device
-    from xlnet_jax.inference.likelihood import measure_likelihoods
     from xlnet_jax.inference.score import LEFT_TO_RIGHT, require_orders
-    from xlnet_jax.inference.suites import ORDERS, measure_accuracies
+    from xlnet_jax.measurement.likelihood import measure_likelihoods
+    from xlnet_jax.measurement.suites import ORDERS, measure_accuracies
 
     words = settings.orders or ((LEFT_TO_RIGHT,) if pretrained.is_causal else ORDERS)
     tokenizer, model = require_orders(pretrained, words), on_device(pretrained, pretrained.model.dtype)
@@ -194,7 +194,7 @@ def _pairs(settings: EvaluateSettings, suite: str) -> tuple[str, list[Pair]]:
     """Return the name of the suite's files, and its pairs: at most max_texts of each paradigm."""
     from data_pipelines import sources
     from data_pipelines.readers import TextFile
-    from xlnet_jax.inference.suites import FIELDS, Pair
+    from xlnet_jax.measurement.suites import FIELDS, Pair
     from xlnet_jax.tasks.classification.tables import read_table
 
     # A dataset without a configuration means the files of all.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.likelihood import Estimates, estimate, lines_of, resampled_sums, score_by_order
+from xlnet_jax.measurement.likelihood import Estimates, estimate, lines_of, resampled_sums, score_by_order
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained

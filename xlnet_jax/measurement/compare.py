@@ -22,9 +22,9 @@ from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.listing import RESULTS
 from xlnet_jax.checkpoints.native import Results
-from xlnet_jax.comparison.contenders import CONTENDERS, STEP_COST, fit_to_budget, step_operations, step_tokens
-from xlnet_jax.comparison.settings import CompareConfig, finetune_configs, list_differences, shared_config
 from xlnet_jax.errors import InputError
+from xlnet_jax.measurement.compare_settings import CompareConfig, finetune_configs, list_differences, shared_config
+from xlnet_jax.measurement.contenders import CONTENDERS, STEP_COST, fit_to_budget, step_operations, step_tokens
 from xlnet_jax.objectives.language_model import objective_of
 from xlnet_jax.objectives.registry import batch_source
 from xlnet_jax.plots.curves import draw_comparison

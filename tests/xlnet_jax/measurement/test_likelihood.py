@@ -11,7 +11,7 @@ from data_pipelines import sources
 from data_pipelines.prepare.commands import prepare
 from xlnet_jax import InputError, score_texts
 from xlnet_jax.__main__ import COMMANDS
-from xlnet_jax.inference.likelihood import estimate, measure_likelihoods, resampled_sums
+from xlnet_jax.measurement.likelihood import estimate, measure_likelihoods, resampled_sums
 
 command = COMMANDS["evaluate"]
 

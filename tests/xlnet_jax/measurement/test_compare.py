@@ -11,9 +11,9 @@ from data_pipelines import sources, windows
 from data_pipelines.corpus import Corpus
 from tests.xlnet_jax.training.tiny_run import TINY
 from xlnet_jax.__main__ import COMMANDS
-from xlnet_jax.comparison import run
-from xlnet_jax.comparison.run import show_summary, summarize
 from xlnet_jax.errors import RESTART, InputError
+from xlnet_jax.measurement import compare as comparison
+from xlnet_jax.measurement.compare import show_summary, summarize
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.workdir import Workdir
@@ -65,8 +65,8 @@ def ran(monkeypatch):
         ran.append(config.workdir)
         return SimpleNamespace(stopped="SIGTERM")
 
-    monkeypatch.setattr(run, "pretrain", stop)
-    monkeypatch.setattr(run, "finetune_as", lambda _, config: stop(config))
+    monkeypatch.setattr(comparison, "pretrain", stop)
+    monkeypatch.setattr(comparison, "finetune_as", lambda _, config: stop(config))
     return ran
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from tests.xlnet_jax.training.tiny import changed
 from xlnet_jax.__main__ import COMMANDS
-from xlnet_jax.comparison.contenders import CONTENDERS, fit_to_budget, step_operations, step_tokens
-from xlnet_jax.comparison.settings import finetune_configs, list_differences, parse_comparison
 from xlnet_jax.errors import InputError, with_flags
+from xlnet_jax.measurement.compare_settings import finetune_configs, list_differences, parse_comparison
+from xlnet_jax.measurement.contenders import CONTENDERS, fit_to_budget, step_operations, step_tokens
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.training import machine
 from xlnet_jax.training.optimizer import ITERATIONS
