@@ -1,5 +1,6 @@
 """Contents of a checkpoint: as read, under the names of its format, and under our names."""
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypedDict, cast
@@ -103,11 +104,9 @@ class Pretrained:
         return _hidden_states_BLD(self.model, self.params["backbone"], inputs)
 
 
-def _run_encoder(config: ModelConfig, backbone_params: Any, inputs: Inputs) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=0)
+def _hidden_states_BLD(config: ModelConfig, backbone_params: Any, inputs: Inputs) -> jax.Array:
     return cast(Any, build_encoder(config).apply({"params": backbone_params}, inputs)).content_BLD
-
-
-_hidden_states_BLD = jax.jit(_run_encoder, static_argnums=0)
 
 
 def guess_objective(model: ModelConfig, params: Mapping[str, Any]) -> str:

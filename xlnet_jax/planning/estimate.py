@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from xlnet_jax.costs import Chip
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.registry import needed_flops, recomputed_flops, step_flops
+from xlnet_jax.objectives.registry import recomputed_flops, step_flops
 from xlnet_jax.planning import hlo
 from xlnet_jax.planning.step_cost import Collective, Cost, StepPart, collectives, cost_by_part
 from xlnet_jax.planning.topologies import Topology
@@ -74,19 +74,14 @@ class Plan:
         return step_flops(self.config)
 
     @property
-    def needed(self) -> int:
-        """FLOPs of one step that its result needs."""
-        return needed_flops(self.config)
-
-    @property
-    def recomputed(self) -> int:
-        """FLOPs that remat recomputes."""
-        return recomputed_flops(self.config)
-
-    @property
     def tokens(self) -> int:
         """Tokens in the windows of one step."""
         return self.config.data.batch_size * self.config.data.seq_len
+
+    @property
+    def peak_flops(self) -> float:
+        """Peak FLOPs per second of all chips."""
+        return self.topology.chips * self.chip.flops
 
     @property
     def has_floor(self) -> bool:
@@ -96,7 +91,7 @@ class Plan:
     @property
     def at_least(self) -> dict[str, float]:
         """Seconds of a step for arithmetic, memory traffic and links, each at its peak rate."""
-        arithmetic = (self.flops + self.recomputed) / (self.topology.chips * self.chip.flops)
+        arithmetic = (self.flops + recomputed_flops(self.config)) / self.peak_flops
         if self.parts is None:
             return {"arithmetic": arithmetic}
         per_chip = self.chip.devices
@@ -112,21 +107,20 @@ class Plan:
     def compilers_estimate(self) -> float:
         """Seconds of a step by the cycles of all instructions but collectives; 0 if not compiled, and on GPUs, whose
         compiler gives no cycles."""
-        return self.total.all_cycles / self.chip.clock if self.chip.clock else 0.0
+        return self._seconds_of(self.total.all_cycles)
 
     @property
     def without_overlap(self) -> dict[str, float]:
         """Seconds of a step that the compiler's estimate leaves out, because it takes them to overlap with other
         instructions: asynchronous copies, the memory traffic of kernels, and collectives."""
-        copies, kernels = (
-            cycles / self.chip.clock if self.chip.clock else 0.0
-            for cycles in (self.total.copy_cycles, self.total.kernel_traffic_cycles)
-        )
         return {
-            "asynchronous copies": copies,
-            "traffic of kernels": kernels,
+            "asynchronous copies": self._seconds_of(self.total.copy_cycles),
+            "traffic of kernels": self._seconds_of(self.total.kernel_traffic_cycles),
             "collectives": self.at_least.get("links", 0.0),
         }
+
+    def _seconds_of(self, cycles: int) -> float:
+        return cycles / self.chip.clock if self.chip.clock else 0.0
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -136,12 +130,12 @@ class Plan:
     @property
     def mfu(self) -> dict[str, float]:
         """Share of the peak FLOPs that the model reaches, for each of `seconds`."""
-        at_peak = self.flops / (self.topology.chips * self.chip.flops)
+        at_peak = self.flops / self.peak_flops
         return {name: at_peak / seconds for name, seconds in self.seconds.items() if seconds}
 
     def step_seconds(self, utilization: float) -> float:
         """Return the seconds of a step at this share of the peak FLOPs, or the longest of `seconds` if longer."""
-        return max(self.flops / (self.topology.chips * self.chip.flops * utilization), *self.seconds.values())
+        return max(self.flops / (self.peak_flops * utilization), *self.seconds.values())
 
 
 def make_plan(config: Config, topology: Topology) -> Plan:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from xlnet_jax.costs import GIB
+from xlnet_jax.objectives.registry import needed_flops, recomputed_flops
 from xlnet_jax.planning.estimate import Plan
 from xlnet_jax.planning.scaling_law import predict_loss
 from xlnet_jax.planning.step_cost import Cost
@@ -140,7 +141,7 @@ def _collectives(plan: Plan, console: Console) -> None:
 
 def _time(plan: Plan, utilization: float, console: Console) -> None:
     c, chip, cost = plan.config, plan.chip, plan.total
-    bounds, seconds = plan.at_least, plan.step_seconds(utilization)
+    bounds, seconds, needed = plan.at_least, plan.step_seconds(utilization), needed_flops(c)
     slowest, limit = (max(times, key=lambda name: times[name]) for times in (bounds, plan.seconds))
     reached = ""
     if seconds <= plan.seconds[limit]:
@@ -149,11 +150,8 @@ def _time(plan: Plan, utilization: float, console: Console) -> None:
     memory = f"{cost.bytes / 1e9:,.1f} GB a device, at {chip.memory_bandwidth / 1e9:,.0f} GB/s a chip"
     links = f"{_seconds(bounds['links'])} at {chip.link_bandwidth / 1e9:,.0f} GB/s out of a chip"
     rows: list[tuple[str, str]] = [
-        (
-            "FLOPs of the model",
-            f"{plan.flops / 1e12:,.1f} x 10^12 a step; {plan.needed / 1e12:,.1f} that its result needs",
-        ),
-        (f"computed again (remat {c.model.remat})", f"{plan.recomputed / 1e12:,.1f} x 10^12"),
+        ("FLOPs of the model", f"{plan.flops / 1e12:,.1f} x 10^12 a step; {needed / 1e12:,.1f} that its result needs"),
+        (f"computed again (remat {c.model.remat})", f"{recomputed_flops(c) / 1e12:,.1f} x 10^12"),
         ("arithmetic", f"{_seconds(bounds['arithmetic'])} at {chip.flops / 1e12:,.0f} x 10^12/s a chip"),
         ("memory traffic", f"{_seconds(bounds['memory'])}: {memory}"),
         ("links", links if chip.link_bandwidth else "PCIe, not counted"),
@@ -161,7 +159,7 @@ def _time(plan: Plan, utilization: float, console: Console) -> None:
         ("a step takes at least", f"{_seconds(bounds[slowest])}, by its {slowest}"),
         *(_estimates(plan) if chip.clock else []),
         ("utilization (MFU)", _utilizations(plan, plan.flops)),
-        ("by the FLOPs that are needed", _utilizations(plan, plan.needed)),
+        ("by the FLOPs that are needed", _utilizations(plan, needed)),
         (
             f"at {utilization:.0%} utilization",
             f"{_seconds(seconds)} a step{reached}: {plan.tokens / seconds:,.0f} tokens/s",

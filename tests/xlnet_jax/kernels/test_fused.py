@@ -29,7 +29,7 @@ from xlnet_jax.settings.config import MeshConfig, RunConfig
 from xlnet_jax.training import sharding
 
 TWO_STREAMS = Case(rate=0.3)
-A_SPAN = Case(length=130, targets=0, memory=0, ranks=False, reach=20, backwards=False, segments=False, batch=1)
+A_SPAN = Case(batch=1, heads=1, length=130, targets=0, memory=0, ranks=False, reach=20, backwards=False, segments=False)
 CASES = [
     TWO_STREAMS,
     A_SPAN,  # two tiles of a content stream
