@@ -67,7 +67,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
     from inspect import isfunction
 
-    from xlnet_jax.settings.arguments import check_calls
+    from xlnet_jax.settings.hints import check_calls
 
     found = getattr(import_module(PUBLIC[name]), name)
     if isfunction(found):

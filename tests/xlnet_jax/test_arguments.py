@@ -87,7 +87,7 @@ def test_a_wrong_argument_ends_in_one_line(right, name):
         (lambda: xlnet_jax.score_texts("tiny", ["a"]), '`pretrained` must be a Pretrained, not "tiny"'),
         (lambda: xlnet_jax.embed_texts(None, ["a"]), "`pretrained` must be a Pretrained, not None"),
         (lambda: xlnet_jax.load(None), "`path` must be text or a path, not None"),
-        (lambda: xlnet_jax.load("tiny", partial="yes"), '`partial` must be True or False, not "yes"'),
+        (lambda: xlnet_jax.load("tiny", partial="yes"), '`partial` must be true or false, not "yes"'),
         (lambda: xlnet_jax.on_device(1, "half"), "`pretrained` must be a Pretrained, not 1"),
         (lambda: xlnet_jax.convert({}), "`settings` must be a ConvertSettings, not a dict"),
         (lambda: xlnet_jax.on_device("x"), '`pretrained` must be a Pretrained, not "x"'),

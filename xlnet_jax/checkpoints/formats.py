@@ -20,7 +20,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained, check_given, check_para
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import hf_files, tf1
 from xlnet_jax.objectives.registry import objective_named
-from xlnet_jax.settings.arguments import check_fields
+from xlnet_jax.settings.hints import check_fields
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage import hub
 from xlnet_jax.storage.files import disk_errors_as_os_error, require_on_disk, require_space, require_weights_on_disk

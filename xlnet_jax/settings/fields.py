@@ -14,16 +14,16 @@ import functools
 import inspect
 import itertools
 import math
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Integral, Real
 from pathlib import PurePath
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import tyro
 
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.printing import without_secrets
+from xlnet_jax.settings.hints import describe_type, has_type
 
 T = TypeVar("T")
 
@@ -52,7 +52,6 @@ FINITE = Bound(math.isfinite, "must be a finite number")
 COUNTABLE = Bound(lambda value: abs(value) < 2**31, "must be below 2^31")
 NOT_EMPTY = Bound(lambda value: value != "", "is empty: leave it out, or name something")
 ANY_TEXT = Bound(lambda value: True, "")
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "None"}
 
 
 def at_least(lowest: float, note: str = "") -> Bound:
@@ -105,30 +104,6 @@ def _find_broken(value: Any, field: dataclasses.Field[Any]) -> tuple[Any, str] |
             if element is not None and not bound.holds(element):
                 return element, bound.text
     return None
-
-
-def has_type(value: Any, hint: Any) -> bool:
-    """Return True if a value has the type of a setting. True and False are not numbers."""
-    if get_origin(hint) is Literal:
-        return isinstance(value, str) and value in get_args(hint)
-    if get_origin(hint) in (Union, types.UnionType):
-        return any(has_type(value, option) for option in get_args(hint))
-    if get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(has_type(element, get_args(hint)[0]) for element in value)
-    if isinstance(value, bool) or hint is bool:
-        return isinstance(value, bool) and hint is bool
-    return isinstance(value, {int: Integral, float: Real}.get(hint, hint))
-
-
-def describe_type(hint: Any) -> str:
-    """Return the type of a setting in words."""
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(get_args(hint))}"
-    if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join(describe_type(option) for option in get_args(hint))
-    if get_origin(hint) is tuple:
-        return f"a list, each {describe_type(get_args(hint)[0])}"
-    return _WORDS.get(hint, hint.__name__)
 
 
 # ---- fields ----------------------------------------------------------------------------------------------------------

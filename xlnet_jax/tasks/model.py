@@ -18,8 +18,8 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import NULL_THRESHOLD
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.printing import progress
-from xlnet_jax.settings.arguments import check_calls
 from xlnet_jax.settings.fields import from_dict, with_values
+from xlnet_jax.settings.hints import check_calls
 
 if TYPE_CHECKING:
     from xlnet_jax.tasks.config import FinetuneConfig

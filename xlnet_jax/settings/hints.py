@@ -1,4 +1,5 @@
-"""Check the arguments of a public function by its annotations, so that a wrong one ends in one line that names it."""
+"""Check values by type hints: of settings, and of the arguments of public functions, so that a wrong one ends in one
+line that names it."""
 
 import ast
 import dataclasses
@@ -18,12 +19,58 @@ from xlnet_jax.errors import InputError, shown
 _WORDS = {
     str: "text",
     Path: "a path",
-    bool: "True or False",
+    bool: "true or false",
     int: "a whole number",
     float: "a number",
     NoneType: "None",
 }
 _PLAIN = {bool: bool, int: Integral, float: Real, Path: os.PathLike}
+
+
+def has_type(value: Any, hint: Any) -> bool:
+    """Return True if a value has the type of a hint. True and False are not numbers, and a text is not a list."""
+    origin, args = get_origin(hint), get_args(hint)
+    if isinstance(hint, TypeVar):
+        return has_type(value, hint.__bound__ or Any)
+    if origin in (Union, UnionType):
+        return any(has_type(value, option) for option in args)
+    if origin is Annotated:
+        return has_type(value, args[0])
+    if origin is Literal:
+        return any(type(value) is type(option) and value == option for option in args)
+    if origin is Callable:
+        return callable(value)
+    if isinstance(origin, type):
+        if not isinstance(value, origin) or (
+            not issubclass(origin, Mapping) and isinstance(value, str | bytes | Mapping)
+        ):
+            return False
+        # `list_of_texts` names the element of an argument that is no text.
+        is_nested = args[1:] in ((), (...,)) and (origin is tuple or args[0] is not str)
+        return not is_nested or not isinstance(value, list | tuple) or all(has_type(each, args[0]) for each in value)
+    if hint is Any or not isinstance(hint, type) or getattr(hint, "_is_protocol", False):
+        return True
+    if isinstance(value, bool) and hint in (int, float):
+        return False
+    return isinstance(value, _PLAIN.get(hint, hint))
+
+
+def describe_type(hint: Any) -> str:
+    """Return a hint in words."""
+    origin, args = get_origin(hint), get_args(hint)
+    if isinstance(hint, TypeVar):
+        return describe_type(hint.__bound__)
+    if origin in (Union, UnionType):
+        return " or ".join(map(describe_type, args))
+    if origin is Annotated:
+        return describe_type(args[0])
+    if origin is Literal:
+        return f"one of {', '.join(map(str, args))}"
+    if origin is Callable:
+        return "a function"
+    if isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, Mapping):
+        return f"a list, each {describe_type(args[0])}" if args[0] is not Any else "a list"
+    return _WORDS.get(hint) or f"a {getattr(origin or hint, '__name__', hint)}"
 
 
 def check_calls(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,50 +118,7 @@ def check_fields(record: Any, kind: type, name: str) -> None:
 
 
 def _require(value: Any, hint: Any, name: str) -> None:
-    if not _fits(value, hint):
+    if not has_type(value, hint):
         is_plain = isinstance(value, str | int | float | list | tuple)
         given = shown(value) if is_plain else "None" if value is None else f"a {type(value).__name__}"
-        raise InputError(f"{name} must be {_describe(hint)}, not {given}")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    origin, args = get_origin(hint), get_args(hint)
-    if isinstance(hint, TypeVar):
-        return _fits(value, hint.__bound__ or Any)
-    if origin in (Union, UnionType):
-        return any(_fits(value, option) for option in args)
-    if origin is Annotated:
-        return _fits(value, args[0])
-    if origin is Literal:
-        return any(type(value) is type(option) and value == option for option in args)
-    if origin is Callable:
-        return callable(value)
-    if isinstance(origin, type):
-        if not isinstance(value, origin) or (
-            not issubclass(origin, Mapping) and isinstance(value, str | bytes | Mapping)
-        ):
-            return False
-        is_nested = len(args) == 1 and args[0] is not str  # `list_of_texts` names a text that is none
-        return not is_nested or not isinstance(value, list | tuple) or all(_fits(each, args[0]) for each in value)
-    if hint is Any or not isinstance(hint, type) or getattr(hint, "_is_protocol", False):
-        return True
-    if isinstance(value, bool) and hint in (int, float):
-        return False
-    return isinstance(value, _PLAIN.get(hint, hint))
-
-
-def _describe(hint: Any) -> str:
-    origin, args = get_origin(hint), get_args(hint)
-    if isinstance(hint, TypeVar):
-        return _describe(hint.__bound__)
-    if origin in (Union, UnionType):
-        return " or ".join(map(_describe, args))
-    if origin is Annotated:
-        return _describe(args[0])
-    if origin is Literal:
-        return " or ".join(map(str, args))
-    if origin is Callable:
-        return "a function"
-    if isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, Mapping):
-        return f"a list of {_describe(args[0])}" if args[0] is not Any else "a list"
-    return _WORDS.get(hint) or f"a {getattr(origin or hint, '__name__', hint)}"
+        raise InputError(f"{name} must be {describe_type(hint)}, not {given}")
