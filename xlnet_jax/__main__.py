@@ -39,7 +39,7 @@ from xlnet_jax.storage.quiet import keep_tensorflow_quiet
 Main = Callable[[Sequence[str]], int]
 PROGRAM = "xlnet-jax"
 LONGEST_LINE = 1200  # characters of a message: names in files have any length
-OPEN_FILES, FEWEST_OPEN_FILES = 4096, 64
+OPEN_FILES = 4096
 TOO_MANY_FILES = "Too many open files"  # in errors of Python and of libraries
 _JAX_VARIABLE = re.compile(r"for JAX flag (jax_\w+)|for environment '(JAX_\w+)|known backends.*(JAX_PLATFORMS)")
 """Environment variable in an error of jax's settings"""
@@ -353,16 +353,11 @@ def _explain(error: Exception) -> tuple[str | None, int]:
 
 
 def _allow_open_files() -> None:
-    """Raise the limit of open files as far as the shell allows. Raises InputError if that is too few for any run."""
+    """Raise the limit of open files as far as the shell allows."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed != resource.RLIM_INFINITY and allowed < OPEN_FILES:
         raised = OPEN_FILES if most == resource.RLIM_INFINITY else min(most, OPEN_FILES)
         resource.setrlimit(resource.RLIMIT_NOFILE, (raised, most))
-        if raised < FEWEST_OPEN_FILES:
-            raise InputError(
-                f"this shell allows {raised} open files, and a run needs {FEWEST_OPEN_FILES} or more: raise the limit, "
-                f"as with ulimit -n {OPEN_FILES}"
-            )
 
 
 def _report(unraisable: "sys.UnraisableHookArgs") -> None:

@@ -147,28 +147,14 @@ def large_v1() -> Config:
     )
 
 
-def modern_small() -> Config:
-    """The network and batches of small with the modern recipe (`_modern`)."""
-    return _modern(small())
-
-
-def modern_base() -> Config:
-    """The network and batches of base with the modern recipe (`_modern`)."""
-    return _modern(base())
-
-
-def modern_large() -> Config:
-    """The network and batches of large with the modern recipe (`_modern`)."""
-    return _modern(large())
-
-
-def _modern(start: Config) -> Config:
-    """Return the settings of the modern-* presets: Muon for the matrices in layers, half of the tokens as targets
-    instead of a sixth, windows that read each token once, without memory and without pairs of segments, layers that
-    add nothing at first, and no dropout (benchmarks/modern.py). The rates follow from networks of 64 and 128: the step
-    of a matrix does not depend on its width, and that of embeddings is in proportion to their initial size. They were
-    not tuned on larger networks.
+def modern(other: Callable[[], Config]) -> Config:
+    """The network and batches of another preset with a modern recipe: Muon for the matrices in layers, half of the
+    tokens as targets instead of a sixth, windows that read each token once, without memory and without pairs of
+    segments, layers that add nothing at first, and no dropout (benchmarks/modern.py). The rates follow from networks of
+    64 and 128: the step of a matrix does not depend on its width, and that of embeddings is in proportion to their
+    initial size. They were not tuned on larger networks.
     """
+    start = other()
     rate, length = round(0.07 * start.model.init_std, 4), start.data.seq_len
     return with_values(
         start,
@@ -309,10 +295,10 @@ def vanilla() -> Config:
 PRESETS: dict[str, Callable[[], Config]] = {
     make().preset: make
     for make in (
-        demo, small, base, long, large, large_v1, modern_small, modern_base, modern_large, bert_base, roberta_base,
-        albert_base, electra_small, transformer_xl_wt103, transformer_xl_wt103_large, vanilla,
+        demo, small, base, long, large, large_v1, bert_base, roberta_base, albert_base, electra_small,
+        transformer_xl_wt103, transformer_xl_wt103_large, vanilla,
     )
-}  # fmt: skip
+} | {f"modern-{other().preset}": functools.partial(modern, other) for other in (small, base, large)}  # fmt: skip
 
 
 def with_objective(config: Config, objective: str) -> Config:

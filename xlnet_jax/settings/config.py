@@ -427,9 +427,9 @@ class Config(RunConfig, TextSourceSettings):
     validation: tuple[str, ...] = operational((), "text", "common")
     """held-out text, in the same forms; none = hold out some documents of the corpus"""
     preset: str = operational("demo", "common")
-    """set of defaults for all other settings: demo, small, base, long, large, large_v1, modern-small, modern-base,
-    modern-large, bert-base, roberta-base, albert-base, electra-small, transformer-xl-wt103, transformer-xl-wt103-large
-    or vanilla"""
+    """set of defaults for all other settings: demo, small, base, long, large, large_v1, bert-base, roberta-base,
+    albert-base, electra-small, transformer-xl-wt103, transformer-xl-wt103-large, vanilla, modern-small, modern-base or
+    modern-large"""
     objective: str = setting("plm", "common")
     """training objective (listed above in --help); also changes the defaults of other settings"""
     data: DataConfig = DataConfig()

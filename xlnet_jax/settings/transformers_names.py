@@ -8,27 +8,21 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "adam-beta2": ("optimizer.beta2",),
     "adam-epsilon": ("optimizer.eps",),
     "attention-probs-dropout-prob": ("model.attention-dropout",),
-    "batch-size": ("data.batch-size",),
     "bf16": ("model.dtype bfloat16",),
     "bi-data": ("data.bidirectional",),
     "block-size": ("data.seq-len",),
-    "clamp-len": ("model.clamp-len",),
     "config-name": ("preset",),
-    "d-head": ("model.d-head",),
     "d-inner": ("model.d-ff",),
-    "d-model": ("model.d-model",),
     "data-seed": ("seed",),
     "dataset-name": ("corpus hf:NAME", "train hf:NAME"),
     "deepspeed": ("mesh.fsdp",),
     "do-eval": ("eval",),
     "do-predict": ("predict",),
     "do-train": ("train",),
-    "dropout": ("model.dropout",),
     "early-stopping-patience": ("selection.patience",),
     "eval-steps": ("eval.every-steps", "selection.every-steps"),
     "ff-activation": ("model.activation",),
     "fp16": ("model.dtype bfloat16",),
-    "fsdp": ("mesh.fsdp",),
     "gradient-accumulation-steps": ("optimizer.accumulate",),
     "gradient-checkpointing": ("model.remat full",),
     "hidden-dropout-prob": ("model.dropout",),
@@ -36,9 +30,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "initializer-range": ("model.init-std",),
     "intermediate-size": ("model.d-ff",),
     "label-names": ("columns.label",),
-    "layer-norm-eps": ("model.layer-norm-eps",),
     "layer-norm-epsilon": ("model.layer-norm-eps",),
-    "learning-rate": ("optimizer.learning-rate",),
     "load-best-model-at-end": ("selection.metric",),
     "logging-steps": ("log.every-steps",),
     "lr": ("optimizer.learning-rate",),
@@ -48,7 +40,6 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "max-seq-length": ("data.seq-len",),
     "max-span-length": ("data.span-max",),
     "max-steps": ("steps",),
-    "mem-len": ("model.mem-len",),
     "metric-for-best-model": ("selection.metric",),
     "model-name-or-path": ("init",),
     "n-head": ("model.num-heads",),
@@ -62,8 +53,6 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "per-device-train-batch-size": ("data.batch-size",),
     "plm-probability": ("data.mask-alpha",),
     "report-to": ("log.wandb",),
-    "reuse-len": ("data.reuse-len",),
-    "same-length": ("model.same-length",),
     "save-steps": ("checkpoint.every-steps",),
     "save-total-limit": ("checkpoint.keep",),
     "summary-type": ("head.summary",),
@@ -71,14 +60,11 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "tokenizer-name": ("tokenizer",),
     "train-batch-size": ("data.batch-size",),
     "train-file": ("corpus", "train"),
-    "untie-r": ("model.untie-r",),
     "validation-file": ("validation", "eval"),
     "validation-split-percentage": ("data.validation-fraction",),
-    "vocab-size": ("model.vocab-size",),
-    "warmup-steps": ("optimizer.warmup-steps",),
-    "weight-decay": ("optimizer.weight-decay",),
 }
-"""Their names with dashes, and the flags here without --. The hint names the first that the command has."""
+"""Their names with dashes, and the flags here without --. The hint names the first that the command has. A name that is
+the last part of a flag, such as learning-rate, needs no entry."""
 
 ADVICE = {
     "epochs": "counts epochs; this command counts steps: set --steps; a run prints the steps of an epoch as it begins",
@@ -99,7 +85,8 @@ ADVICE |= dict.fromkeys(("save-strategy",), "is a number of steps here: set --ch
 def hint_from_transformers(name: str, flags: Collection[str], unflagged: Collection[str] = ()) -> str | None:
     """Return what to use in place of a setting of transformers, as 'is --optimizer.learning-rate here'; None where the
     command has nothing like it. flags, unflagged: dotted names of the settings of the command, with and without one."""
-    for flag in FLAGS.get(name, ()):
+    same = [setting for setting in (*flags, *unflagged) if setting.rpartition(".")[2] == name]
+    for flag in FLAGS.get(name, same[:1] if len(same) == 1 else ()):
         setting = flag.split()[0]
         if setting in flags:
             return f"is --{flag} here"
