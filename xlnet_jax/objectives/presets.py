@@ -363,7 +363,7 @@ def preset(name: str = "demo", **settings: Any) -> Config:
 def refuse_unread(settings: Resolution[Config]) -> None:
     """Raise InputError for a setting that was given but has no effect together with the others."""
     for name, why in unread(settings.config).items():
-        settings.refuse(name, InputError(name.replace("-", "_"), "", f"has no effect: {why}; leave it out"))
+        settings.refuse(name, InputError(name, "", f"has no effect: {why}; leave it out"))
 
 
 def _start(line: CommandLine) -> Config:

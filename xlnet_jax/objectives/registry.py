@@ -171,21 +171,21 @@ def unread(config: Config) -> dict[str, str]:
     found: dict[str, str] = {}
     if not (filling.replaces and filling.draws_targets):
         why = f"{name} masks all its targets" if filling.replaces else f"{name} replaces no tokens"
-        found |= dict.fromkeys(("data.mask-share", "data.random-share"), why)
+        found |= dict.fromkeys(("data.mask_share", "data.random_share"), why)
     if filling.stream == "content":
-        found["data.group-sizes"] = f"{name} predicts all targets at once or from left to right"
+        found["data.group_sizes"] = f"{name} predicts all targets at once or from left to right"
     if not filling.draws_targets:
         found["data.targets"] = f"{name} predicts every token"
     if not filling.draws_targets or targets != "spans":
         why = f"{name} draws none" if not filling.draws_targets else f"`data.targets` is {targets}"
-        found |= dict.fromkeys(("data.span-unit", "data.span-max"), f"it is for spans, and {why}")
+        found |= dict.fromkeys(("data.span_unit", "data.span_max"), f"it is for spans, and {why}")
     if model.positions != "learned":
         why = f"it is for learned positions, and `model.positions` is {model.positions}"
-        found |= dict.fromkeys(("model.max-positions", "model.position-offset"), why)
+        found |= dict.fromkeys(("model.max_positions", "model.position_offset"), why)
     if config.optimizer.schedule != "wsd":
-        found["optimizer.decay-share"] = (
+        found["optimizer.decay_share"] = (
             f"it is for schedule wsd, and `optimizer.schedule` is {config.optimizer.schedule}"
         )
     if model.positions != "relative":
-        found["model.untie-r"] = f"it is for relative positions, and `model.positions` is {model.positions}"
+        found["model.untie_r"] = f"it is for relative positions, and `model.positions` is {model.positions}"
     return found

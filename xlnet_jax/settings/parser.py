@@ -45,10 +45,10 @@ from xlnet_jax.storage.reading import FORMAT_VERSION, read_json, without_version
 REPLACED = {
     "steps": {"epochs"},
     "epochs": {"steps"},
-    "batch-per-device": {"data.batch-size"},
-    "tokenizer": {"model.vocab-size"},
+    "batch_per_device": {"data.batch_size"},
+    "tokenizer": {"model.vocab_size"},
 }
-"""Flags, and the settings of a file that they replace because they set the same thing."""
+"""Settings of the command line, and those of a file that they replace because they set the same thing."""
 PROMPT = "--prompt"
 """Flag whose values may also follow the checkpoint without it."""
 FLAG = "--config"
@@ -84,16 +84,16 @@ class CommandLine(list[str]):
         if path:
             values = dict(dotted(read_json(epath.Path(path).expanduser())))
             values = without_version("run", values, path) if FORMAT_VERSION in values else values
-            replaced = {name for flag in line.flags for name in REPLACED.get(flag, ())}
-            line.values = {name: value for name, value in values.items() if name.replace("_", "-") not in replaced}
+            replaced = {other for name in line.names for other in REPLACED.get(name, ())}
+            line.values = {name: value for name, value in values.items() if name not in replaced}
         return line
 
     @property
-    def flags(self) -> frozenset[str]:
-        """Dotted names of the settings that the words give, spelled as in --help."""
+    def names(self) -> frozenset[str]:
+        """Dotted names of the settings that the words give."""
         words = (word.partition("=")[0] for word in self if word.startswith("--"))
-        names = (word.removeprefix("--").replace("_", "-") for word in words)
-        return frozenset(name.removeprefix("no-").replace(".no-", ".") for name in names)
+        names = (word.removeprefix("--").replace("-", "_") for word in words)
+        return frozenset(name.removeprefix("no_").replace(".no_", ".") for name in names)
 
     @property
     def is_of_a_run(self) -> bool:
@@ -105,7 +105,7 @@ class CommandLine(list[str]):
     def chosen(self) -> frozenset[str]:
         """Dotted names of the settings that the user chose, by a flag or in a file written by hand. The settings in the
         config.json of a run do not count: it has all of them."""
-        return self.flags if self.is_of_a_run else self.flags | names_of(self.values)
+        return self.names if self.is_of_a_run else self.names | self.values.keys()
 
     @property
     def of_file_alone(self) -> "CommandLine":
@@ -140,9 +140,8 @@ def with_keywords(start: T, given: Mapping[str, Any]) -> T:
 
 
 def names_of(given: Mapping[str, Any]) -> frozenset[str]:
-    """Return the dotted names of the settings that keywords give, spelled as flags. A whole section gives all of its
-    settings."""
-    return frozenset(name.replace("_", "-") for name, _ in dotted(given))
+    """Return the dotted names of the settings that keywords give. A whole section gives all of its settings."""
+    return frozenset(name for name, _ in dotted(given))
 
 
 HELP_ALL = "--help-all"
@@ -167,11 +166,11 @@ def parse(
         _show_help(kind() if default is None else default, prog, description, shows_all=HELP_ALL in line)
     if HELP_ALL in line:
         line = CommandLine(["--help"], line.path, line.values)
-    given = line.flags
+    given = line.names
     if line.path:
         default = _undecided(kind, line) if default is None else default
         values = line.file_values(default, origin)
-        default, given = with_values(default, values), given | names_of(values)
+        default, given = with_values(default, values), given | values.keys()
     hints = dict(flags_of(_option(kind, line)))
     words = _gather(line, hints)
     _check_words(words, hints)

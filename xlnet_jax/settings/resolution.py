@@ -20,7 +20,7 @@ Values = Mapping[str, Any]
 def record_given(config: T, names: Iterable[str]) -> T:
     """Return settings that record these, by dotted names, as given by the user, besides those that they record."""
     known = cast(Any, config).given
-    return dataclasses.replace(cast(Any, config), given=known | {name.replace("_", "-") for name in names})
+    return dataclasses.replace(cast(Any, config), given=known | frozenset(names))
 
 
 class Resolution(Generic[T]):
@@ -32,14 +32,14 @@ class Resolution(Generic[T]):
     def __init__(self, config: T, given: Collection[str] = ()):
         """given: dotted names of the settings that the user gave."""
         self.config = config
-        self._given = frozenset(name.replace("-", "_") for name in given)
+        self._given = frozenset(given)
         self._chosen: dict[str, dict[str, str]] = {}
 
     @classmethod
     def of(cls, config: T, usual: T | None = None) -> "Resolution[T]":
         """Return the resolution of settings of which the user gave those that they record, and those that differ from
         the usual settings, because Python code may replace fields of a dataclass."""
-        differing = (setting.name for setting, _ in differences(config, usual)) if usual is not None else ()
+        differing = (setting.python_name for setting, _ in differences(config, usual)) if usual is not None else ()
         return cls(config, {*cast(Any, config).given, *differing})
 
     def branch(self) -> "Resolution[T]":
@@ -58,7 +58,7 @@ class Resolution(Generic[T]):
 
     def is_open(self, *names: str) -> bool:
         """Return True if the user gave none of these."""
-        return self._given.isdisjoint(name.replace("-", "_") for name in names)
+        return self._given.isdisjoint(names)
 
     def refuse(self, name: str, mistake: InputError) -> None:
         """Raise this error if the user gave this setting."""

@@ -84,7 +84,7 @@ def finetune(config: FinetuneConfig | None = None, *, callbacks: Sequence[Callba
             raise InputError("task", task, f"must be one of {', '.join(DEFAULTS)}")
         config = DEFAULTS[task]()
     else:
-        given = {setting.name for setting in flatten(config) if not setting.has("weights")}
+        given = {setting.python_name for setting in flatten(config) if not setting.has("weights")}
         if settings.get("epochs", config.epochs) is not None:
             given.remove("steps")  # which the epochs replace
         config = record_given(config, given)

@@ -26,7 +26,7 @@ def parsed(kind, *words):
 
 
 def test_flags_keywords_and_files_are_given_even_where_they_change_nothing(tmp_path):
-    names = {"tpu", "steps", "optimizer.learning-rate", "data.bidirectional"}
+    names = {"tpu", "steps", "optimizer.learning_rate", "data.bidirectional"}
     words = "--no-tpu --steps 500000 --optimizer.learning_rate=4e-4 --data.bidirectional".split()
     (tmp_path / "few.json").write_text(
         '{"tpu": false, "steps": 500000, "optimizer": {"learning_rate": 4e-4}, "data.bidirectional": true}'
@@ -53,7 +53,7 @@ def test_every_setting_in_the_file_of_a_run_is_given_and_the_list_is_not_written
     (tmp_path / "config.json").write_text(json.dumps(to_dict(run)))
     again = parsed(Config, "--config", str(tmp_path / "config.json"))
     assert again == run
-    assert {"steps", "model.init-std", "log.wandb"} <= again.given
+    assert {"steps", "model.init_std", "log.wandb"} <= again.given
 
 
 def test_steps_beside_epochs_are_refused_and_a_flag_replaces_those_of_a_file(tmp_path):
@@ -107,7 +107,7 @@ def test_the_vocabulary_that_is_given_is_that_of_the_tokenizer(tmp_path):
 
 
 def test_each_step_keeps_what_was_given_and_the_log_says_what_it_chose():
-    settings = Resolution(Config(), ["data.seq-len", "seed"])
+    settings = Resolution(Config(), ["data.seq_len", "seed"])
     assert settings.choose({"data.seq_len": 64, "steps": 9, "data.batch_size": 8192}, "the text is short") == {
         "steps": 9
     }
@@ -129,8 +129,8 @@ def test_settings_that_change_together_stay_together():
     sizes = [{"data.seq_len": length, "data.batch_size": length // 8} for length in (512, 256, 128)]
     for given, together, found in (
         ([], [], (256, 32)),
-        (["data.batch-size"], [], (256, 8192)),
-        (["data.batch-size"], ["data.batch_size", "data.seq_len"], (512, 8192)),
+        (["data.batch_size"], [], (256, 8192)),
+        (["data.batch_size"], ["data.batch_size", "data.seq_len"], (512, 8192)),
     ):
         settings = Resolution(Config(), given)
         settings.choose_first(sizes, lambda config: config.data.seq_len < 300, "it must", together=together)
