@@ -90,6 +90,14 @@ def test_a_wrong_argument_ends_in_one_line(right, name):
         (lambda: xlnet_jax.load("tiny", partial="yes"), '`partial` must be true or false, not "yes"'),
         (lambda: xlnet_jax.on_device(1, "half"), "`pretrained` must be a Pretrained, not 1"),
         (lambda: xlnet_jax.convert({}), "`settings` must be a ConvertSettings, not a dict"),
+        (
+            lambda: xlnet_jax.pretrain(xlnet_jax.preset(), callbacks=[1]),
+            "`callbacks` must be a list, each a Callback, not [1]",
+        ),
+        (
+            lambda: xlnet_jax.pretrain(xlnet_jax.preset(), optimizer="adam"),
+            '`optimizer` must be a GradientTransformation or None, not "adam"',
+        ),
         (lambda: xlnet_jax.on_device("x"), '`pretrained` must be a Pretrained, not "x"'),
     ],
 )  # fmt: skip

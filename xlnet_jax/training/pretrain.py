@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+import flax.linen as nn
 import numpy as np
 import optax
 from rich.console import Console
@@ -88,8 +89,8 @@ def pretrain(
     *,
     callbacks: Sequence[Callback] = (),
     objective: Callable[[Config], Objective] | None = None,
-    network: Any = None,
-    optimizer: Any = None,
+    network: nn.Module | None = None,
+    optimizer: optax.GradientTransformation | None = None,
     dataset: Mapping[str, Any] | None = None,
 ) -> Result:
     """Train to config.steps, in this process and on all its devices; return the result.

@@ -61,6 +61,11 @@ def test_attention_is_fused_where_there_is_a_kernel_and_else_plain_or_refused(co
             choose_attention(fused, mesh)
 
 
+def test_an_implementation_that_the_settings_name_is_used():
+    config = changed(CONFIG, {"attention": "by_head"})
+    assert choose_attention(config, sharding.make_mesh(config)) == ("by_head", "by_head")
+
+
 def check(config, process=None):
     return check_attention(config, process or Process())
 
