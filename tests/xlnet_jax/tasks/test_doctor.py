@@ -96,8 +96,6 @@ def test_a_damaged_tokenizer_in_a_checkpoint_is_noticed_by_all_and_the_one_befor
         xlnet_jax.load(run)
     for source in (run / "last-good", run / "checkpoints" / "last-good"):
         assert xlnet_jax.load(str(source)).model == xlnet_jax.load(run / "checkpoints" / "8").model
-    assert COMMANDS["generate"].main([f"{run}/last-good", "She", "--max-new-tokens", "2"]) == 0
-    capsys.readouterr()
     assert train.main(arguments(text, run)) == 0
     assert "checkpoint 12 cannot be read and was moved" in capsys.readouterr().out
     assert xlnet_jax.load(run)
