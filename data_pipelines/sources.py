@@ -37,7 +37,6 @@ COMPRESSED = tuple(OPENERS)
 DOCUMENT_END = ""
 LINES_AT_ONCE = 64  # tokenized
 SAMPLED_FILES = 100
-USUAL = TextSourceSettings()
 WANTED = "give a text file, a glob in quotes, a folder of *.txt files, a URL, tfds:NAME or hf:NAME"
 
 TextUnit = Literal["line", "document"]
@@ -54,7 +53,9 @@ class Source:
     units: tuple[Unit, ...]  # in reading order
 
 
-def find(names: Sequence[str], settings: TextSourceSettings = USUAL, split: str = "train") -> list[Source]:
+def find(
+    names: Sequence[str], settings: TextSourceSettings = TextSourceSettings(), split: str = "train"
+) -> list[Source]:
     """Find the sources with these names: files, globs (`**` matches any depth, on disk only), folders, `tfds:NAME`.
 
     A file's extension gives its format: .jsonl, .ndjson and .json are one object per line, .parquet is a table, and

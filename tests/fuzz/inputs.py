@@ -121,7 +121,7 @@ def _kinds() -> Iterator[Kind]:
         f"{convert}native {to}",
         f"{evaluate} --max-windows 2",
         score,
-        "xlnet_jax.embed in/native --out out/vectors.npy --seq-len 16 --text in/few.txt",
+        "xlnet_jax.embed in/native --out out/vectors.npy --max-len 16 --text in/few.txt",
         "xlnet_jax.attention in/native --text sea --out out/attention.html",
         "xlnet_jax.factorize in/native --text sea --targets sea",
         generate,
