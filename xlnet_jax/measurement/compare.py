@@ -155,7 +155,9 @@ def _run(name: str, seed: int, comparison: Comparison, console: Console) -> int:
         if (folder / RESULTS).exists():
             continue
         console.print(f"\n---- {name}, seed {seed}: {task}")
-        finetuning = replace(settings, init=str(pretrained), workdir=str(folder), seeds=(seed,))
+        begun = Workdir(folder).resumes(FinetuneConfig)  # it names the weights by their path before a move
+        init = begun.init if begun else str(pretrained)
+        finetuning = replace(settings, init=init, workdir=str(folder), seeds=(seed,))
         with connect(finetuning) as process:
             if exit_code := exit_code_of(finetune_as(process, finetuning).stopped):
                 return exit_code
