@@ -66,9 +66,10 @@ def test_a_command_whose_output_is_being_made_ends_before_its_work(name, given, 
     assert os.listdir() == []
 
 
-def make_again_and_again(make, out, number, results):
+def make_again_and_again(make, out, number, results, begin):
     """Make one output, as another process does at the same time, until both have made it a few times."""
-    until = time.monotonic() + 3
+    begin.wait()
+    until = time.monotonic() + 2
     while time.monotonic() < until:
         try:
             with make(out) as partial:
@@ -91,8 +92,8 @@ def make_again_and_again(make, out, number, results):
 @pytest.mark.parametrize("make", [new_file, complete_folder])
 def test_processes_that_make_one_output_at_once_each_make_all_of_it_or_are_refused(make, tmp_path):
     context = multiprocessing.get_context("spawn")
-    results, out = context.Queue(), str(tmp_path / "out")
-    makers = [context.Process(target=make_again_and_again, args=(make, out, i, results)) for i in range(2)]
+    results, begin, out = context.Queue(), context.Barrier(2), str(tmp_path / "out")
+    makers = [context.Process(target=make_again_and_again, args=(make, out, i, results, begin)) for i in range(2)]
     for maker in makers:
         maker.start()
     found = []
