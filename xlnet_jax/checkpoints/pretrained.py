@@ -15,13 +15,16 @@ from xlnet_jax.objectives.registry import objective_named
 P = TypeVar("P", bound=Pretrained)
 
 
-def vocabulary_tokenizer(pretrained: Pretrained) -> Tokenizer:
-    """Return the tokenizer of a checkpoint that predicts pieces. Raises InputError if it has no tokenizer, or a head
-    for a task."""
+def require_vocabulary_scores(pretrained: Pretrained) -> None:
+    """Raise InputError if a checkpoint has a head for a task, and does not predict pieces."""
     if pretrained.head is not None:
-        raise InputError(
-            f"the checkpoint has a head for {pretrained.head.task} and no vocabulary scores: give a pretrained one"
-        )
+        why = f"has a head for {pretrained.head.task} and no vocabulary scores: give a pretrained one"
+        raise InputError(f"the checkpoint {why}")
+
+
+def vocabulary_tokenizer(pretrained: Pretrained) -> Tokenizer:
+    """Return the tokenizer of a checkpoint that predicts pieces. Raises InputError for others, and without one."""
+    require_vocabulary_scores(pretrained)
     return pretrained.require_tokenizer()
 
 

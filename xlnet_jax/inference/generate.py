@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.requests import GenerateSettings, Kind, Request, fill, read_prompt, segments
 from xlnet_jax.plots.passes import draw_passes
@@ -106,9 +105,6 @@ def draw_texts(
                     shown = len(whole)
             if file:
                 draw_passes(list(segments(tokenizer, batch[0])), file)
-            yield from (_text_of(tokenizer, request) for request in batch)
-
-
-def _text_of(tokenizer: Tokenizer, request: Request) -> GeneratedText:
-    pieces, text = [tokenizer.pieces[i] for i in request.ids_P], fill(tokenizer, request)
-    return GeneratedText(request.prompt, text, pieces, request.log_probs_P, request.is_stopped, request.passes_P)
+            for r in batch:
+                pieces = [tokenizer.pieces[i] for i in r.ids_P]
+                yield GeneratedText(r.prompt, fill(tokenizer, r), pieces, r.log_probs_P, r.is_stopped, r.passes_P)

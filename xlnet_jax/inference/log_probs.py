@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from data_pipelines.tokenizer import MASK, PAD
-from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.checkpoints.pretrained import Pretrained, require_vocabulary_scores
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import round_up
 from xlnet_jax.models.heads import build_encoder, build_model
@@ -252,10 +252,7 @@ def _beside_likeliest_BP2(logits_BPV: jax.Array, ids_BP: jax.Array) -> jax.Array
 
 def require_causal(pretrained: Pretrained) -> None:
     """Raise InputError if the weights do not predict the next piece."""
-    if pretrained.head is not None:
-        raise InputError(
-            f"the checkpoint has a head for {pretrained.head.task} and no vocabulary scores: give a pretrained one"
-        )
+    require_vocabulary_scores(pretrained)
     objective = objective_named(pretrained.objective)
     if objective.order != "left to right":
         raise InputError(
