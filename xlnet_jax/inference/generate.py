@@ -76,7 +76,7 @@ def draw_texts(
 
     loaded: the checkpoint; None = read it. on_part, errors: as in `generate`.
     """
-    prompts, prefix, picture = settings.prompts(), settings.document(), settings.picture
+    prompts, prefix, picture = settings.prompts(), settings.prefix, settings.picture
     for name, wanted in (("on_part", on_part), ("picture", picture)):
         if wanted is not None and len(prompts) * settings.num_samples > 1:
             raise InputError(name, "", "shows only one text: give one prompt, and `num_samples` 1")

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from data_pipelines.faults import Faults, TextRow
-from data_pipelines.readers import numbered_lines, read_text
+from data_pipelines.readers import numbered_lines
 from data_pipelines.tokenizer import EOD, EOP, PAD, SPACE, SPECIAL_PIECES, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.common import CheckpointSettings
@@ -34,8 +34,6 @@ class GenerateSettings(CheckpointSettings):
     """file with one prompt per line; a blank line begins a document, as an empty prompt does"""
     prefix: str = ""
     """document to read before each prompt, which helps short prompts; it is not printed"""
-    prefix_file: str | None = None
-    """file with that document"""
     gap_pieces: tuple[int, ...] = setting((), COUNT)
     """pieces in a gap: one number for all, or one for each gap of a prompt; none = 1"""
     max_new_tokens: int = setting(100, COUNT)
@@ -77,14 +75,6 @@ class GenerateSettings(CheckpointSettings):
                 "there is no prompt: give it after the checkpoint, or `prompt_file`; an empty prompt begins a document"
             )
         return prompts
-
-    def document(self) -> str:
-        """Return the document before each prompt. Raises InputError if it is given twice, or cannot be read."""
-        if self.prefix_file is None:
-            return self.prefix
-        if self.prefix:
-            raise InputError("`prefix` and `prefix_file` exclude each other: leave one out")
-        return " ".join(read_text(self.prefix_file).split())
 
 
 def _lines(file: str) -> list[str]:
