@@ -7,7 +7,10 @@ import pytest
 
 import xlnet_jax
 from data_pipelines import sources
+from data_pipelines.ids import IdCorpus
+from data_pipelines.windows import block_len
 from tests.docs.test_commands import ROOT
+from xlnet_jax.objectives.registry import batch_source
 from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.workdir import Workdir
 
@@ -36,9 +39,10 @@ def test_an_example_runs(number, tmp_path, monkeypatch):
     for package in PACKAGES:
         if f"import {package}" in example:
             pytest.importorskip(package, reason=f"no {package}: pip install -e '.[tuners]'")
-    preset = xlnet_jax.preset
+    preset, shown = xlnet_jax.preset, []
 
     def tiny(name, **given):
+        shown.append(preset(name, **given))
         merged = {key: {**of, **given.get(key, {})} if isinstance(of, dict) else of for key, of in TINY.items()}
         text = {} if "dataset" in example else {"corpus": "novel.txt"}
         return preset(name, **{**given, **merged, **text, "steps": given.get("steps", 4)})
@@ -56,6 +60,10 @@ def test_an_example_runs(number, tmp_path, monkeypatch):
         assert len(names["study"].trials) == 3
     if "mlflow" in names:
         assert list(tmp_path.glob("mlruns/*/*/metrics/train/loss"))
+    if "dataset" in names:
+        (config,) = shown
+        ids = IdCorpus(names["dataset"], block_len(config.data), config.model.vocab_size)
+        batch_source(ids, None, config)  # the page has enough ids for its own settings
     if "Finder" in names:
         assert 1e-5 < names["best"] < 1
         (last,) = [r["step"] for r in read_records(Workdir("runs/finder").metrics) if r["split"] == "train"][-1:]
