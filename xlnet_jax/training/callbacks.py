@@ -171,7 +171,11 @@ class Tracker(Recorder):
 
     def write(self, record: Record) -> None:
         """Send the numbers of a record."""
-        self._run.log(_finite(record) | {"step": int(record["step"])})
+        self.send(_finite(record), int(record["step"]))
+
+    def send(self, numbers: dict[str, float], step: int) -> None:
+        """Send numbers of a step."""
+        self._run.log(numbers, step=step)
 
     def on_start(self, loop: Loop) -> None:
         """Begin or resume the run, and write the time until then."""
@@ -226,6 +230,10 @@ class Wandb(Tracker):
         run.define_metric("step")
         run.define_metric("*", step_metric="step")
         return run
+
+    def send(self, numbers: dict[str, float], step: int) -> None:
+        """Send numbers of a step, with the step among them."""
+        self._run.log(numbers | {"step": step})
 
 
 class _Bar(Progress):

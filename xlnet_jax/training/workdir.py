@@ -116,7 +116,7 @@ class Workdir:
         if difference:
             raise InputError(
                 f"workdir {self.folder} holds another run ({'; '.join(difference)}): give its settings, or another "
-                "`workdir`"
+                f"`workdir` (and `init` {self.folder}, to begin with its weights)"
             )
 
     def make(self) -> None:

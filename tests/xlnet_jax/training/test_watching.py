@@ -20,7 +20,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import presets
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import metrics, workdir
-from xlnet_jax.training.callbacks import Wandb
+from xlnet_jax.training.callbacks import Trackio, Wandb
 from xlnet_jax.training.metrics import Tracer, read_records
 from xlnet_jax.training.workdir import Workdir
 
@@ -129,6 +129,19 @@ def test_a_resumed_run_is_the_same_run_at_wandb(watched):
     assert watched.wandb.finished == [first["id"]] * 2
     # What is not finite is not sent.
     assert [row["step"] for row in watched.wandb.logged if "train/loss" in row] == [1, 2, 3, 4, 5, 8, 9]
+
+
+def test_trackio_gets_the_step_as_its_own(tmp_path, monkeypatch):
+    sent = []
+    package = SimpleNamespace(init=lambda **_: SimpleNamespace(log=lambda *row, step: sent.append((*row, step))))
+    monkeypatch.setitem(sys.modules, "trackio", package)
+    tracker = Trackio("p")
+    times = SimpleNamespace(record=lambda step: {"step": step, "split": "time", "wall": 1.0})
+    tracker.on_start(
+        SimpleNamespace(step=4, times=times, run=SimpleNamespace(workdir=Workdir(tmp_path), config=Config()))
+    )
+    tracker.write({"step": 6, "split": "train", "loss": 2.0})
+    assert sent == [({"time/wall": 1.0}, 4), ({"train/loss": 2.0}, 6)]
 
 
 def test_a_missing_wandb_and_one_that_refuses_are_one_line(text, tmp_path, monkeypatch):
