@@ -170,10 +170,11 @@ def text_inputs(
     attention_mask: 1 = real token, padding on either side; mem_len: slots of the memory passed with it, all in use.
     Raises InputError for arrays that do not fit together.
     """
+    check_arrays(input_ids_BL=input_ids_BL)
     return compact_inputs(
         input_ids_BL,
         segment_ids_BL=segment_ids_BL,
-        memory_BM=jnp.ones((len(input_ids_BL), mem_len), bool),
+        memory_BM=jnp.ones((input_ids_BL.shape[0], mem_len), bool),
         attention_mask_BL=attention_mask_BL,
     )
 

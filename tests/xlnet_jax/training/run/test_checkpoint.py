@@ -189,7 +189,7 @@ def test_the_memory_of_a_checkpoint_stays_until_the_next_one_is_complete(run, mo
             "abc",
             r"a different model or run \(`model\.d_ff`: 32 there, 64 here\): give its",
         ),
-        (CONFIG, "def", "4 is of another text .*'abc'} there, .*'def'} here"),
+        (CONFIG, "def", "4 is of another text: give the same, or another"),
     ],
 )
 def test_a_checkpoint_of_another_model_or_corpus_is_refused_and_stays(run, config, corpus, difference):
