@@ -23,7 +23,7 @@ import tyro
 
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.printing import without_secrets
-from xlnet_jax.settings.hints import describe_type, has_type
+from xlnet_jax.settings.hints import find_mistyped
 
 T = TypeVar("T")
 
@@ -84,9 +84,12 @@ def out_of_bounds(config: Any, prefix: str = "") -> Iterator[InputError]:
 
     prefix: dotted name of `config`, with a dot at its end.
     """
-    for setting in flatten(config, prefix):
-        if setting.value != "" and not has_type(setting.value, setting.hint):
-            yield InputError(setting.python_name, repr(setting.value), f"must be {describe_type(setting.hint)}")
+    settings = flatten(config, prefix)
+    values = {setting.name: setting.value for setting in settings if setting.value != ""}
+    mistyped = find_mistyped(values, {setting.name: setting.hint for setting in settings})
+    for setting in settings:
+        if wanted := mistyped.get(setting.name):
+            yield InputError(setting.python_name, repr(setting.value), f"must be {wanted}")
         elif broken := _find_broken(setting.value, setting.field):
             yield InputError(setting.python_name, *broken)
 
@@ -293,17 +296,15 @@ def read_values(settings: Any, values: Mapping[str, Any], where: str, quote: str
     around a name in errors. Raises InputError like `over`."""
     hints, read = {setting.python_name: setting.hint for setting in flatten(settings)}, {}
     for name, value in values.items():
-        shown_name = f"{where}{quote}{name}{quote}"
         if name not in hints:
             near, is_section = nearest(name, hints), any(known.startswith(f"{name}.") for known in hints)
             hint = f"did you mean {near}?" if near else "docs/settings.md lists them all"
             hint = "it is a section: give a dictionary" if is_section else hint
-            raise InputError(f"{shown_name} is not a setting: {hint}")
+            raise InputError(f"{where}{quote}{name}{quote} is not a setting: {hint}")
         read[name] = _convert(value, hints[name])
-        if not has_type(read[name], hints[name]):
-            wanted = describe_type(hints[name])
-            words = wanted if quote else wanted.replace("None", "null")  # as Python or JSON calls it
-            raise InputError(f"{shown_name} {shown(value)}: give {words}")
+    for name, wanted in find_mistyped(read, hints).items():
+        words = wanted if quote else wanted.replace("None", "null")  # as Python or JSON calls it
+        raise InputError(f"{where}{quote}{name}{quote} {shown(values[name])}: give {words}")
     return read
 
 

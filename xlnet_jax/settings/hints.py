@@ -73,6 +73,11 @@ def describe_type(hint: Any) -> str:
     return _WORDS.get(hint) or f"a {getattr(origin or hint, '__name__', hint)}"
 
 
+def find_mistyped(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of the values that do not have the type of their hint, with the hint in words."""
+    return {name: describe_type(hints[name]) for name, value in values.items() if not has_type(value, hints[name])}
+
+
 def check_calls(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that raises InputError for arguments of other types than the annotations say, and otherwise
     calls this one."""

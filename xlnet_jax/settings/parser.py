@@ -25,7 +25,6 @@ from xlnet_jax.settings.config import Config, ModelConfig
 from xlnet_jax.settings.fields import (
     T,
     check_bounds,
-    describe_type,
     docstrings_of,
     dotted,
     fields_of,
@@ -38,6 +37,7 @@ from xlnet_jax.settings.fields import (
     with_plain_paths,
     with_values,
 )
+from xlnet_jax.settings.hints import describe_type
 from xlnet_jax.settings.resolution import record_given
 from xlnet_jax.settings.transformers_names import hint_from_transformers
 from xlnet_jax.storage.reading import FORMAT_VERSION, read_json, without_version
