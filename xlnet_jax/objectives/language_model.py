@@ -136,7 +136,7 @@ class LanguageModel:
         return batch | {"mem_filled": jnp.minimum(batch["mem_filled"], self.config.data.reuse_len * windows)}
 
     def loss_of_targets_BP(self, logits_BPV: jax.Array, target_ids_BP: jax.Array) -> jax.Array:
-        """Return the loss of each target in nats, float32."""
+        """Return the loss of each target in nats, float32. A subclass may change it."""
         return cross_entropy_BP(logits_BPV, target_ids_BP)
 
     def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Scored:
@@ -156,6 +156,9 @@ class LanguageModel:
         )
         loss_BP = self.loss_of_targets_BP(logits_BPV, batch["target_ids"])
         weights_BP, row_losses, row_measures = batch["target_weights"], {}, {}
+        if (found := jnp.shape(loss_BP)) != weights_BP.shape:
+            why = f": its loss_of_targets_BP must return a loss for each target, {weights_BP.shape}, not {found}"
+            raise InputError("objective", "", why)
         if c.data.pair_loss != "none":
             logits_B2 = cast(Any, PairHead(c.model).apply({"params": params["pair_head"]}, outputs.content_BLD))
             # 0 = B continues A, 1 = it does not, as in BERT.

@@ -89,6 +89,17 @@ def test_what_is_passed_as_a_value_trains_and_goes_on_with_the_same_bits(name, t
         xlnet_jax.pretrain(config, dataset=DATASET)
 
 
+def test_an_objective_without_a_loss_for_each_target_is_one_line(tmp_path):
+    class Mean(LanguageModel):
+        def loss_of_targets_BP(self, logits_BPV, target_ids_BP):
+            return super().loss_of_targets_BP(logits_BPV, target_ids_BP).mean()
+
+    with pytest.raises(
+        InputError, match=r"its loss_of_targets_BP must return a loss for each target, \(\d, 6\), not \(\)"
+    ):
+        xlnet_jax.pretrain(settings(tmp_path / "run"), dataset=DATASET, objective=Mean)
+
+
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
