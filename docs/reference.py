@@ -24,11 +24,6 @@ from xlnet_jax.tasks.defaults import DEFAULTS
 DOCS = Path(__file__).resolve().parent
 WIDTH = 78  # characters that a code block of the site shows
 NOTE = "<!-- `make reference` writes this page from the code. -->"
-ORDER = (
-    *("train", "finetune", "compare", "plan", "evaluate", "score", "embed", "generate", "recl", "factorize"),
-    *("attention", "convert", "doctor", "tokenizer", "prepare", "inspect"),
-)
-"""Commands, as settings.md lists them."""
 STARTS = {Config: demo, FinetuneConfig: DEFAULTS["classification"]}
 """Functions that return the defaults of a command, where they are not those of the dataclass"""
 ADDS = {"compare", "plan"}
@@ -79,12 +74,10 @@ def pages() -> dict[str, str]:
     """Return the content of each generated page, by its name."""
     if sorted(name for names in NAMES.values() for name in names) != sorted(PUBLIC):
         raise ValueError("docs/reference.py: list each name of xlnet_jax.PUBLIC once in NAMES")
-    if sorted(ORDER) != sorted(COMMANDS):
-        raise ValueError("docs/reference.py: list each command once in ORDER")
     described: set[type] = set()
     api = (f"## {title}\n\n" + "\n".join(_public(n, described) for n in names) for title, names in NAMES.items())
     return {
-        "settings.md": "\n".join([SETTINGS, *map(_command, ORDER)]),
+        "settings.md": "\n".join([SETTINGS, *map(_command, COMMANDS)]),
         "api.md": "\n".join([API, *api]),
     }
 

@@ -102,7 +102,7 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {}
-"""All commands, by name"""
+"""All commands, by name, in the order in which they are listed"""
 
 
 def _command(name: str, about: str, **marks: bool) -> Callable[[Callable[[], Loaded]], None]:
@@ -114,34 +114,34 @@ def _command(name: str, about: str, **marks: bool) -> Callable[[Callable[[], Loa
     return add
 
 
-@_command("inspect", "show one window of a corpus as text, and as a picture of its attention masks.")
-def _inspect() -> Loaded:
-    from xlnet_jax.objectives.inspect import InspectSettings, print_window
+@_command("train", "pretrain XLNet on text.", is_training=True)
+def _train() -> Loaded:
+    from xlnet_jax.objectives.presets import parse_config
+    from xlnet_jax.settings.config import Config
 
-    return InspectSettings, print_window, None
+    def work(settings: Config) -> int | None:
+        from xlnet_jax.training.pretrain import run_pretraining
 
+        return run_pretraining(settings)
 
-@_command("prepare", "make a corpus of token blocks from text, once for all training runs.")
-def _prepare() -> Loaded:
-    from data_pipelines.prepare.commands import PrepareSettings, print_corpus
-
-    return PrepareSettings, print_corpus, None
-
-
-@_command("tokenizer", "train a tokenizer, adapt or describe one, or encode text with it.")
-def _tokenizer() -> Loaded:
-    from data_pipelines.tokenizer.commands import TokenizerCommand, print_tokenizer
-
-    return TokenizerCommand, print_tokenizer, None
+    return Config, work, parse_config
 
 
 @_command(
-    "attention", "show the attention weights of a text, by layer and head, as a page or a picture.", is_brief=True
+    "finetune",
+    "finetune a checkpoint for a task: classification, question answering, tagging, multiple choice, ranking.",
+    is_training=True,
 )
-def _attention() -> Loaded:
-    from xlnet_jax.inference.attention import AttentionSettings, print_attention
+def _finetune() -> Loaded:
+    from xlnet_jax.tasks.config import FinetuneConfig
+    from xlnet_jax.tasks.defaults import parse_finetuning
 
-    return AttentionSettings, print_attention, None
+    def work(settings: FinetuneConfig) -> int | None:
+        from xlnet_jax.tasks.finetune import run_finetuning
+
+        return run_finetuning(settings)
+
+    return FinetuneConfig, work, parse_finetuning
 
 
 @_command(
@@ -158,6 +158,67 @@ def _compare() -> Loaded:
         return compare(settings)
 
     return CompareConfig, work, parse_comparison
+
+
+@_command("plan", "predict whether a run fits TPUs or GPUs, and how long it takes; this needs only a CPU.")
+def _plan() -> Loaded:
+    from xlnet_jax.planning.settings import PlanConfig, parse_plan, print_plans
+
+    return PlanConfig, print_plans, parse_plan
+
+
+@_command("evaluate", "measure the loss and perplexity of a checkpoint on any text.")
+def _evaluate() -> Loaded:
+    from xlnet_jax.measurement.evaluate import EvaluateSettings, print_evaluation
+
+    return EvaluateSettings, print_evaluation, None
+
+
+@_command(
+    "score", "compute the log-likelihood of sentences, with one or several orders of their pieces.", is_brief=True
+)
+def _score() -> Loaded:
+    from xlnet_jax.inference.score import ScoreSettings, print_scores
+
+    return ScoreSettings, print_scores, None
+
+
+@_command("embed", "compute vectors of sentences or documents, as .npy or Parquet.", is_brief=True)
+def _embed() -> Loaded:
+    from xlnet_jax.inference.embed import EmbedSettings, print_embedding
+
+    return EmbedSettings, print_embedding, None
+
+
+@_command("generate", "generate text that continues a prompt or fills its gaps (___).", is_brief=True)
+def _generate() -> Loaded:
+    from xlnet_jax.inference.generate import print_texts
+    from xlnet_jax.inference.requests import GenerateSettings
+
+    return GenerateSettings, print_texts, None
+
+
+@_command("recl", "measure relative effective context length: how much context causal checkpoints make use of.")
+def _recl() -> Loaded:
+    from xlnet_jax.measurement.recl import ReclSettings, print_recl
+
+    return ReclSettings, print_recl, None
+
+
+@_command("factorize", "compare predicting words together with predicting each word alone.", is_brief=True)
+def _factorize() -> Loaded:
+    from xlnet_jax.measurement.factorize import FactorizeSettings, print_factorizations
+
+    return FactorizeSettings, print_factorizations, None
+
+
+@_command(
+    "attention", "show the attention weights of a text, by layer and head, as a page or a picture.", is_brief=True
+)
+def _attention() -> Loaded:
+    from xlnet_jax.inference.attention import AttentionSettings, print_attention
+
+    return AttentionSettings, print_attention, None
 
 
 @_command(
@@ -178,86 +239,25 @@ def _doctor() -> Loaded:
     return DoctorSettings, print_findings, None
 
 
-@_command("embed", "compute vectors of sentences or documents, as .npy or Parquet.", is_brief=True)
-def _embed() -> Loaded:
-    from xlnet_jax.inference.embed import EmbedSettings, print_embedding
+@_command("tokenizer", "train a tokenizer, adapt or describe one, or encode text with it.")
+def _tokenizer() -> Loaded:
+    from data_pipelines.tokenizer.commands import TokenizerCommand, print_tokenizer
 
-    return EmbedSettings, print_embedding, None
-
-
-@_command("evaluate", "measure the loss and perplexity of a checkpoint on any text.")
-def _evaluate() -> Loaded:
-    from xlnet_jax.measurement.evaluate import EvaluateSettings, print_evaluation
-
-    return EvaluateSettings, print_evaluation, None
+    return TokenizerCommand, print_tokenizer, None
 
 
-@_command("factorize", "compare predicting words together with predicting each word alone.", is_brief=True)
-def _factorize() -> Loaded:
-    from xlnet_jax.measurement.factorize import FactorizeSettings, print_factorizations
+@_command("prepare", "make a corpus of token blocks from text, once for all training runs.")
+def _prepare() -> Loaded:
+    from data_pipelines.prepare.commands import PrepareSettings, print_corpus
 
-    return FactorizeSettings, print_factorizations, None
-
-
-@_command(
-    "finetune",
-    "finetune a checkpoint for a task: classification, question answering, tagging, multiple choice, ranking.",
-    is_training=True,
-)
-def _finetune() -> Loaded:
-    from xlnet_jax.tasks.config import FinetuneConfig
-    from xlnet_jax.tasks.defaults import parse_finetuning
-
-    def work(settings: FinetuneConfig) -> int | None:
-        from xlnet_jax.tasks.finetune import run_finetuning
-
-        return run_finetuning(settings)
-
-    return FinetuneConfig, work, parse_finetuning
+    return PrepareSettings, print_corpus, None
 
 
-@_command("generate", "generate text that continues a prompt or fills its gaps (___).", is_brief=True)
-def _generate() -> Loaded:
-    from xlnet_jax.inference.generate import print_texts
-    from xlnet_jax.inference.requests import GenerateSettings
+@_command("inspect", "show one window of a corpus as text, and as a picture of its attention masks.")
+def _inspect() -> Loaded:
+    from xlnet_jax.objectives.inspect import InspectSettings, print_window
 
-    return GenerateSettings, print_texts, None
-
-
-@_command("plan", "predict whether a run fits TPUs or GPUs, and how long it takes; this needs only a CPU.")
-def _plan() -> Loaded:
-    from xlnet_jax.planning.settings import PlanConfig, parse_plan, print_plans
-
-    return PlanConfig, print_plans, parse_plan
-
-
-@_command("recl", "measure relative effective context length: how much context causal checkpoints make use of.")
-def _recl() -> Loaded:
-    from xlnet_jax.measurement.recl import ReclSettings, print_recl
-
-    return ReclSettings, print_recl, None
-
-
-@_command(
-    "score", "compute the log-likelihood of sentences, with one or several orders of their pieces.", is_brief=True
-)
-def _score() -> Loaded:
-    from xlnet_jax.inference.score import ScoreSettings, print_scores
-
-    return ScoreSettings, print_scores, None
-
-
-@_command("train", "pretrain XLNet on text.", is_training=True)
-def _train() -> Loaded:
-    from xlnet_jax.objectives.presets import parse_config
-    from xlnet_jax.settings.config import Config
-
-    def work(settings: Config) -> int | None:
-        from xlnet_jax.training.pretrain import run_pretraining
-
-        return run_pretraining(settings)
-
-    return Config, work, parse_config
+    return InspectSettings, print_window, None
 
 
 def main(argv: Sequence[str]) -> int:
