@@ -29,16 +29,18 @@ def empty(file):
     file.write_bytes(b"")
 
 
-def flip(file, every=None):
-    """Change the bit in the middle, or one in `every` so many bytes."""
+def flip(file):
+    """Change a bit in the middle."""
     content = bytearray(file.read_bytes())
-    for place in range((every or len(content)) // 2, len(content), every or len(content)):
-        content[place] ^= 4
+    content[len(content) // 2] ^= 4
     file.write_bytes(content)
 
 
 def scatter(file):
-    flip(file, every=512)
+    """Change a bit in one of 512 bytes: the highest, so that no digit becomes another."""
+    content = bytearray(file.read_bytes())
+    content[256::512] = bytes(byte ^ 128 for byte in content[256::512])
+    file.write_bytes(content)
 
 
 def remove(file):
