@@ -45,7 +45,7 @@ def has_type(value: Any, hint: Any) -> bool:
             not issubclass(origin, Mapping) and isinstance(value, str | bytes | Mapping)
         ):
             return False
-        # `list_of_texts` names the element of an argument that is no text.
+        # In a list of texts, `list_of_texts` names the element that is not a text.
         is_nested = args[1:] in ((), (...,)) and (origin is tuple or args[0] is not str)
         return not is_nested or not isinstance(value, list | tuple) or all(has_type(each, args[0]) for each in value)
     if hint is Any or not isinstance(hint, type) or getattr(hint, "_is_protocol", False):

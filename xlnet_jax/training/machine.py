@@ -44,7 +44,7 @@ def place_of(tpu: bool) -> HostPlace | None:
         given = [name for name in _PLACE if os.environ.get(name)]
         if given:
             if missing := [name for name in _PLACE if name not in given]:
-                raise InputError(f"{' and '.join(given)} in the environment also need {' and '.join(missing)}")
+                raise InputError(f"the environment has {' and '.join(given)}, but not {' and '.join(missing)}")
             address, count, process_id = (os.environ[name] for name in _PLACE)
             place = HostPlace(address, int(count), int(process_id))
         elif tpu and worker_count() > 1:

@@ -46,7 +46,7 @@ def test_the_environment_names_a_place(environment):
     [
         (
             {"JAX_COORDINATOR_ADDRESS": "10.0.0.1:8476"},
-            "JAX_COORDINATOR_ADDRESS in the environment also need JAX_NUM_PROCESSES and JAX_PROCESS_ID",
+            "the environment has JAX_COORDINATOR_ADDRESS, but not JAX_NUM_PROCESSES and JAX_PROCESS_ID",
         ),
         (PLACE | {"JAX_COORDINATOR_ADDRESS": "10.0.0.1"}, "ADDRESS 10.0.0.1 in the environment must be HOST:PORT, as"),
         (PLACE | {"JAX_NUM_PROCESSES": "two"}, "does not say which processes make this run: invalid literal"),
