@@ -217,7 +217,22 @@ def _program(
     positions_BP: jax.Array,
     mems_ZBMD: jax.Array | None,
 ) -> jax.Array:
-    target_ids_BP, segments_BL = jnp.take_along_axis(ids_BL, positions_BP, axis=1), jnp.zeros_like(ids_BL)
+    logits_BPV = query_logits_BPV(config, by_mask, params, ids_BL, rank_BL, positions_BP, mems_ZBMD)
+    return score(logits_BPV, jnp.take_along_axis(ids_BL, positions_BP, axis=1))
+
+
+def query_logits_BPV(
+    config: ModelConfig,
+    by_mask: bool,
+    params: Any,
+    ids_BL: jax.Array,
+    rank_BL: jax.Array,
+    positions_BP: jax.Array,
+    mems_ZBMD: jax.Array | None,
+) -> jax.Array:
+    """Return the scores of all pieces at the positions of queries (`stack_queries`). by_mask: the network reads
+    `<mask>` where the rank is that of a hidden piece."""
+    segments_BL = jnp.zeros_like(ids_BL)
     if by_mask:
         memory_BM = None if mems_ZBMD is None else jnp.ones(mems_ZBMD.shape[1:3], bool)
         inputs = compact_inputs(
@@ -231,7 +246,7 @@ def _program(
     network = cast(Any, build_model(config, None))
     at_BP = positions_BP if by_mask else None
     logits_BPV, _ = network.apply({"params": params}, inputs, mems_ZBMD, at_BP=at_BP, needs_content=False)
-    return score(logits_BPV, target_ids_BP)
+    return cast(jax.Array, logits_BPV)
 
 
 def _of_vocabulary_BPV(logits_BPV: jax.Array, _: jax.Array) -> jax.Array:
@@ -345,9 +360,18 @@ def _segment(
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
     """Return (log-probabilities of the pieces after these positions beside those of the likeliest, memory for the next
     segment). at: None = after all."""
+    logits_BPV, new_mems_ZBMD = next_logits(config, params, ids_BL, mems_ZBMD, filled, at_BP)
+    return _beside_likeliest_BP2(logits_BPV, next_BP), new_mems_ZBMD
+
+
+def next_logits(
+    config: ModelConfig, params: Any, ids_BL: jax.Array, mems_ZBMD: Any, filled: int, at_BP: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    """Return (scores of all pieces after these positions [B, P, V], memory for the next segment). config: of
+    `with_mem_len`; filled: positions of memory in use; at: None = after all."""
     rank_BL = jnp.broadcast_to(jnp.arange(ids_BL.shape[1], dtype=jnp.int32), ids_BL.shape)
     memory_BM = memory_in_use_BM(jnp.full(len(ids_BL), filled), config.mem_len)
     inputs = compact_inputs(ids_BL, perm_rank_BL=rank_BL, memory_BM=memory_BM)
     network = cast(Any, build_model(config, None))
     logits_BPV, outputs = network.apply({"params": params}, inputs, mems_ZBMD, at_BP=at_BP, needs_content=False)
-    return _beside_likeliest_BP2(logits_BPV, next_BP), outputs.new_mems_ZBMD
+    return logits_BPV, outputs.new_mems_ZBMD
