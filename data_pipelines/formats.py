@@ -1,7 +1,7 @@
 """Recognize files that are not prose, by name and by their first lines, so that no model learns from them unnoticed.
 
-`FORMATS` is the one table: what a file is, how it is recognized, and what to do with it. `readers` calls the two checks
-at the beginning of every file. JSON Lines are read as they are, whatever they hold.
+`FORMATS` is the one table: what a file is, how it is recognized, and what to do with it. Readers call one of the three
+checks at the beginning of every file. JSON Lines are read as they are, whatever they hold.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ COLUMN = (
     'write the column with the text as JSON Lines, {"text": "…"} on each line, as pandas does with '
     "to_json('x.jsonl', orient='records', lines=True)"
 )
+TRAIN = "to train on its sequences, give `fields` sequence:"
 SEQUENCE = 'write one sequence on each line without its name, or as JSON Lines, {"text": "…"} on each line'
 PANDOC = "convert it to text, as with pandoc -t plain -o x.txt"
 OFFICE = "convert it to text, as with libreoffice --convert-to txt"
@@ -31,6 +32,8 @@ NUMBERS = "it has numbers, no text"
 MEDIA = "it has no text"
 
 Lines = Sequence[str]
+Check = Callable[[str, str, bytes], None]
+"""Refuses a file by its path, the extension of its name (`readers.kind_of`), and its first bytes: raises InputError"""
 
 
 class Format(NamedTuple):
@@ -50,13 +53,9 @@ def _share(lines: Lines, pattern: str, few: int = FEW) -> float:
     return sum(bool(find(line)) for line in lines) / len(lines) if len(lines) >= few else 0
 
 
-def _is_fasta(lines: Lines) -> bool:
+def is_fasta(lines: Lines) -> bool:
     sequences = [line for line in lines if line[0] not in ">;"]
     return lines[0][0] in ">;" and _share(sequences, r"[A-Za-z.*-]+\s*$", 1) == 1
-
-
-def _is_fastq(lines: Lines) -> bool:
-    return len(lines) >= 4 and lines[0][0] == "@" and lines[2][0] == "+" and len(lines[1]) == len(lines[3])
 
 
 def _is_smiles(lines: Lines) -> bool:
@@ -129,9 +128,10 @@ CODE = r"""(?xa) [\0-\x7f]* ( [(){}=\[\]<>&_] [^;]* ; | [{}] | \) \s* \{ | => ) 
 
 FORMATS = (
     # ---- sequences and tables ----
-    Format("FASTA", SEQUENCE, "fasta fas fsa faa fna ffn frn mpfa", is_text=True, fits=_is_fasta),
-    Format("FASTQ", SEQUENCE, "fastq fq", is_text=True, fits=_is_fastq),
-    Format("a list of molecules (SMILES)", ANYWAY, "smi smiles", is_text=True, fits=_is_smiles),
+    Format("FASTA", f"{TRAIN}protein", "fasta fas fsa faa fna ffn frn mpfa", is_text=True, fits=is_fasta),
+    Format("FASTQ", "convert it to FASTA, as with seqtk seq -A", "fastq fq",
+           rb"@[^\n]*\n[A-Za-z.]+\r?\n\+", True),
+    Format("a list of molecules (SMILES)", f"{TRAIN}smiles", "smi smiles", is_text=True, fits=_is_smiles),
     Format("a file of molecules", SEQUENCE, "sdf mol2 pdb cif mmcif",
            rb"(HEADER {4}\w|ATOM  +\d|data_\w+\r?\n|.{0,300}\d V[23]000\b)", True),
     Format("a file of annotated sequences", SEQUENCE, "gbk embl sam bam cram vcf bcf gff gff3 gtf stockholm",
@@ -223,25 +223,33 @@ FORMATS = (
            rb"(PK[\x03\x05][\x04\x06]|7z\xbc\xaf|Rar!\x1a|.{257}ustar[\0 ]|!<arch>\n|\xed\xab\xee\xdb|MSCF\0)"),
     Format("a program", MEDIA, "exe dll dylib class pyc wasm",
            rb"(\x7fELF|MZ.{1,60}\0\0|\xca\xfe\xba\xbe|\xcf\xfa\xed\xfe|\0asm|.{2}\r\n.{0,12}\xe3)"),
-    Format("a table (CSV or TSV)", COLUMN, "csv tsv tab psv", is_text=True, fits=_is_table),
+    Format("a table (CSV or TSV)", f"to train on columns as symbols, give `fields` NAME:LEVEL; or {COLUMN}",
+           "csv tsv tab psv", is_text=True, fits=_is_table),
 )  # fmt: skip
 """Kinds of files in the order in which they are tried"""
 _BY_END = {end: format_ for format_ in FORMATS for end in format_.ends.split()}
 _BEGINS = [(re.compile(format_.begins, re.DOTALL), format_) for format_ in FORMATS if format_.begins]
 
 
-def require_readable(path: str, beginning: bytes) -> None:
-    """Raise InputError if a file is recognized by its first bytes as one that no reader reads as text."""
+def require_readable(path: str, end: str, beginning: bytes) -> None:
+    """Refuse a file that is recognized by its first bytes as one that no reader reads as text."""
     if found := _by_bytes(beginning, is_text=False):
         raise InputError(f"text {path}: it is {found.kind}, not text; {found.remedy}")
 
 
 def require_prose(path: str, end: str, beginning: bytes) -> None:
-    """Raise InputError if a file is recognized as something other than prose. end: the extension of its name."""
+    """Refuse a file that is recognized as something other than prose."""
     by_content = _by_bytes(beginning, is_text=True) or _by_lines(beginning)
     if found := _BY_END.get(end.removeprefix(".")) or by_content:
         rename = "" if by_content else "; if it is prose, let its name end in .txt"
         raise InputError(f"text {path}: it is {found.kind}, not prose; {found.remedy}{rename}")
+
+
+def require_records(path: str, end: str, beginning: bytes) -> None:
+    """Refuse a file that is recognized as something other than lines, a table or FASTA."""
+    by_end = _BY_END.get(end.removeprefix("."))
+    if found := by_end if by_end and not by_end.is_text else _by_bytes(beginning, is_text=True):
+        raise InputError(f"text {path}: it is {found.kind}, not a table or FASTA; {found.remedy}")
 
 
 def _by_bytes(beginning: bytes, is_text: bool) -> Format | None:

@@ -76,7 +76,7 @@ class TextFile:
         """Yield chunks of lines. Raises InputError, with file and line or row, for what cannot be read."""
         if self.has_records:
             return chunk_documents(faults.texts(self.rows()))
-        return (lines for _, lines in _blocks_of_lines(self.path, self.errors, is_prose=True))
+        return (lines for _, lines in blocks_of_lines(self.path, self.errors, formats.require_prose))
 
     def rows(self, id_field: str | None = None) -> Iterator[TextRow]:
         """Yield every line, non-blank object or row. Raises InputError as `chunks`, for a record without this id, and
@@ -87,7 +87,7 @@ class TextFile:
             return self._objects(id_field)
         if id_field is not None:
             raise InputError("id_field", id_field, ": works only with JSON Lines and Parquet")
-        lines = numbered_lines(self.path, self.errors, is_prose=True)
+        lines = numbered_lines(self.path, self.errors, formats.require_prose)
         return (TextRow(f"text {self.path}: line {number}", line) for number, line in lines)
 
     def _objects(self, id_field: str | None) -> Iterator[TextRow]:
@@ -120,7 +120,7 @@ class TextFile:
         import pyarrow as pa
 
         number = 0
-        with _open_parquet(self.path) as file:
+        with open_parquet(self.path) as file:
             names = file.schema_arrow.names
             for name, remedy in ((self.text_field, NAME_FIELD), (id_field, "name the id field with `id_field`")):
                 if name is not None and name not in names:
@@ -146,13 +146,13 @@ def lack_of(name: str, there: Collection[str], kind: str = "field") -> str:
 
 def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a Parquet file as {column: value}. Raises InputError if the file is damaged."""
-    with _open_parquet(path) as file:
+    with open_parquet(path) as file:
         for batch in file.iter_batches(batch_size=ROWS):
             yield from batch.to_pylist()
 
 
 @contextlib.contextmanager
-def _open_parquet(path: str) -> Iterator[Any]:
+def open_parquet(path: str) -> Iterator[Any]:
     """Open a table. A table on the web or in gs:// is copied to a temporary file for the time of the body."""
     import pyarrow.parquet as pq
 
@@ -165,13 +165,15 @@ def _open_parquet(path: str) -> Iterator[Any]:
         yield stack.enter_context(pq.ParquetFile(file, buffer_size=CHUNK_BYTES, pre_buffer=False))
 
 
-def numbered_lines(path: str, errors: Errors | None = None, is_prose: bool = False) -> Iterator[tuple[int, str]]:
+def numbered_lines(
+    path: str, errors: Errors | None = None, require: formats.Check = formats.require_readable
+) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, line) of a UTF-8 file, without line ends, byte-order mark and carriage returns.
 
-    errors: None = strict, and the message does not mention the setting. is_prose: refuse other kinds of files. Raises
+    errors: None = strict, and the message does not mention the setting. require: refuses other kinds of files. Raises
     InputError, with file and line, for bytes that are not text.
     """
-    for first, lines in _blocks_of_lines(path, errors, is_prose):
+    for first, lines in blocks_of_lines(path, errors, require):
         yield from enumerate(lines.split("\n")[:-1], first)
 
 
@@ -180,7 +182,7 @@ def read_text(path: str) -> str:
     are not text."""
     with open_text(path) as file:
         content = file.read()
-    formats.require_readable(path, content)
+    formats.require_readable(path, kind_of(path), content)
     _require_utf8(content, path)
     return _decode(content.removeprefix(codecs.BOM_UTF8), 1, path, None)
 
@@ -209,12 +211,13 @@ def _open_raw(path: str) -> Any:
     return epath.Path(path).open("rb")
 
 
-def _blocks_of_lines(path: str, errors: Errors | None, is_prose: bool) -> Iterator[tuple[int, str]]:
-    """Yield (number of the first line, text of whole lines), about CHUNK_BYTES at a time."""
+def blocks_of_lines(path: str, errors: Errors | None, require: formats.Check) -> Iterator[tuple[int, str]]:
+    """Yield (number of the first line, text of whole lines), about CHUNK_BYTES at a time. The rest as in
+    `numbered_lines`."""
     number, rest = 1, b""
     with open_text(path) as file:
         first = file.read(CHUNK_BYTES)
-        formats.require_prose(path, kind_of(path), first) if is_prose else formats.require_readable(path, first)
+        require(path, kind_of(path), first)
         _require_utf8(first, path)
         for chunk in itertools.chain([first.removeprefix(codecs.BOM_UTF8)], iter(lambda: file.read(CHUNK_BYTES), b"")):
             lines, newline, rest = (rest + chunk).rpartition(b"\n")

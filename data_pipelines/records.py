@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple
 
 from xlnet_jax.errors import InputError
@@ -21,6 +21,7 @@ SPACE = "\u2581"
 ALPHABETS = {"protein": "ACDEFGHIKLMNPQRSTVWYBZXUO", "dna": "ACGTUNRYSWKMBDHV"}
 PATTERNS = {"smiles": r"\[[^\]\s]+\]|Br|Cl|%\d\d|[BCNOPSFIbcnops]|[-=#$:/\\.()~*+@\d]"}
 SPACED = ("word", "item")
+_FLOAT = re.compile(rf"(?<![^{SYMBOL}])-?\d+\.\d*(?![^{SYMBOL}])")
 LEVELS = "character, word, item, protein, dna, smiles or /REGULAR EXPRESSION/"
 
 Unknown = Literal["refuse", "count"]
@@ -43,9 +44,11 @@ class RecordField(NamedTuple):
             raise InputError("fields", text, f": give NAME:LEVEL, where LEVEL is {LEVELS}")
         if is_pattern:
             try:
-                re.compile(level[1:-1])
+                pattern = re.compile(level[1:-1])
             except re.error as error:
                 raise InputError("fields", text, f"has no regular expression ({error})") from None
+            if pattern.groups or pattern.match(""):
+                raise InputError("fields", text, "must match a symbol, not an empty text; write groups as (?:…)")
         return field
 
     @property
@@ -56,45 +59,53 @@ class RecordField(NamedTuple):
     @property
     def pattern(self) -> re.Pattern[str] | None:
         """Regular expression of one symbol; None = a character, or what stands between spaces."""
-        if self.level in PATTERNS or self.level.startswith("/"):
-            return re.compile(PATTERNS.get(self.level) or self.level[1:-1])
-        return None
+        return _pattern_of(self.level)
 
     def text_of(self, value: Any) -> tuple[str, str]:
-        """Return (the form of a value in a line, what is wrong with the value). value: a string, a whole number, or a
-        list of them; what is wrong completes "record 3 of x.csv …", and is "" if nothing is."""
-        values = value if isinstance(value, list | tuple) else [value]
-        words: list[str] = []
-        for one in values:
-            if isinstance(one, float) or (self.level == "item" and re.fullmatch(r"-?\d+\.\d*", str(one).strip())):
-                what = "a symbol is text or a whole number"
-                return "", f"has {one} in {self.name!r}: {what}"
-            if one is None or isinstance(one, bool) or not isinstance(one, str | int):
-                if one is None and value is None:
-                    break
-                return "", f"has {one!r} in {self.name!r}, which is neither text nor a whole number"
-            text = " ".join(str(one).split())
-            if text:
-                words.append(text.replace(" ", SPACE) if isinstance(value, list | tuple) else text)
-        text = (SYMBOL if self.level in SPACED else "").join(words)
-        if not text:
-            return MISSING, f"has nothing in {self.name!r}"
-        if self.alphabet:
-            text = text.upper()
-        return text, self._fault(text)
+        """Return (the form of a value in a line, what is wrong with the value).
 
-    def _fault(self, text: str) -> str:
+        value: a string, a whole number, or a list of them. An element of a list is one symbol at the levels word and
+        item. What is wrong completes "record 3 of x.csv …" and is "" if nothing is. A value that cannot be read has the
+        form "".
+        """
+        is_list, is_spaced = type(value) in (list, tuple), self.level in SPACED
+        values = value if is_list else [value]
+        if (kinds := {*map(type, values)}) != {str}:
+            if kinds - {str, int, type(None)}:
+                return "", self._fault_of_types(values)
+            values = ["" if one is None else str(one) for one in values]
+        words = SYMBOL.join(values).split()
+        if is_list and words != values:  # a value has a space or nothing in it
+            alone = MISSING if is_spaced else SPACE
+            words = [SPACE.join(one.split()) or (alone if one else MISSING) for one in values]
+        text = (SYMBOL if is_spaced else "" if is_list else SPACE).join(words)
+        if not text or MISSING in words:
+            place = f" at {words.index(MISSING) + 1}" if len(words) > 1 else ""
+            return text or MISSING, f"has nothing{place} in {self.name!r}"
+        if is_spaced:
+            if self.level == "item" and "." in text and (number := _FLOAT.search(text)):
+                return "", f"has {number[0]} in {self.name!r}, a float; round it, or read it with the level word"
+            return text, ""
+        text = text.upper() if self.alphabet else text
+        return text, self._fault_of(text)
+
+    def _fault_of_types(self, values: Sequence[Any]) -> str:
+        value = next(one for one in values if type(one) not in (str, int, type(None)))
+        what = "a float; write it as text or as a whole number" if isinstance(value, float) else "no text"
+        return f"has {value!r} in {self.name!r}, {what}"
+
+    def _fault_of(self, text: str) -> str:
         where = f"in {self.name!r}, outside the alphabet {self.level}"
         if self.alphabet:
             rest = text.strip(self.alphabet)  # from both ends: empty if all symbols are known
-            return f"has the symbol {rest[0]!r} {where}" if rest else ""
+            return f"has the symbol {rest[0].replace(SPACE, ' ')!r} {where}" if rest else ""
         if (pattern := self.pattern) and "".join(found := pattern.findall(text)) != text:
             known = 0
             for symbol in found:
                 if not text.startswith(symbol, known):
                     break
                 known += len(symbol)
-            return f"has {text[known : known + 10]!r} {where}"
+            return f"has {text[known : known + 10].replace(SPACE, ' ')!r} {where}"
         return ""
 
     def symbols(self, text: str) -> list[str]:
@@ -107,6 +118,12 @@ class RecordField(NamedTuple):
             return list(text)
         found = pattern.findall(text)
         return found if "".join(found) == text else _with_the_rest(pattern, text)
+
+
+@cache
+def _pattern_of(level: str) -> re.Pattern[str] | None:
+    is_pattern = level in PATTERNS or level.startswith("/")
+    return re.compile(PATTERNS.get(level) or level[1:-1]) if is_pattern else None
 
 
 def _with_the_rest(pattern: re.Pattern[str], text: str) -> list[str]:
@@ -149,9 +166,15 @@ class RecordFormat:
 
         What is wrong completes "record 3 of x.csv …"; a fault that `unknown` allows is none.
         """
-        texts, faults = zip(*(f.text_of(value) for f, value in zip(self.parsed, values, strict=True)), strict=True)
-        fault = next(filter(None, faults), "")
-        if self.unknown == "count" and "" not in texts and any(text != MISSING for text in texts):
+        texts, fault = [], ""
+        for field, value in zip(self.parsed, values, strict=True):
+            text, wrong = field.text_of(value)
+            texts.append(text)
+            fault = fault or wrong
+        if fault and self.unknown == "count" and "" not in texts and set(texts) != {MISSING}:
             fault = ""
         line = FIELD.join(texts)
-        return (f"{line}{KEY}{' '.join(str(key).split())}" if self.key else line), fault
+        if self.key:
+            words = [] if key is None else str(key).split()
+            line, fault = f"{line}{KEY}{' '.join(words)}", fault or ("" if words else f"has nothing in {self.key!r}")
+        return line, fault

@@ -23,6 +23,8 @@ from data_pipelines import remote
 from data_pipelines.corpus import MANIFEST_FILE
 from data_pipelines.faults import Faults, TextRow
 from data_pipelines.readers import OPENERS, WITH_RECORDS, TextFile, kind_of
+from data_pipelines.record_files import RECORD_ENDS, MemoryRecords, RecordFile
+from data_pipelines.records import RecordFormat
 from data_pipelines.remote import HUB, Listed, explaining_read_errors, file_name, find_dataset, is_remote, on_web
 from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
 from data_pipelines.tokenizer import EOD, SAMPLE_LINES, Normalization, Tokenizer
@@ -34,6 +36,7 @@ from xlnet_jax.storage.files import in_bucket
 
 TFDS = "tfds:"
 COMPRESSED = tuple(OPENERS)
+TEXT_ENDS = (".txt", *WITH_RECORDS)
 DOCUMENT_END = ""
 LINES_AT_ONCE = 64  # tokenized
 SAMPLED_FILES = 100
@@ -41,7 +44,7 @@ WANTED = "give a text file, a glob in quotes, a folder of *.txt files, a URL, tf
 
 TextUnit = Literal["line", "document"]
 Id = str | int
-Unit = TextFile | DatasetSlice
+Unit = TextFile | DatasetSlice | MemoryRecords
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,10 @@ class Source:
 
 
 def find(
-    names: Sequence[str], settings: TextSourceSettings = TextSourceSettings(), split: str = "train"
+    names: Sequence[str],
+    settings: TextSourceSettings = TextSourceSettings(),
+    split: str = "train",
+    records: RecordFormat | None = None,
 ) -> list[Source]:
     """Find the sources with these names: files, globs (`**` matches any depth, on disk only), folders, `tfds:NAME`.
 
@@ -65,11 +71,12 @@ def find(
     also on the web (https://). `hf:NAME/CONFIG:SPLIT` is a dataset on the Hugging Face Hub (`remote.find_dataset`).
 
     split: split of datasets named without one (with one: tfds:c4/en[validation],
-    hf:wikitext/wikitext-2-raw-v1:validation).
+    hf:wikitext/wikitext-2-raw-v1:validation). records: read files as records (`record_files`), and in a folder also
+    those of RECORD_ENDS; None = read prose.
 
     Raises InputError if nothing is found for a name, and Unreachable if the network fails.
     """
-    found = []
+    found, ends = [], TEXT_ENDS if records is None else RECORD_ENDS
     for name in names:
         if not name:
             raise InputError(f"the name of a text is empty; {WANTED}")
@@ -77,14 +84,18 @@ def find(
         files: list[Listed] = []
         with explaining_read_errors(name):
             if is_remote(name):
-                files = _remote_files(name)
+                files = _remote_files(name, ends)
             elif name.startswith(HUB):
                 files = find_dataset(name, split)
             elif dataset is None:
-                dataset, paths = _local_files(name)
+                dataset, paths = _local_files(name, ends)
                 files = [(path, None, None) for path in paths]
         form = settings.text_field, settings.corpus_errors
         units: Sequence[Unit] = [TextFile(path, *form, size, version) for path, size, version in files]
+        if records is not None:
+            units = [RecordFile(path, *form, size, version, records=records) for path, size, version in files]
+        if dataset is not None and records is not None:
+            raise InputError("fields", records.fields, f": works with files, not with {name}; write it as Parquet")
         if dataset is not None:
             units = open_dataset(dataset, split, *form)
         found.append(Source(describe(name), name, tuple(units)))
@@ -110,7 +121,7 @@ def describe(name: str) -> str:
     else:
         path = PurePosixPath(name.partition("://")[2]) if is_remote(name) else epath.Path(name).expanduser().resolve()
         stem = next((part for part in (path, *path.parents) if not glob.has_magic(part.name)), path).name
-    while (end := os.path.splitext(stem)[1]) in (*COMPRESSED, *WITH_RECORDS, ".txt") and end != stem:
+    while (end := os.path.splitext(stem)[1]) in (*COMPRESSED, *RECORD_ENDS) and end != stem:
         stem = stem.removesuffix(end)
     return stem or "corpus"
 
@@ -236,9 +247,10 @@ def first_pieces(lines: Iterator[str], tokenizer: Tokenizer, count: int) -> np.n
 # ---- what a name refers to ------------------------------------------------------------------------------------------
 
 
-def _local_files(name: str) -> tuple[str | None, list[str]]:
+def _local_files(name: str, ends: Sequence[str]) -> tuple[str | None, list[str]]:
     """Return (folder of the TFDS dataset, []) if the name is a folder with one TFDS dataset at any depth, else (None,
-    sorted files) for a file name, a glob or a folder. In a folder, links are followed and hidden files skipped."""
+    sorted files) for a file name, a glob or a folder. In a folder, links are followed, hidden files are skipped, and if
+    any file has one of these ends, also all others."""
     path = epath.Path(name).expanduser()
     if path.is_dir():
         folders = list(_walk(path))
@@ -248,7 +260,7 @@ def _local_files(name: str) -> tuple[str | None, list[str]]:
         if datasets:
             return str(datasets[0]), []
         there = [folder / file for folder, files in folders for file in files]
-        texts = list(filter(_is_text, there))
+        texts = [file for file in there if kind_of(file) in ends]
         if texts and len(texts) < len(there):
             tell(
                 f"text {name}: skipped {len(there) - len(texts):,} of {len(there):,} files, whose extensions are not "
@@ -305,16 +317,12 @@ def match_glob(pattern: epath.Path) -> list[epath.Path]:
     return sorted(p for p in base.glob(str(pattern.relative_to(base))) if not p.is_dir())
 
 
-def _remote_files(name: str) -> list[Listed]:
+def _remote_files(name: str, ends: Sequence[str]) -> list[Listed]:
     """Return the files behind a URL, sorted, like `_local_files` for a folder on disk."""
     found = [file for file in remote.find(name) if not file_name(file[0]).startswith(".")]
     if {MANIFEST_FILE, DATASET_INFO} & {file_name(url) for url, *_ in found}:
         raise InputError(f"text {name}: a prepared corpus or TFDS dataset must be on disk or in gs://; copy it there")
     if not found:
         raise InputError(f"text {name}: no files found; {WANTED}")
-    texts = [file for file in found if _is_text(file[0])]
+    texts = [file for file in found if kind_of(file[0]) in ends]
     return found if glob.has_magic(name) else texts or found
-
-
-def _is_text(file: epath.PathLike) -> bool:
-    return kind_of(file) in (".txt", *WITH_RECORDS)

@@ -24,6 +24,7 @@ from etils import epath
 from data_pipelines.corpus import Start
 from data_pipelines.prepare.holdout import DOCUMENT, line_hashes
 from data_pipelines.prepare.runners import Runner
+from data_pipelines.readers import TextFile
 from data_pipelines.remote import is_remote
 from data_pipelines.sources import Source, Unit, chunks_of
 from data_pipelines.tfds_text import DatasetSlice
@@ -84,7 +85,7 @@ def groups_of(source: Source) -> list[Group]:
 def _num_bytes(unit: Unit) -> int:
     if isinstance(unit, DatasetSlice):
         return GROUP_BYTES
-    if is_remote(unit.path):
+    if isinstance(unit, TextFile) and is_remote(unit.path):
         return unit.size or 0
     try:
         return epath.Path(unit.path).stat().length

@@ -170,14 +170,19 @@ def test_a_name_is_enough_and_no_end_of_a_name_means_two_kinds():
 def test_a_foreign_file_ends_prepare_in_one_line_compressed_in_a_folder_or_by_a_glob(refused, place):
     write(place / "a.csv.gz", gzip.compress(b"It is one column, so only its name tells.\n" * 100))
     line = refused("--source", "a.csv.gz")
-    assert "text a.csv.gz: it is a table (CSV or TSV), not prose; write the column with the text as JSON Lines" in line
+    assert (
+        "text a.csv.gz: it is a table (CSV or TSV), not prose; to train on columns as symbols, give --fields " in line
+    )
+    assert "NAME:LEVEL; or write the column with the text as JSON Lines" in line
     assert line.endswith("; if it is prose, let its name end in .txt\n")
     for folder in ("one", "two"):
         (place / folder).mkdir()
         write(place / folder / "b.fa.xz", lzma.compress(FASTA.encode() * 50))
     shutil.copy("good.txt", "two/a.text")
     for name in ("one", "two/*"):
-        assert "b.fa.xz: it is FASTA, not prose; write one sequence on each line" in refused("--source", name)
+        assert "b.fa.xz: it is FASTA, not prose; to train on its sequences, give --fields sequence:protein" in refused(
+            "--source", name
+        )
 
 
 def test_readers_of_json_lines_refuse_what_is_no_text_and_say_how_to_divide_one_json_value(refused, place):
