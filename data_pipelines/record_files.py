@@ -52,7 +52,7 @@ Blocks = Iterator[tuple[int, str]]
 """As `readers.blocks_of_lines`"""
 
 Row = tuple[str, Sequence[Any], str]
-"""A row: its place for messages, the cells of the wanted columns, and what is wrong with it (it has no cells then)"""
+"""A row: its place for messages, cells of the wanted columns, and what is wrong with it (then it may have no cells)"""
 
 
 class RecordUnit:
@@ -107,11 +107,11 @@ class RecordUnit:
             rows = self._grouped(rows, id_at, count)
         lenient = dataclasses.replace(records, unknown="count", key=None)
         for where, cells, fault in rows:
-            if fault:
-                yield TextRow(where, "", None, fault), "; fix or remove it"
-                continue
-            id_, values = None if id_at is None else cells[id_at], cells[:count]
+            id_, values = None if id_at is None or not cells else cells[id_at], cells[:count]
             where = where if id_ is None else f"{where} ({id_})"
+            if fault:
+                yield TextRow(where, "", id_, fault), "; fix or remove it"
+                continue
             line, fault = records.line_of(values, None if key_at is None else cells[key_at])
             if "\0" in line or not line.isascii():
                 whole(line, where)
@@ -213,8 +213,8 @@ class RecordFile(RecordUnit, TextFile):
             raise InputError(f"text {self.path}: it is FASTA by another name; let its name end in .fasta")
         separator = _separator_of(lines[0], end)
         rows = self._cells(blocks, separator) if separator else _words(blocks)
-        (name, *others), there = columns, next(csv.reader(lines[:1], delimiter=separator or " "))
-        if end in TABLES or others or name.isdecimal() or (len(there) > 1 and name in map(str.strip, there)):
+        (name, *others), names = columns, [cell.strip(' "') for cell in lines[0].split(separator)]
+        if end in TABLES or others or name.isdecimal() or (separator and name in names):
             yield from self._columns(rows, columns, is_strict=bool(separator))
             return
         for number, line in _numbered(blocks):
@@ -232,8 +232,8 @@ class RecordFile(RecordUnit, TextFile):
                     yield reader.line_num, cells
         except csv.Error as error:
             raise InputError(
-                f"text {self.path}: line {reader.line_num} is no row of a table ({error}); in a cell that begins with "
-                "a quote, write quotes twice"
+                f"text {self.path}: line {reader.line_num} cannot be read as a row ({error}); in a cell that begins "
+                "with a quote, write quotes twice"
             ) from None
 
     def _columns(self, rows: Iterator[tuple[int, list[str]]], columns: Sequence[str], is_strict: bool) -> Iterator[Row]:
@@ -304,10 +304,9 @@ def _row_of(where: str, values: Any, columns: Sequence[str], records: RecordForm
     """Return the row of an object. fault: what is wrong if it is none."""
     if not isinstance(values, dict):
         return where, (), fault
-    missing = [name for name in columns if name not in values]
-    if missing and (records.unknown == "refuse" or missing[0] not in [field.name for field in records.parsed]):
-        return where, (), lack_of(missing[0], values)
-    return where, [values.get(name) for name in columns], ""
+    allowed = () if records.unknown == "refuse" else [field.name for field in records.parsed]
+    missing = [name for name in columns if name not in values and name not in allowed]
+    return where, [*map(values.get, columns)], lack_of(missing[0], values) if missing else ""
 
 
 # ---- records from Python --------------------------------------------------------------------------------------------

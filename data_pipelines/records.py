@@ -91,7 +91,7 @@ class RecordField(NamedTuple):
 
     def _fault_of_types(self, values: Sequence[Any]) -> str:
         value = next(one for one in values if type(one) not in (str, int, type(None)))
-        what = "a float; write it as text or as a whole number" if isinstance(value, float) else "no text"
+        what = "a float; write it as text or as a whole number" if isinstance(value, float) else "not text"
         return f"has {value!r} in {self.name!r}, {what}"
 
     def _fault_of(self, text: str) -> str:

@@ -2,6 +2,7 @@
 file and place."""
 
 import bz2
+import contextlib
 import gzip
 import json
 import lzma
@@ -13,6 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from backports import zstd
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from data_pipelines import readers, record_files, sources
 from data_pipelines.faults import Faults
@@ -110,6 +113,20 @@ def test_each_format_becomes_lines(tmp_path, case):
     assert list(sources.read_lines(units))[1::2] == [sources.DOCUMENT_END] * len(lines)
 
 
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(case=st.sampled_from(list(READ)), place=st.floats(0, 1), byte=st.sampled_from(b'\0\t\n\r ",;>*[{5\xe9\xff'))
+def test_a_damaged_file_is_read_or_refused(tmp_path_factory, case, place, byte):
+    name, content, records, _ = READ[case]
+    folder = tmp_path_factory.mktemp("damaged")
+    units = found(folder, name, content, records)
+    damaged = bytearray((folder / name).read_bytes())
+    damaged[int(place * (len(damaged) - 1))] = byte
+    (folder / name).write_bytes(damaged)
+    with contextlib.suppress(InputError):
+        lines = lines_of(units)
+        assert all(line.split(KEY)[0].count(FIELD) == len(records.fields) - 1 for line in lines)
+
+
 @pytest.mark.parametrize("end", COMPRESS)
 @pytest.mark.parametrize("case", ["FASTA by another end", "CSV", "groups", "JSON Lines"])
 def test_compressed_records_are_read(tmp_path, case, end):
@@ -177,8 +194,8 @@ WRONG = [
     ("t.csv", "a,b\n,\n", PAIRS, "line 2 has nothing in 'a'; fix or remove it"),
     ("t.csv", "a,p\nMK,3.5\n", form("a:protein p:item"), "line 2 has 3.5 in 'p', a float; round it, or read it with "
      "the level word; fix or remove it"),
-    ("t.tsv", 'a\tb\nMK\t"x\nMM\ty\n', PAIRS, "line 3 is no row of a table (unexpected end of data); in a cell that "
-     "begins with a quote, write quotes twice"),
+    ("t.tsv", 'a\tb\nMK\t"x\nMM\ty\n', PAIRS, "line 3 cannot be read as a row (unexpected end of data); in a cell "
+     "that begins with a quote, write quotes twice"),
     ("t.csv", b"a,b\nMK,caf\xe9\n", PAIRS, "line 2 is not UTF-8 (0xe9); convert the file"),
     ("t.csv", "a,b\nMK,x\0y\n", PAIRS, "line 2 contains a zero byte"),
     ("v.txt", "1 5\n2 6\n1 7\n", form("2:item", group_by="1"), "line 3: the group '1' of '1' began before, and is not "
@@ -216,6 +233,8 @@ def test_faulty_records_keep_their_place_where_a_model_is_used(tmp_path):
     assert [row.fault for row in rows] == [
         "", "has the symbol 'J' in 'a', outside the alphabet protein", "has 1 cells, not 2", "has nothing in 'a'", ""
     ]  # fmt: skip
+    objects = found(tmp_path, "v.jsonl", '{"n": 7}\n{"i": 1.5, "n": 8}\n{"i": 1, "n": 9}\n', form("i:item"))
+    assert [row.id for row in sources.read_texts(objects, "line", "n")] == [7, 8, 9]
     with pytest.raises(InputError, match=r"line 4 has 1 cells, not 2"):
         list(sources.read_texts(units, "line", "b"))
     views = found(tmp_path, "v.txt", "1 5\n", form("2:item", group_by="1"))

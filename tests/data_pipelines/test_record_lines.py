@@ -1,10 +1,11 @@
 """A record is a line: fields in order, symbols of each level, and what is wrong with a value."""
 
 import re
+from pathlib import Path
 
 import pytest
 
-from data_pipelines.records import FIELD, KEY, MISSING, RecordField, RecordFormat
+from data_pipelines.records import ALPHABETS, FIELD, KEY, MISSING, PATTERNS, SPACED, RecordField, RecordFormat
 from xlnet_jax.errors import InputError
 
 VALUES = [
@@ -44,9 +45,9 @@ WRONG = [
     ("item", [1, 2.0], "has 2.0 in 'x', a float; write it as text or as a whole number"),
     ("item", float("nan"), "has nan in 'x', a float; write it as text or as a whole number"),
     ("item", "12 3.0 4", "has 3.0 in 'x', a float; round it, or read it with the level word"),
-    ("word", True, "has True in 'x', no text"),
-    ("word", {"a": 1}, "has {'a': 1} in 'x', no text"),
-    ("word", b"a", "has b'a' in 'x', no text"),
+    ("word", True, "has True in 'x', not text"),
+    ("word", {"a": 1}, "has {'a': 1} in 'x', not text"),
+    ("word", b"a", "has b'a' in 'x', not text"),
     ("protein", "", "has nothing in 'x'"),
     ("protein", " \t", "has nothing in 'x'"),
     ("item", None, "has nothing in 'x'"),
@@ -105,3 +106,11 @@ def test_unknown_symbols_and_missing_values_are_counted_if_asked_but_no_float_an
 def test_fields_that_mean_nothing_are_refused(fields, line):
     with pytest.raises(InputError, match=re.escape(line)):
         _ = RecordFormat(tuple(fields.split())).parsed
+
+
+def test_the_page_lists_every_level_with_its_alphabet():
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    rows = re.findall(r"^\| `([^`]+)`(?: \(the default\))? \| (.*) \|$", page.partition("| level |")[2], re.MULTILINE)
+    levels = {"character", *SPACED, *ALPHABETS, *PATTERNS, "/REGULAR EXPRESSION/"}
+    assert levels == {level for level, _ in rows[: len(levels)]}
+    assert all(f"`{ALPHABETS[level]}`" in text for level, text in rows if level in ALPHABETS)
