@@ -297,7 +297,10 @@ def _numbered(blocks: Blocks) -> Iterator[tuple[int, str]]:
 
 def _words(blocks: Blocks) -> Iterator[tuple[int, list[str]]]:
     """Yield (number, words) of the lines that are not blank."""
-    return ((number, line.split()) for number, line in _numbered(blocks))
+    for first, text in blocks:
+        for number, line in enumerate(text.split("\n"), first):
+            if words := line.split():
+                yield number, words
 
 
 def _row_of(where: str, values: Any, columns: Sequence[str], records: RecordFormat, fault: str) -> Row:
