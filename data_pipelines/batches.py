@@ -18,7 +18,7 @@ on the run's seed and weights. From a corpus to batches on a mesh:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from threading import Lock
 from typing import Any
@@ -29,7 +29,7 @@ from data_pipelines import permutation, windows
 from data_pipelines.corpus import Corpus, SplitName, Start
 from data_pipelines.ids import IdCorpus
 from data_pipelines.mixture import Mixture
-from data_pipelines.objectives import HELD_OUT, Filling, Windows, batch_spec
+from data_pipelines.objectives import HELD_OUT, FieldTables, Filling, Windows, batch_spec
 from data_pipelines.stateless import Purpose, uniforms
 from data_pipelines.windows import documents_of, first_tokens
 from xlnet_jax.dims import Batch
@@ -57,6 +57,7 @@ class BatchSource:
     seed: int  # of training
     filling: Filling
     max_windows: int | None = None
+    fields: FieldTables | None = None  # of records
 
     def __post_init__(self) -> None:
         if self.steps_per_block < 1:
@@ -108,6 +109,11 @@ class BatchSource:
     @property
     def is_held_out(self) -> bool:
         return self.split == "validation"
+
+    @cached_property
+    def _is_last_only(self) -> bool:
+        """True for held-out records of which only the last symbol was held out."""
+        return self.is_held_out and bool(self.corpus.manifest.made_from.get("records", {}).get("holds_out_last"))
 
     @cached_property
     def _visits(self) -> int:
@@ -177,7 +183,14 @@ class BatchSource:
         arrays["is_reversed"] = visit["is_reversed"]
         if data.pack:
             arrays |= documents_of(visit["documents"], begin, data)
-        filled = self.filling.fill(Windows(arrays, self.is_word_start, draw, data, self.mem_len > 0))
+        if self.fields:
+            arrays["segment_ids"] = self.fields.segment_V[arrays["input_ids"]]
+        is_last_only = self._is_last_only
+        if is_last_only and data.num_predict is None:
+            data = replace(data, targets="all")
+        filled = self.filling.fill(
+            Windows(arrays, self.is_word_start, draw, data, self.mem_len > 0, self.fields, is_last_only)
+        )
         filled["is_reversed"] = arrays["is_reversed"]
         filled["mem_filled"] = np.full(len(rows), min(self.mem_len, index * data.reuse_len), np.int32)
         if data.pair_loss != "none":

@@ -31,7 +31,7 @@ from array_record.python.array_record_data_source import ArrayRecordDataSource
 from etils import epath
 
 from data_pipelines.remote import is_remote
-from data_pipelines.tokenizer import EOD, UNK, Tokenizer
+from data_pipelines.tokenizer import BOS, EOD, PAD, Tokenizer
 from xlnet_jax.errors import InputError, first_line
 from xlnet_jax.storage.reading import (
     Count,
@@ -197,7 +197,7 @@ class Corpus:
     @property
     def unknown_share(self) -> float:
         """Share of `<unk>` among the training tokens. Raises InputError as `unigram_counts` does."""
-        return float(self.unigram_counts[UNK] / max(self.unigram_counts.sum(), 1))
+        return float(self.unigram_counts[self.tokenizer.unknown_ids].sum() / max(self.unigram_counts.sum(), 1))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -256,13 +256,13 @@ class Corpus:
         return blocks["tokens"].astype(np.int32), np.ascontiguousarray(blocks["starts"])
 
     def documents(self, split: SplitName) -> Iterator[np.ndarray]:
-        """Yield the token ids of each document, int32 [E], without <eod>. The last document of a source may have lost
-        its end, with the `dropped_tokens`."""
+        """Yield the token ids of each document, int32 [E], without <s> and <eod>. The last document of a source may
+        have lost its end, with the `dropped_tokens`."""
         first = 0
         for blocks in self.manifest.splits[split].source_blocks:
             tokens, starts = self.read(split, np.arange(first, first + blocks))
             for document in np.split(tokens.ravel(), np.flatnonzero(starts.ravel() == Start.DOCUMENT)):
-                if len(ids := document[document != EOD]):
+                if len(ids := document[~np.isin(document, (BOS, EOD, PAD))]):
                     yield ids
             first += blocks
 

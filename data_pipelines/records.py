@@ -14,6 +14,7 @@ from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.settings.common import RecordSettings
 
 FIELD, SYMBOL, KEY = "\t", " ", "\x1e"
 MISSING = "\ufffd"  # in place of a value that is missing; never in a vocabulary
@@ -147,6 +148,12 @@ class RecordFormat:
     key: str | None = None
     """column by whose value records are held out; None = by the whole record"""
 
+    @classmethod
+    def of(cls, settings: RecordSettings) -> RecordFormat | None:
+        """Return how these settings read records; None = they read prose."""
+        key = None if settings.hold_out in ("record", "last") else settings.hold_out
+        return cls(settings.fields, settings.group_by, settings.unknown, key) if settings.fields else None
+
     @cached_property
     def parsed(self) -> tuple[RecordField, ...]:
         """The fields. Raises InputError as `RecordField.of`, and if two have one name."""
@@ -160,6 +167,11 @@ class RecordFormat:
         """Names of all columns that are read."""
         extra = [name for name in (self.group_by, self.key) if name]
         return tuple(dict.fromkeys([*(field.name for field in self.parsed), *extra]))
+
+    def count_symbols(self, line: str) -> int:
+        """Return the number of symbols in a line."""
+        texts = line.partition(KEY)[0].split(FIELD)
+        return sum(len(field.symbols(text)) for field, text in zip(self.parsed, texts, strict=False))
 
     def line_of(self, values: Sequence[Any], key: Any = None) -> tuple[str, str]:
         """Return (the line of a record, what is wrong with it). values: of each field, as in `RecordField.text_of`.

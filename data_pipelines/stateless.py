@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     EPOCH = 14
     GROUP_SIZE = 15
     DIFFUSION = 16
+    FIELD_ORDER = 17
 
 
 def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.ndarray, width: int) -> np.ndarray:

@@ -29,13 +29,20 @@ def goals(data: DataConfig) -> tuple[int | None, int | None]:
 
 
 def draw_targets(
-    is_word_start: np.ndarray, candidates: np.ndarray, is_reversed: np.ndarray, draw: Draw, data: DataConfig
+    is_word_start: np.ndarray,
+    candidates: np.ndarray,
+    is_reversed: np.ndarray,
+    draw: Draw,
+    data: DataConfig,
+    breaks: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return bool [B, L]: the targets of whole windows, drawn separately for the reused part and the new part.
 
     is_word_start, candidates (tokens that may be targets): bool [B, L], in the rows' reading order. is_reversed: bool
-    [B].
+    [B]. breaks: bool [B, L], True where a span that began before must end, in the order of the text.
     """
+    if data.targets == "all":
+        return candidates.copy()
     drawn = np.zeros_like(candidates)
     begins = word_begins(is_word_start, candidates, is_reversed)
     if data.targets == "words" and 0 < data.reuse_len < data.seq_len:
@@ -48,7 +55,8 @@ def draw_targets(
             continue
         if data.targets == "spans":
             uniform = draw(purpose, draws_needed(length, data))
-            drawn[:, part] = sample_spans(starts, allowed, goal, uniform, is_reversed, data)
+            ends = None if breaks is None else breaks[:, part]
+            drawn[:, part] = sample_spans(starts, allowed, goal, uniform, is_reversed, data, ends)
         elif data.targets == "words":
             drawn[:, part] = sample_words(begins[:, part], allowed, goal, draw(purpose, length), data)
         else:
@@ -73,19 +81,22 @@ def sample_spans(
     uniform: np.ndarray,
     is_reversed: np.ndarray,
     data: DataConfig,
+    breaks: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return exactly `goal` targets in each row, or all candidates if there are fewer: bool [B, L], in reading order.
     goal None: only the targets in spans.
 
     is_word_start, candidates: bool [B, L], in the row's reading order; a span continues after tokens that are not
     candidates. uniform: [B, draws_needed(L)]. is_reversed: bool [B]; these rows are sampled in the order of the text,
-    since word starts refer to that order.
+    since word starts refer to that order. breaks: as in `draw_targets`.
     """
     batch, length = is_word_start.shape
     flip = is_reversed[:, None]
     starts = np.where(flip, is_word_start[:, ::-1], is_word_start)
     allowed = np.where(flip, candidates[:, ::-1], candidates)
     begin, end = place_spans(starts, goal, uniform, data)
+    if breaks is not None:
+        end = np.minimum(end, np.take_along_axis(_next_start(breaks), np.minimum(begin + 1, length), axis=1))
     edges = np.zeros((batch, length + 1), np.int8)  # +1 where a span begins, -1 after its end
     row, span = np.nonzero(begin < end)
     edges[row, begin[row, span]] += 1
@@ -103,19 +114,24 @@ def place_spans(
 
     starts: bool [B, L], True where a word begins. uniform: as in `sample_spans`.
     """
-    batch, length = starts.shape
+    length = starts.shape[1]
     spans = max_spans(length, data)
-    # next_start[b, i]: first word start at or after i, or `length`.
-    positions = np.where(starts, np.arange(length), length)
-    next_start = np.full((batch, length + 1), length)
-    next_start[:, :-1] = np.minimum.accumulate(positions[:, ::-1], axis=1)[:, ::-1]
-
+    next_start = _next_start(starts)
     weights = 1.0 / np.arange(1, data.span_max + 1)
     thresholds = np.cumsum(weights / weights.sum())[:-1]
     lengths = np.searchsorted(thresholds, uniform[:, :spans], side="right") + 1
     place = _place_pieces if data.span_unit == "piece" else _place_words
     # Without a goal, spans always have fewer tokens than the text, so `length` is no limit.
     return place(next_start, lengths, length if goal is None else goal, uniform[:, spans : 2 * spans], data)
+
+
+def _next_start(starts: np.ndarray) -> np.ndarray:
+    """Return int64 [B, L + 1]: the first start at or after each position, or L. starts: bool [B, L]."""
+    batch, length = starts.shape
+    positions = np.where(starts, np.arange(length), length)
+    next_start = np.full((batch, length + 1), length)
+    next_start[:, :-1] = np.minimum.accumulate(positions[:, ::-1], axis=1)[:, ::-1]
+    return next_start
 
 
 def _place_pieces(

@@ -22,8 +22,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-WINDOW_SPECIALS = {"pairs": 3, "sentences": 2, "text": 0}
-"""Number of special tokens in a window, by its form: <sep> after A, <sep> and <cls> after B; <sep> and <cls>; none."""
+WINDOW_SPECIALS = {"pairs": 3, "sentences": 2, "text": 0, "records": 0}
+"""Number of special tokens at the end of a window, by its form: <sep> after A, <sep> and <cls> after B; <sep> and
+<cls>; none."""
 
 CLS_SEGMENT = 2
 """Segment of <cls>, which comes after A (0) and B (1)."""

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from data_pipelines.stateless import Purpose
+from data_pipelines.tokenizer import EOD, SPECIAL_PIECES, UNK
 from xlnet_jax.dims import Batch
 from xlnet_jax.settings.config import DataConfig
 
@@ -25,7 +26,7 @@ TOKENS = {
     "input_ids": Field("BL", "int32", "tokens, in the reading order of the row"),
     "perm_rank": Field("BL", "int32", "rank in the order of prediction"),
 }
-SEGMENTS = {"segment_ids": Field("BL", "int32", "0 = reused part and A, 1 = B, 2 = `<cls>`")}
+SEGMENTS = {"segment_ids": Field("BL", "int32", "0 = reused part and A, 1 = B, 2 = `<cls>`; of records, the field")}
 TARGETS = {
     "target_positions": Field("BP", "int32", "positions of the targets, ascending; L - 1 on padding"),
     "target_ids": Field("BP", "int32", "token to predict at each target position; 0 on padding"),
@@ -71,6 +72,13 @@ Draw = Callable[[Purpose, int], np.ndarray]
 """(purpose, width) -> uniform float64 [B, width] in [0, 1), drawn for the rows of a batch."""
 
 
+class FieldTables(NamedTuple):
+    """The fields of records, by the ids of their symbols."""
+
+    segment_V: np.ndarray  # int32, index of the field of each id
+    place_OV: np.ndarray  # int32 [orders, V]: place of the field of each id in each order of the fields
+
+
 @dataclass(frozen=True)
 class Windows:
     """Windows before masking, and everything else that a batch is made from."""
@@ -80,6 +88,28 @@ class Windows:
     draw: Draw
     data: DataConfig
     has_memory: bool
+    fields: FieldTables | None = None  # of records
+    is_last_only: bool = False  # only the last symbol of a record is a target, as in held-out last symbols
+
+    @property
+    def is_symbol(self) -> np.ndarray:
+        """True for the text of the windows, bool [B, L]: unknown pieces count, other special pieces do not. With
+        is_last_only, True only before <eod>."""
+        ids = self.arrays["input_ids"]
+        is_symbol = (ids >= len(SPECIAL_PIECES)) | (ids == UNK)
+        if self.is_last_only:
+            is_symbol[:, :-1] &= ids[:, 1:] == EOD
+            is_symbol[:, -1] = False
+        return is_symbol
+
+    @property
+    def breaks(self) -> np.ndarray | None:
+        """True where a record or a field begins, bool [B, L], which no span of targets crosses; None in prose."""
+        if self.fields is None:
+            return None
+        begins, segments = self.arrays["document_start"] == np.arange(self.data.seq_len), self.arrays["segment_ids"]
+        begins[:, 1:] |= segments[:, 1:] != segments[:, :-1]
+        return begins
 
 
 @dataclass(frozen=True)

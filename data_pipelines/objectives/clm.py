@@ -17,6 +17,9 @@ def fill(windows: Windows) -> Batch:
         start_BL, next_B = windows.arrays["document_start"], windows.arrays["next_document_start"]
         following = np.concatenate([start_BL[:, 1:], next_B[:, None]], axis=1)
         weights = (following == start_BL).astype(np.float32)
+    if windows.is_last_only:
+        weights[:, :-1] *= windows.is_symbol[:, 1:]
+        weights[:, -1] = 0
     return {
         "input_ids": ids,
         "perm_rank": positions,

@@ -12,21 +12,25 @@ import numpy as np
 from data_pipelines import permutation
 from data_pipelines.objectives import TARGETS, TOKENS, Filling, Windows
 from data_pipelines.stateless import Purpose, choice, smallest_first
+from data_pipelines.targets import NEVER
 from data_pipelines.tokenizer import MASK
 from xlnet_jax.dims import Batch
 
 
 def fill(windows: Windows) -> Batch:
-    """Return input_ids, perm_rank and the targets. Any token can be a target, and all targets read `<mask>`."""
+    """Return input_ids, perm_rank and the targets. Any token of text and any symbol of a record can be a target, and
+    all targets read `<mask>`."""
     ids, length = windows.arrays["input_ids"], windows.data.seq_len
-    draw = windows.draw(Purpose.DIFFUSION, 1 + length)
-    count_B1 = 1 + choice(draw[:, :1], length)
+    can_be = windows.is_symbol if windows.fields else np.ones(ids.shape, bool)
+    draw, size_B1 = windows.draw(Purpose.DIFFUSION, 1 + length), can_be.sum(1, keepdims=True)
+    count_B1 = 1 + choice(draw[:, :1], size_B1)
     is_masked = np.zeros(ids.shape, bool)
-    np.put_along_axis(is_masked, smallest_first(draw[:, 1:]), np.arange(length) < count_B1, axis=1)
-    slots = permutation.target_slots(is_masked, ids, None)
-    slots["target_weights"] *= (length / count_B1).astype(np.float32)
+    order = smallest_first(np.where(can_be, draw[:, 1:], NEVER))
+    np.put_along_axis(is_masked, order, np.arange(length) < count_B1, axis=1)
+    slots = permutation.target_slots(is_masked & can_be, ids, None)
+    slots["target_weights"] *= (size_B1 / count_B1).astype(np.float32)
     return {
-        "input_ids": np.where(is_masked, MASK, ids).astype(np.int32),
+        "input_ids": np.where(is_masked & can_be, MASK, ids).astype(np.int32),
         "perm_rank": np.zeros(ids.shape, np.int32),
         **slots,
     }

@@ -7,7 +7,7 @@ from data_pipelines import permutation
 from data_pipelines.objectives import SEGMENTS, TARGETS, TOKENS, Draw, Filling, Windows
 from data_pipelines.stateless import Purpose, choice
 from data_pipelines.targets import draw_targets
-from data_pipelines.tokenizer import MASK, SPECIAL_PIECES, UNK
+from data_pipelines.tokenizer import MASK, SPECIAL_PIECES
 from xlnet_jax.dims import Batch
 from xlnet_jax.settings.config import DataConfig
 
@@ -16,8 +16,8 @@ def fill(windows: Windows) -> Batch:
     """Return input_ids, segment_ids, perm_rank and the targets. Only text can be a target. As in BERT,
     unknown pieces count as text, and the other special symbols do not."""
     ids, data = windows.arrays["input_ids"], windows.data
-    is_text = (ids >= len(SPECIAL_PIECES)) | (ids == UNK)
-    is_target = draw_targets(windows.is_word_start[ids], is_text, windows.arrays["is_reversed"], windows.draw, data)
+    starts, is_reversed = windows.is_word_start[ids], windows.arrays["is_reversed"]
+    is_target = draw_targets(starts, windows.is_symbol, is_reversed, windows.draw, data, windows.breaks)
     # The reused part becomes memory, so it must not see targets of the next window (models/masks.py).
     rank = np.arange(data.seq_len, dtype=np.int32) >= data.reuse_len if windows.has_memory else np.zeros(data.seq_len)
     read = np.where(is_target, _replacements(ids, len(windows.is_word_start), windows.draw, data), ids)

@@ -20,9 +20,13 @@ def fill(windows: Windows) -> Batch:
     """
     ids, data, draw = windows.arrays["input_ids"], windows.data, windows.draw
     functional = (ids == SEP) | (ids == CLS)
-    # Spans can fall on <sep> and <cls>, and are dropped there: their slots become padding, as in the original.
-    candidates = np.ones_like(functional) if data.targets == "spans" else ~functional
-    drawn = draw_targets(windows.is_word_start[ids], candidates, windows.arrays["is_reversed"], draw, data)
+    if windows.fields:
+        candidates = windows.is_symbol
+    else:
+        # Spans can fall on <sep> and <cls>, and are dropped there: their slots become padding, as in the original.
+        candidates = np.ones_like(functional) if data.targets == "spans" else ~functional
+    is_reversed = windows.arrays["is_reversed"]
+    drawn = draw_targets(windows.is_word_start[ids], candidates, is_reversed, draw, data, windows.breaks)
     reuse = data.reuse_len
     places = (
         permutation.permuted_places(reuse, data.perm_size, draw(Purpose.ORDER_REUSED, data.perm_size)),
@@ -39,8 +43,10 @@ def fill(windows: Windows) -> Batch:
             permutation.group_places(of_part, is_target[:, part], size_B1)
             for of_part, part in zip(places, (slice(reuse), slice(reuse, None)), strict=True)
         )
-        return permutation.perm_rank(hidden, reused, new, data)
+        rank = permutation.perm_rank(hidden, reused, new, data)
+        return rank if place is None else np.where(hidden, rank + place * (data.seq_len + 1), rank)
 
+    place = _places_of_fields(windows)
     rank = ranks()
     # Groups without the dropped targets begin elsewhere, perhaps before all that another document shows.
     while data.pack and (blind := drawn & lowest_of_document(windows.arrays["document_start"], rank)).any():
@@ -52,6 +58,16 @@ def fill(windows: Windows) -> Batch:
         "perm_rank": rank,
         **permutation.target_slots(drawn & ~functional, ids, data.num_predict),
     }
+
+
+def _places_of_fields(windows: Windows) -> np.ndarray | None:
+    """Return int32 [B, L], the place of each token's field in an order that is drawn for each row; None if the fields
+    stand together."""
+    if windows.fields is None or not windows.fields.place_OV.any():
+        return None
+    place_OV = windows.fields.place_OV
+    order_B1 = choice(windows.draw(Purpose.FIELD_ORDER, 1), len(place_OV))
+    return place_OV[order_B1, windows.arrays["input_ids"]]
 
 
 FILLING = Filling(

@@ -7,6 +7,7 @@ shards.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import shlex
 import time
@@ -22,15 +23,17 @@ from data_pipelines import sources, windows
 from data_pipelines.corpus import Corpus, Manifest, SplitName, is_corpus
 from data_pipelines.prepare.encoding import EncodedSource, encode_text, fingerprint
 from data_pipelines.prepare.holdout import choose, holds_out
+from data_pipelines.prepare.packing import RecordWindows
 from data_pipelines.prepare.runners import Runner, run_here, run_with_beam
 from data_pipelines.prepare.shards import Content, cut, stretches_of, write_corpus
 from data_pipelines.readers import TextFile
+from data_pipelines.records import RecordFormat
 from data_pipelines.remote import is_remote
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Tokenizer, TokenizerSettings
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import progress, tell, without_secrets
-from xlnet_jax.settings.common import TextSourceSettings
+from xlnet_jax.settings.common import RecordSettings
 from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.settings.fields import at_least, between, check_bounds, setting, with_plain_paths
 from xlnet_jax.storage.outputs import drop_leftovers, resumable_folder
@@ -43,19 +46,21 @@ MADE_FROM = {
     "weights": "its weights differ",
     "tokenizer": "its tokenizer differs",
     "block_len": "the length of its blocks differs",
+    "records": "the way its records are cut into windows or held out differs",
 }
 REMEDY = "give more text, lower `data.windows_per_block` or `data.seq_len` (prepare: `block_len`), or use `preset` demo"
 
 
 @dataclass(frozen=True)
-class PrepareSettings(TextSourceSettings):
+class PrepareSettings(RecordSettings):
     """Text to prepare, and the output folder."""
 
     out: str
     """output folder, on disk or in the cloud (gs://)"""
-    tokenizer: str
+    tokenizer: str | None = None
     """tokenizer folder (from python -m data_pipelines.tokenizer train), SentencePiece .model file (the normalization is
-    chosen from the text), or the name of a model on the Hugging Face Hub, such as xlnet-base-cased"""
+    chosen from the text), or the name of a model on the Hugging Face Hub, such as xlnet-base-cased; None = the symbols
+    of the records"""
     source: tuple[str, ...] = ()
     """files, globs, folders, URLs, tfds:NAME or hf:NAME"""
     weights: tuple[float, ...] = ()
@@ -65,7 +70,8 @@ class PrepareSettings(TextSourceSettings):
     validation_fraction: float = setting(0.05, between(0, 1, "()"))
     """share of the documents to hold out; if a source is one document, its last blocks are held out"""
     block_len: int = setting(windows.block_len(DataConfig()), at_least(8))
-    """tokens in a block, the unit of shuffling and of memory; the default holds 16 windows of 512 tokens"""
+    """tokens in a block, the unit of shuffling and of memory; the default holds 16 windows of 512 tokens; of records: a
+    window and one token"""
     runner: str = "local"
     """local = all cores of this machine; Direct, Dataflow, Spark, Flink, … = the Apache Beam runner of that name"""
     beam_options: tuple[str, ...] = ()
@@ -95,25 +101,35 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
     """
     settings = with_plain_paths(settings)
     settings.check()
-    train = sources.find(settings.source, settings)
-
-    def choose_settings() -> TokenizerSettings:
-        return TokenizerSettings.usual_for(sources.choose_normalization(train))
-
+    tokenizer, records = None, RecordFormat.of(settings)
+    if settings.tokenizer:
+        tokenizer = Tokenizer.load(settings.tokenizer, partial(_choose_settings, settings))
+        records = records or tokenizer.records
+    train = sources.find(settings.source, settings, records=records)
+    if tokenizer is None:
+        if records is None:
+            raise InputError("tokenizer", "", "names no tokenizer: give one, or the `fields` of records")
+        tokenizer = Tokenizer.of_symbols(filter(None, sources.read_lines(train)), records, settings.min_count)
     runner: Runner = partial(run_here, on_progress=on_written)
     if settings.runner != "local":
         options = [f"--{option}" for option in settings.beam_options]
         runner = partial(run_with_beam, runner=settings.runner, options=options)
     return prepare(
         train,
-        sources.find(settings.validation, settings, "validation") if settings.validation else None,
-        Tokenizer.load(settings.tokenizer, choose_settings),
+        sources.find(settings.validation, settings, "validation", records) if settings.validation else None,
+        tokenizer,
         settings.out,
         block_len=settings.block_len,
         validation_fraction=settings.validation_fraction,
         weights=settings.weights,
         runner=runner,
+        records=RecordWindows(settings.block_len - 1, long=settings.long) if records else None,
+        holds_out_last=settings.hold_out == "last",
     )
+
+
+def _choose_settings(settings: PrepareSettings) -> TokenizerSettings:
+    return TokenizerSettings.usual_for(sources.choose_normalization(sources.find(settings.source, settings)))
 
 
 def print_corpus(settings: PrepareSettings) -> None:
@@ -155,6 +171,8 @@ def prepare(
     validation_fraction: float,
     weights: Sequence[float] = (),
     runner: Runner = run_here,
+    records: RecordWindows | None = None,
+    holds_out_last: bool = False,
 ) -> Corpus:
     """Write the corpus folder `out`, or open it if it was already made from the same text and settings. The folder
     appears only when it is complete.
@@ -162,7 +180,9 @@ def prepare(
     train: text of the training split; empty = both splits hold the validation text, to measure a model on all of it.
     validation: text of the validation split; None = hold out about `validation_fraction` of the documents of `train`,
     by their content (`holdout`). block_len: tokens in a block. weights: share of the rows that read each source of
-    `train`; empty = in proportion to size. runner: where the work runs (`runners`).
+    `train`; empty = in proportion to size. runner: where the work runs (`runners`). records: windows of records, if the
+    sources hold records; blocks then have their length. holds_out_last: train on records without their last symbol, and
+    hold out the whole records.
 
     Raises InputError if text is missing, too short, not text or given twice, or if `out` was made from something else,
     and OSError if `out` cannot be written. After an error, the next call reuses the parts that are already encoded.
@@ -176,6 +196,8 @@ def prepare(
         "tokenizer": tokenizer.sha256,
         "block_len": block_len,
     }
+    if records:
+        made_from["records"] = {**dataclasses.asdict(records), "holds_out_last": holds_out_last}
     if out.exists():
         return _reopen(out, made_from, given)
     with resumable_folder(out) as (folder, work):
@@ -184,7 +206,7 @@ def prepare(
         # Validation first, to find errors in the shorter text sooner.
         encoded = encode_text([*given["validation"], *given["train"]], tokenizer, work, runner)
         for source in encoded:
-            if len(source.documents) == 1:
+            if len(source.documents) == 1 and not records:
                 size = f"one document of {source.tokens:,} tokens"
                 tell(f"text {source.text.argument} is {size}; a blank line ends a document")
         held_out, learned = encoded[: len(given["validation"])], encoded[len(given["validation"]) :]
@@ -197,12 +219,13 @@ def prepare(
             for source in of_split:
                 name = f"{split} text" if learned else "text"
                 _require_blocks(source, name, 1 if held_out else 2, block_len)
-            contents[split] = [(source, stretches_of(source)) for source in of_split]
+            everything = stretches_of if records is None else partial(_place_all, records)
+            contents[split] = [(source, everything(source)) for source in of_split]
             made_from[split] = [source.fingerprint for source in of_split] or None
             if any(_origin(source.text) for source in of_split):
                 origins[split] = [_origin(source.text) for source in of_split]
         if not held_out:
-            contents = _hold_out(learned, validation_fraction, block_len)
+            contents = _hold_out(learned, validation_fraction, block_len, records, holds_out_last)
         write_corpus(folder, contents, tokenizer, block_len, weights, made_from, origins, runner)
     return Corpus(out)
 
@@ -216,7 +239,7 @@ def _reopen(out: epath.Path, made_from: Mapping[str, Any], given: Mapping[SplitN
     asked = dict(made_from)
     asked.update((split, _fingerprints(split, text, corpus.manifest) or None) for split, text in given.items())
     found = corpus.manifest.made_from
-    if differences := [what for key, what in MADE_FROM.items() if found.get(key) != asked[key]]:
+    if differences := [what for key, what in MADE_FROM.items() if found.get(key) != asked.get(key)]:
         raise InputError(f"corpus {out}: {', and '.join(differences)}; give another `out` or `workdir`")
     return corpus
 
@@ -291,12 +314,33 @@ def _require_blocks(source: EncodedSource, name: str, blocks: int, block_len: in
         raise InputError(f"{name} {source.text.argument} has {source.tokens} tokens, but needs {needed}: {REMEDY}")
 
 
-def _hold_out(train: Sequence[EncodedSource], fraction: float, block_len: int) -> dict[SplitName, list[Content]]:
+def _place_all(records: RecordWindows, source: EncodedSource) -> np.ndarray:
+    return records.place(source, np.ones(len(source.pieces), bool))
+
+
+def _hold_out(
+    train: Sequence[EncodedSource],
+    fraction: float,
+    block_len: int,
+    records: RecordWindows | None,
+    holds_out_last: bool,
+) -> dict[SplitName, list[Content]]:
     """Divide the text of each source between the splits."""
     contents: dict[SplitName, list[Content]] = {"train": [], "validation": []}
+    if records and holds_out_last:
+        for source in train:
+            has_history = source.piece_tokens > 2  # symbols and <eod>
+            contents["train"].append((source, records.place(source, source.piece_tokens > 0, dropped_end=1)))
+            contents["validation"].append((source, records.place(source, has_history)))
+        return contents
     rules = choose([source.documents for source in train], fraction, block_len)
     for source, rule in zip(train, rules, strict=True):
-        if isinstance(rule, int):
+        if records:
+            if isinstance(rule, int):
+                raise InputError(f"text {source.text.argument} has too few records to hold some out: give `validation`")
+            is_held_out = holds_out(source.hashes, fraction, rule)[source.document]
+            kept, held_out = records.place(source, ~is_held_out), records.place(source, is_held_out)
+        elif isinstance(rule, int):
             kept, held_out = cut(stretches_of(source), [rule, source.tokens - rule])
         else:
             is_held_out = holds_out(source.hashes, fraction, rule)[source.document]

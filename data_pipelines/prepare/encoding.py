@@ -25,6 +25,7 @@ from data_pipelines.corpus import Start
 from data_pipelines.prepare.holdout import DOCUMENT, line_hashes
 from data_pipelines.prepare.runners import Runner
 from data_pipelines.readers import TextFile
+from data_pipelines.records import KEY
 from data_pipelines.remote import is_remote
 from data_pipelines.sources import Source, Unit, chunks_of
 from data_pipelines.tfds_text import DatasetSlice
@@ -262,7 +263,8 @@ def encode(part: TextPart, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     is_line[(line_end - lengths)[has_text]] = True
     has_lines = np.bincount(document[has_text], minlength=documents) > 0
     hashes = np.zeros(documents, np.uint64)
-    np.add.at(hashes, document[has_text], line_hashes([line for line, has in zip(lines, has_text, strict=True) if has]))
+    hashed = [line.partition(KEY)[2] or line for line, has in zip(lines, has_text, strict=True) if has]
+    np.add.at(hashes, document[has_text], line_hashes(hashed))
     keep[line_end] = is_end & (has_lines[document] | (document == before))
     return {
         "tokens": tokens[keep],

@@ -9,7 +9,7 @@ import hashlib
 import io
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -30,8 +30,9 @@ from data_pipelines.corpus import (
     entropy,
 )
 from data_pipelines.prepare.encoding import EncodedSource, load
+from data_pipelines.prepare.packing import STRETCH, count_blocks, lay_out
 from data_pipelines.prepare.runners import Runner, itself
-from data_pipelines.tokenizer import Tokenizer
+from data_pipelines.tokenizer import BOS, PAD, Tokenizer
 from xlnet_jax.storage.files import complete_file, disk_errors_as_os_error
 from xlnet_jax.storage.reading import read_json
 
@@ -39,7 +40,7 @@ MIN_SHARD_BYTES, MAX_SHARD_BYTES, SHARDS = 2**23, 2**27, 64  # before compressio
 WRITER_OPTIONS = "group_size:1,zstd:1"  # one block per group, so that random access reads one block
 
 Content = tuple[EncodedSource, np.ndarray]
-"""Text of a source in a split: its stretches of tokens, from `stretches_of`"""
+"""Text of a source in a split: its stretches of tokens, from `stretches_of`, or of records, from `RecordWindows`"""
 
 
 def stretches_of(source: EncodedSource, kept: np.ndarray | bool = True) -> np.ndarray:
@@ -72,7 +73,8 @@ def count_tokens(stretches: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ShardJob:
-    """Contents of one shard: the first `blocks` blocks of its stretches. Later tokens are counted but not written."""
+    """Contents of one shard: the first `blocks` blocks of its stretches. Later tokens are counted but not written. Of
+    records, all blocks of its parts."""
 
     file: epath.Path
     parts: Mapping[int, str]  # files of the parts in `stretches`, by number
@@ -89,12 +91,13 @@ def plan_shards(
     folder: epath.Path, split: SplitName, contents: Sequence[Content], record: RecordLayout
 ) -> list[ShardJob]:
     """Plan the shards of a split. The last shard of a source also counts the dropped tokens."""
-    tokens = [int(count_tokens(stretches).sum()) for _, stretches in contents]
-    split_bytes = sum(tokens) // record.block_len * record.num_bytes
-    per_shard = blocks_per_shard(split_bytes, record.num_bytes)
+    per_shard = blocks_per_shard(sum(blocks_of(content, record) for content in contents) * record.num_bytes, record)
     plans: list[tuple[EncodedSource, int, np.ndarray]] = []
-    for (source, stretches), of_source in zip(contents, tokens, strict=True):
-        blocks, rest = divmod(of_source, record.block_len)
+    for source, stretches in contents:
+        if stretches.dtype == STRETCH:
+            plans += [(source, *shard) for shard in _cut_between_parts(stretches, per_shard, record)]
+            continue
+        blocks, rest = divmod(int(count_tokens(stretches).sum()), record.block_len)
         in_shards = [min(per_shard, blocks - begin) for begin in range(0, blocks, per_shard)]
         sizes = [number * record.block_len for number in in_shards]
         sizes[-1] += rest
@@ -102,14 +105,34 @@ def plan_shards(
     jobs = []
     for number, (source, blocks, stretches) in enumerate(plans):
         name = f"corpus-{split}.array_record-{number:05d}-of-{len(plans):05d}"
-        parts = {part: source.files[part] for part in np.unique(stretches[:, 0]).tolist()}
+        parts = {part: source.files[part] for part in np.unique(_parts_of(stretches)).tolist()}
         jobs.append(ShardJob(folder / name, parts, stretches, blocks))
     return jobs
 
 
-def blocks_per_shard(split_bytes: int, record_bytes: int) -> int:
+def _parts_of(stretches: np.ndarray) -> np.ndarray:
+    return stretches["part"] if stretches.dtype == STRETCH else stretches[:, 0]
+
+
+def blocks_of(content: Content, record: RecordLayout) -> int:
+    """Return the number of blocks of a source in a split."""
+    stretches = content[1]
+    if stretches.dtype == STRETCH:
+        return int(count_blocks(stretches, record.block_len)[:, 1].sum())
+    return int(count_tokens(stretches).sum()) // record.block_len
+
+
+def _cut_between_parts(stretches: np.ndarray, per_shard: int, record: RecordLayout) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (number of blocks, stretches) of each shard of records: whole parts, about `per_shard` blocks."""
+    parts, blocks = count_blocks(stretches, record.block_len).T
+    shard = (np.cumsum(blocks) - blocks) // per_shard
+    for number in np.unique(shard):
+        yield int(blocks[shard == number].sum()), stretches[np.isin(stretches["part"], parts[shard == number])]
+
+
+def blocks_per_shard(split_bytes: int, record: RecordLayout) -> int:
     """Return the number of blocks per shard, for about SHARDS shards of a sensible size in a split."""
-    return max(1, int(np.clip(split_bytes // SHARDS, MIN_SHARD_BYTES, MAX_SHARD_BYTES)) // record_bytes)
+    return max(1, int(np.clip(split_bytes // SHARDS, MIN_SHARD_BYTES, MAX_SHARD_BYTES)) // record.num_bytes)
 
 
 def write_shard(record: RecordLayout, template: bytes, vocab_size: int, job: ShardJob) -> None:
@@ -124,12 +147,18 @@ def write_shard(record: RecordLayout, template: bytes, vocab_size: int, job: Sha
             try:
                 for part, file in job.parts.items():
                     more_tokens, more_starts, line_starts = load(file, "tokens", "starts", "line_starts")
-                    ranges = job.stretches[job.stretches[:, 0] == part, 1:]
-                    taken = np.concatenate([np.arange(begin, end) for begin, end in ranges])
-                    more_tokens, more_starts = more_tokens[taken], more_starts[taken]
-                    counts += np.bincount(more_tokens, minlength=vocab_size)
-                    documents += int(np.count_nonzero(more_starts == Start.DOCUMENT))
-                    lines += int(np.isin(line_starts, taken).sum())
+                    stretches = job.stretches[_parts_of(job.stretches) == part]
+                    if stretches.dtype == STRETCH:
+                        more_tokens, more_starts = lay_out(more_tokens, stretches, block_len)
+                        counts += np.bincount(more_tokens[~np.isin(more_tokens, (BOS, PAD))], minlength=vocab_size)
+                        documents += int(stretches["begins"].sum())
+                        lines += int(stretches["begins"].sum())
+                    else:
+                        taken = np.concatenate([np.arange(begin, end) for _, begin, end in stretches])
+                        more_tokens, more_starts = more_tokens[taken], more_starts[taken]
+                        counts += np.bincount(more_tokens, minlength=vocab_size)
+                        documents += int(np.count_nonzero(more_starts == Start.DOCUMENT))
+                        lines += int(np.isin(line_starts, taken).sum())
                     tokens, starts = np.concatenate([tokens, more_tokens]), np.concatenate([starts, more_starts])
                     blocks = min(len(tokens) // block_len, left)
                     full = blocks * block_len
@@ -176,12 +205,13 @@ def write_corpus(
     for split, of_split in jobs.items():
         reports = [read_json(job.report) for job in of_split]
         tokens = sum(sum(report["counts"]) for report in reports)
-        source_blocks = tuple(int(count_tokens(stretches).sum()) // block_len for _, stretches in contents[split])
+        source_blocks = tuple(blocks_of(content, record) for content in contents[split])
+        are_records = any(stretches.dtype == STRETCH for _, stretches in contents[split])
         splits[split] = Split(
             documents=sum(report["documents"] for report in reports),
             lines=sum(report["lines"] for report in reports),
             tokens=tokens,
-            dropped_tokens=tokens - sum(source_blocks) * block_len,
+            dropped_tokens=0 if are_records else tokens - sum(source_blocks) * block_len,
             source_blocks=source_blocks,
             shards=tuple(Shard(**report["shard"]) for report in reports),
         )

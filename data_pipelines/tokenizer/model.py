@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import numpy as np
 import sentencepiece
 from etils import epath
 
+from data_pipelines.records import RecordFormat
 from data_pipelines.tokenizer.foreign import SETTINGS as FOREIGN_SETTINGS
 from data_pipelines.tokenizer.foreign import (
     TOKENIZER_CONFIG,
@@ -33,6 +35,8 @@ from data_pipelines.tokenizer.settings import (
     read_settings,
     settings_of_hugging_face,
 )
+from data_pipelines.tokenizer.symbols import SETTINGS as SYMBOL_SETTINGS
+from data_pipelines.tokenizer.symbols import SYMBOLS_JSON, SymbolPieces, are_symbols, count_symbols
 from data_pipelines.tokenizer.training import SAMPLE_BYTES, adapt_model, sample, train_model
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.fields import list_of_texts
@@ -41,7 +45,7 @@ from xlnet_jax.storage.outputs import complete_folder
 from xlnet_jax.storage.reading import read_document, read_json
 
 MODEL_FILE, SETTINGS_FILE = "spiece.model", "tokenizer_settings.json"
-FOLDER_FILES = (MODEL_FILE, SETTINGS_FILE, TOKENIZER_JSON, WORDPIECES, TOKENIZER_CONFIG)
+FOLDER_FILES = (MODEL_FILE, SETTINGS_FILE, SYMBOLS_JSON, TOKENIZER_JSON, WORDPIECES, TOKENIZER_CONFIG)
 """All files that `Tokenizer.load` may read in a folder"""
 UNITS = {"word": re.compile(f"{SPACE}[^{SPACE}]*"), "character": re.compile(".", re.DOTALL)}
 LONG_LINE = 2**16  # characters; longer lines are encoded in parts
@@ -49,20 +53,23 @@ PART = re.compile(rf"(.{{1,{LONG_LINE}}}|[^ ]+)(?: |\Z)", re.DOTALL)
 """A part of a long line, between spaces: as much as fits, or one longer word"""
 
 
-KNOWN_SAMPLE, MOST_UNKNOWN = 200_000, 0.5
-"""Characters of a text that `Tokenizer.require_known` looks at, and the largest share of unknown letters it allows"""
+KNOWN_SAMPLE, KNOWN_RECORDS, MOST_UNKNOWN = 200_000, 1_000, 0.5
+"""Characters of a text, or records, that `Tokenizer.require_known` looks at, and the largest share of unknown letters
+or symbols that it allows"""
 
 
 class Tokenizer:
     """A vocabulary whose ids 0 to 8 are XLNet's special pieces, and its settings. Threads may share it."""
 
     def __init__(self, model: bytes, settings: TokenizerSettings, origin: str = "the tokenizer"):
-        """Read the content of a .model file or a tokenizer.json.
+        """Read the content of a .model file, a tokenizer.json or a symbols.json.
 
         Raises InputError, naming `origin`, if it is damaged or its ids 0 to 8 are not XLNet's special pieces.
         """
         self.model, self.settings, self._origin = model, settings, origin
-        self._processor: Any = ForeignPieces(model, origin) if is_foreign(model) else _sentencepiece(model, origin)
+        kinds = ((are_symbols, SymbolPieces), (is_foreign, ForeignPieces))
+        kind = next((kind for fits, kind in kinds if fits(model)), _sentencepiece)
+        self._processor: Any = kind(model, origin)
         self.vocab_size: int = self._processor.get_piece_size()
         for i, expected in enumerate(SPECIAL_PIECES):
             found = self.pieces[i] if i < self.vocab_size else "missing"
@@ -84,6 +91,7 @@ class Tokenizer:
           tokenizer_config.json of Hugging Face;
         - a Hugging Face tokenizer without a .model file, such as BERT's: its tokenizer.json or its folder, with a
           tokenizer.json or vocab.txt;
+        - the folder of a tokenizer of symbols, with a symbols.json;
         - a str that is not a local path: the name of a model that comes with the package, or of a model on the Hugging
           Face Hub, whose tokenizer is downloaded (storage/hub.py).
 
@@ -91,6 +99,8 @@ class Tokenizer:
         Raises InputError if files are missing or damaged, or if the special pieces are not XLNet's.
         """
         path = epath.Path(_folder_of_model(path)).expanduser()
+        if (symbols := path / SYMBOLS_JSON).exists():
+            return cls(read_document(symbols), SYMBOL_SETTINGS, str(path))
         if path.is_dir() and not (path / MODEL_FILE).exists() and (foreign := model_in(path)):
             return cls(foreign, FOREIGN_SETTINGS, str(path))
         if path.name == TOKENIZER_JSON and path.exists():
@@ -129,6 +139,11 @@ class Tokenizer:
         return cls(train_model(normalized, vocab_size, settings.normalization, token_level), settings)
 
     @classmethod
+    def of_symbols(cls, lines: Iterable[str], records: RecordFormat, min_count: int = 1) -> Tokenizer:
+        """Return the tokenizer of the symbols in lines of records; see `count_symbols`."""
+        return cls(count_symbols(lines, records, min_count), SYMBOL_SETTINGS)
+
+    @classmethod
     def adapt(cls, path: epath.PathLike) -> Tokenizer:
         """Return the tokenizer of a SentencePiece .model file that has not XLNet's special pieces. It makes the pieces
         of text that SentencePiece makes, with ids from 9 on; nothing else normalizes text before.
@@ -153,8 +168,8 @@ class Tokenizer:
 
     def write(self, folder: epath.Path) -> None:
         """Write the model and the settings into an empty folder."""
-        if self.foreign:
-            (folder / TOKENIZER_JSON).write_bytes(self.model)
+        if self.foreign or self.symbols:
+            (folder / (TOKENIZER_JSON if self.foreign else SYMBOLS_JSON)).write_bytes(self.model)
             return
         (folder / MODEL_FILE).write_bytes(self.model)
         (folder / SETTINGS_FILE).write_text(json.dumps(self.settings.to_json(), indent=2) + "\n")
@@ -169,6 +184,26 @@ class Tokenizer:
         """Hugging Face vocabulary of this tokenizer; None for a SentencePiece model."""
         return self._processor if isinstance(self._processor, ForeignPieces) else None
 
+    @property
+    def symbols(self) -> SymbolPieces | None:
+        """Vocabulary of symbols of this tokenizer; None for one of prose."""
+        return self._processor if isinstance(self._processor, SymbolPieces) else None
+
+    @property
+    def records(self) -> RecordFormat | None:
+        """Form of the records that this tokenizer reads; None for one of prose."""
+        return self.symbols.records if self.symbols else None
+
+    @cached_property
+    def field_of_V(self) -> np.ndarray:
+        """Index of the field of each piece, int32 [V]; 0 in prose."""
+        return self.symbols.field_of_V if self.symbols else np.zeros(self.vocab_size, np.int32)
+
+    @cached_property
+    def unknown_ids(self) -> list[int]:
+        """Ids of the unknown piece, of each field."""
+        return self.symbols.unknown_ids if self.symbols else [UNK]
+
     @cached_property
     def pieces(self) -> list[str]:
         """Text of each id, with ▁ for a space."""
@@ -180,6 +215,8 @@ class Tokenizer:
     @cached_property
     def tables(self) -> PieceTables:
         """Tables of where words and sentences begin, and of the lengths of pieces."""
+        if self.symbols:
+            return self.symbols.tables
         level, first = self.settings.token_level, len(SPECIAL_PIECES)
         byte_values = [None] * first + list(range(256)) if level == "byte" else None
         return PieceTables.of(
@@ -204,6 +241,8 @@ class Tokenizer:
         threads: SentencePiece threads; None = one per core.
         """
         lines = list_of_texts(lines, "lines")  # a pandas Series is indexed by its labels
+        if self.symbols:
+            return self.symbols.encode_flat(lines)
         parts, part_counts = self._in_parts(self.settings.normalize(lines))
         encoded = self._processor.encode(parts, num_threads=threads or os.cpu_count() or 1, out_type="numpy")
         if self.settings.token_level in UNITS:
@@ -227,6 +266,8 @@ class Tokenizer:
         """Return the text of each id of `encode_lines`, with ▁ for a space, and the unknown characters instead of
         <unk>."""
         lines = list_of_texts(lines, "lines")
+        if self.symbols:
+            return list(self.symbols.encode(lines, out_type=str))
         pieces = [[self.pieces[i] for i in ids.tolist()] for ids in self.encode_lines(lines)]
         for line, of_line in zip(lines, pieces, strict=True):
             places = [k for k, piece in enumerate(of_line) if piece == SPECIAL_PIECES[UNK]]
@@ -245,6 +286,8 @@ class Tokenizer:
         Letters, because SentencePiece makes one piece of neighboring unknown characters, and knows the punctuation of
         most scripts.
         """
+        if self.symbols:
+            return self._require_known_symbols([*itertools.islice(texts, KNOWN_RECORDS)], name)
         lines, room = [], KNOWN_SAMPLE
         for text in texts:
             lines.append(text[:room])
@@ -265,6 +308,15 @@ class Tokenizer:
                 f"{name}: the tokenizer does not know {share:.0%} of the letters, such as {example!r}, and would read "
                 "them as <unk>: train a tokenizer on this text (python -m data_pipelines.tokenizer train) and a "
                 "network with it, or take a checkpoint for this script"
+            )
+        return share
+
+    def _require_known_symbols(self, lines: list[str], name: str) -> float:
+        ids, _ = self.encode_flat(lines)
+        if (share := float(np.isin(ids, self.unknown_ids).mean()) if len(ids) else 0.0) > MOST_UNKNOWN:
+            raise InputError(
+                f"{name}: the tokenizer does not know {share:.0%} of the symbols: train a network on records of this "
+                "kind, or lower `min_count`"
             )
         return share
 
@@ -299,7 +351,7 @@ class Tokenizer:
     @cached_property
     def words_are_independent(self) -> bool:
         """True if each word is encoded independently, because no piece of the vocabulary contains a space."""
-        if self.settings.token_level != "piece":
+        if self.settings.token_level != "piece" or self.symbols:
             return True
         words = [self._processor.encode(text, out_type=str) for text in ("a b", "a", "b")]
         return words[0] == words[1] + words[2] and not any(SPACE in piece[1:] for piece in self.pieces)

@@ -286,17 +286,21 @@ def _corpus(
     """Yield the text as a corpus, and its name."""
     from data_pipelines import sources
     from data_pipelines.prepare.commands import prepare
+    from data_pipelines.prepare.packing import RecordWindows
     from data_pipelines.windows import block_len
 
     if corpus := _prepared(settings, run):
         yield corpus, str(corpus.folder)
     else:
         assert pretrained.tokenizer
-        found = sources.find(settings.text, settings, "validation")
+        data, records = config.data, None
+        if pretrained.tokenizer.records:
+            records = RecordWindows(data.seq_len, data.windows_per_block, run.config.long if run else "refuse")
+        found = sources.find(settings.text, settings, "validation", pretrained.tokenizer.records)
         with tempfile.TemporaryDirectory() as folder:
             corpus = prepare(
-                (), found, pretrained.tokenizer, Path(folder) / "corpus", block_len=block_len(config.data),
-                validation_fraction=0,
+                (), found, pretrained.tokenizer, Path(folder) / "corpus", block_len=block_len(data),
+                validation_fraction=0, records=records,
             )  # fmt: skip
             yield corpus, sources.name_of(found)
 

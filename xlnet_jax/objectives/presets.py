@@ -301,6 +301,22 @@ PRESETS: dict[str, Callable[[], Config]] = {
 } | {f"modern-{other().preset}": functools.partial(modern, other) for other in (small, base, large)}  # fmt: skip
 
 
+def windows_of_records(config: Config) -> Values:
+    """Return the settings of windows that hold whole records, from those of prose: no memory, unless long records are
+    continued; for plm, every symbol is a target."""
+    data, model = config.data, config.model
+    continues = config.long == "continue" and model.mem_len > 0
+    values: dict[str, Any] = {"data.window": "records", "data.pack": True, "data.bidirectional": False}
+    if not continues:
+        values |= {"data.reuse_len": 0, "data.windows_per_block": 1, "model.mem_len": 0}
+    elif data.window != "records":
+        values |= {"data.reuse_len": data.seq_len}
+    values |= {"data.perm_size": data.seq_len, "data.pair_loss": "none"}
+    if config.objective == "plm":
+        values |= {"data.targets": "all", "data.num_predict": None}
+    return values
+
+
 def with_objective(config: Config, objective: str) -> Config:
     """Return the settings for another objective, as in its paper if the paper has them. Sizes and optimizer do not
     change. Raises InputError for an unknown objective."""
@@ -308,8 +324,15 @@ def with_objective(config: Config, objective: str) -> Config:
 
 
 def defaults_of(config: Config) -> Config:
-    """Return the settings of the run's preset and objective, without what the user set."""
-    return with_objective(PRESETS[config.preset](), config.objective)
+    """Return the settings of the run's preset and objective, without what the user set. The lengths of a window's parts
+    are those that follow from its data.seq_len."""
+    start = with_objective(PRESETS[config.preset](), config.objective)
+    start = with_values(start, lengths_of_window(start, config.data.seq_len))
+    return _for_records(with_values(start, {"fields": config.fields, "long": config.long}))
+
+
+def _for_records(start: C) -> C:
+    return with_values(start, windows_of_records(start)) if start.fields else start
 
 
 def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
@@ -337,6 +360,7 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
     if line.is_of_a_run:
         start = with_values(start, line.file_values(start, origin))
     settings = Resolution(config, line.chosen)
+    start = _choose_records(settings, start)
     scale_lengths(settings, start)
     validate(settings.config)
     return settings.config
@@ -355,9 +379,19 @@ def preset(name: str = "demo", **settings: Any) -> Config:
     start = PRESETS[name]()
     start = with_objective(start, settings.get("objective", start.objective))
     resolution = Resolution(with_keywords(start, settings), names_of(settings))
+    start = _choose_records(resolution, start)
     scale_lengths(resolution, start)
     refuse_unread(resolution)
     return resolution.config
+
+
+def _choose_records(settings: Resolution[C], start: C) -> C:
+    """Choose the windows of records if the settings have `fields`; return the settings to start from."""
+    config = settings.config
+    start = with_values(start, {"fields": config.fields, "long": config.long})
+    started = _for_records(start)
+    settings.choose(windows_of_records(start) if config.fields else {})
+    return started
 
 
 def refuse_unread(settings: Resolution[Config]) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from data_pipelines.batches import BatchSource
     from data_pipelines.corpus import Corpus, SplitName
     from data_pipelines.ids import IdCorpus
+    from data_pipelines.objectives import FieldTables
     from data_pipelines.tokenizer import Tokenizer
 
 _BY_NAME = {record.name: record for record in OBJECTIVES}
@@ -53,9 +54,31 @@ def batch_source(
     opened = Corpus(corpus) if isinstance(corpus, str | Path) else corpus
     filling = objective_named(config.objective).filling
     is_word_start = tokenizer.is_word_start if tokenizer else np.ones(config.model.vocab_size, bool)
+    fields = _field_tables(tokenizer, config) if tokenizer and tokenizer.records else None
     return BatchSource(
-        opened, split, is_word_start, config.data, config.model.mem_len, config.seed, filling, max_windows
+        opened, split, is_word_start, config.data, config.model.mem_len, config.seed, filling, max_windows, fields
     )
+
+
+def _field_tables(tokenizer: Tokenizer, config: Config) -> FieldTables:
+    """Return the fields of a tokenizer of records, in the orders of `data.field_order`. Raises InputError for an order
+    that does not name each field once."""
+    from data_pipelines.objectives import FieldTables
+
+    assert tokenizer.records
+    names, orders = [field.name for field in tokenizer.records.parsed], []
+    for order in config.data.field_order:
+        groups = [group.split(",") for group in order.split(">")]
+        if order == "together":
+            groups = [names]
+        if sorted(name for group in groups for name in group) != sorted(names):
+            why = f": give together, or name each field once, as in {'>'.join(names)}"
+            raise InputError("data.field_order", order, why)
+        orders.append([next(i for i, group in enumerate(groups) if name in group) for name in names])
+    segment_V = tokenizer.field_of_V
+    if config.model.positions == "learned":  # its segments are vectors, and not relations
+        segment_V = np.minimum(segment_V, max(config.model.num_segments - 1, 0))
+    return FieldTables(segment_V, np.array(orders, np.int32)[:, tokenizer.field_of_V])
 
 
 def multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
@@ -131,6 +154,9 @@ def _batch_contradictions(config: Config) -> Iterator[InputError]:
     if data.pair_loss != "none" and data.window != "pairs":
         why = f"with `data.window` {data.window}: there is no segment B; give `data.window` pairs"
         yield InputError("data.pair_loss", data.pair_loss, why)
+    if data.targets == "all" and (filling.objective != "plm" or data.window != "records"):
+        why = "needs `objective` plm and `data.window` records, where every target sees <s> and <eod>"
+        yield InputError("data.targets", "all", why)
     if filling.stream == "content" and data.emit == "dense":
         why = "with `data.emit` dense: a target_mapping is for the query stream, which it lacks; give compact"
         yield InputError("objective", config.objective, why)
@@ -153,7 +179,7 @@ def _running_text_contradictions(config: Config) -> Iterator[str]:
         yield f"`model.num_segments` {segments}: its windows have no segments A and B; give 0"
     if data.bidirectional and predicts_next:
         yield "`data.bidirectional` True: reversed rows would learn right to left; give `data.bidirectional` False"
-    if data.window != "text":
+    if data.window not in ("text", "records"):
         yield f"`data.window` {data.window}: it reads running text without segments; give text"
     if data.num_predict is not None:
         yield f"`data.num_predict` {data.num_predict}: every position predicts; give None"

@@ -29,6 +29,27 @@ class TextSourceSettings:
     U+FFFD"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecordSettings(TextSourceSettings):
+    """Settings of commands that learn from records: sequences of symbols that are not prose."""
+
+    fields: tuple[str, ...] = setting((), "text", "common")
+    """read records: NAME:LEVEL of each field, the name of a column and what its symbols are: character, word, item,
+    protein, dna, smiles or /REGULAR EXPRESSION/ (docs/sequences.md); none = prose"""
+    group_by: str | None = setting(None, "text")
+    """column whose equal values make one record of the rows that follow each other"""
+    unknown: Literal["refuse", "count"] = setting("refuse", "text")
+    """what to do with a symbol outside a named alphabet and with a missing value: refuse the text, or read <unk>"""
+    min_count: int = setting(1, at_least(1), "text")
+    """number of times that a symbol must occur in the training text to be in the vocabulary; rarer ones are <unk>"""
+    hold_out: str = setting("record", "text")
+    """what to hold out of records: whole records (record), the last symbol of each (last), or all records with the same
+    value in a column (its name)"""
+    long: Literal["refuse", "cut", "continue"] = setting("refuse", "blocks")
+    """what to do with a record that is longer than a window: refuse it, leave out its end, or continue it in the next
+    windows, with memory if the network has one"""
+
+
 @dataclass(frozen=True)
 class CheckpointSettings:
     """Settings of all commands that read a checkpoint."""

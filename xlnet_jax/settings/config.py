@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from xlnet_jax.settings.common import RecordingSettings, TextSourceSettings
+from xlnet_jax.settings.common import RecordingSettings, RecordSettings
 from xlnet_jax.settings.fields import (
     ANY_TEXT,
     Bound,
@@ -191,9 +191,9 @@ class DataConfig(BatchConfig):
     reuse_len: int = setting(256, at_least(0, "0 = windows that share nothing"), "blocks")
     """length of the part that two consecutive windows share, in tokens; its hidden states become memory; 0 = windows
     follow each other and share nothing"""
-    window: Literal["pairs", "sentences", "text"] = setting("pairs", "blocks")
+    window: Literal["pairs", "sentences", "text", "records"] = setting("pairs", "blocks")
     """what follows the reused part: A <sep> B <sep> <cls> (pairs), text <sep> <cls> (sentences, as RoBERTa's full
-    sentences), or only text"""
+    sentences), only text, or whole records (docs/sequences.md)"""
     pack: bool = False
     """keep the documents of a window apart: no token attends to another document, in the window or in memory; not with
     window pairs (docs/windows.md)"""
@@ -204,8 +204,12 @@ class DataConfig(BatchConfig):
     group_sizes: tuple[int, ...] = setting((1,), at_least(1))
     """plm only: number of targets that are predicted together, without seeing each other; if several are given, each
     window draws one of them (docs/windows.md)"""
-    targets: Literal["spans", "words", "pieces"] = "spans"
-    """what a target is: a span of 1 to span_max units inside its context, a whole word, or a single piece"""
+    field_order: tuple[str, ...] = setting(("together",))
+    """plm of records only: the order of the fields: all together, or names with > between those that follow each other
+    and a comma between those that stand together (v,cdr3>j); if several are given, each window draws one of them"""
+    targets: Literal["spans", "words", "pieces", "all"] = "spans"
+    """what a target is: a span of 1 to span_max units inside its context, a whole word, a single piece, or every token
+    (all), so that the loss is the likelihood of the window in the order that was drawn"""
     masking: Literal["dynamic", "static"] = "dynamic"
     """dynamic = draw new windows, targets and replacements each time a text is read; static = draw them once"""
     mask_share: Unflagged[float] = setting(0.8, between(0, 1))
@@ -286,7 +290,7 @@ class OptimizerConfig:
     schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
     """shape of the learning rate after warmup; wsd = constant, then linear over the last part of the run (decay_share):
     until that part begins, the number of steps may change"""
-    decay_share: float = setting(0.2, between(0, 1, "()"))
+    decay_share: Unflagged[float] = setting(0.2, between(0, 1, "()"))
     """wsd only: share of the steps, at the end, over which the learning rate falls"""
     decay_steps: int | None = setting(None, at_least(1))
     """step at which the schedule ends; None = the last step; give it if you may change the number of steps later"""
@@ -302,7 +306,7 @@ class OptimizerConfig:
     """decoupled weight decay, multiplied by the learning rate; not applied to biases and normalization"""
     clip_norm: float = setting(1.0, at_least(0))
     """largest global norm of the gradient; 0 = no clipping"""
-    accumulate: int = operational(1, at_least(1), "common")
+    accumulate: int = operational(1, at_least(1))
     """micro-batches that a step computes one after the other to save memory; loss and dropout masks are the same as for
     the whole batch"""
     state_dtype: Unflagged[Literal["float32", "bfloat16"]] = setting("float32")
@@ -418,7 +422,7 @@ class RunConfig(RecordingSettings):
 
 
 @dataclass(frozen=True)
-class Config(RunConfig, TextSourceSettings):
+class Config(RunConfig, RecordSettings):
     """One pretraining run."""
 
     corpus: tuple[str, ...] = operational((), "text", "common")

@@ -94,6 +94,18 @@ def data_contradictions(data: DataConfig) -> Iterator[InputError]:
     if data.pack and data.window == "pairs":
         why = "with `data.window` pairs: A attends to B of another document; give `data.window` sentences or text"
         yield InputError("data.pack", True, why)
+    if data.window == "records":
+        for name, must in (("pack", True), ("bidirectional", False)):
+            if getattr(data, name) != must:
+                yield InputError(f"data.{name}", not must, f"with `data.window` records: give {must}")
+        if data.reuse_len not in (0, data.seq_len):
+            why = f"with `data.window` records: give 0, or `data.seq_len` {data.seq_len} for memory of long records"
+            yield InputError("data.reuse_len", data.reuse_len, why)
+    elif data.field_order != ("together",):
+        yield InputError("data.field_order", " ".join(data.field_order), "needs records: give `fields`")
+    if data.targets == "all" and data.num_predict is not None:
+        why = "with `data.targets` all: every token is a target; give None"
+        yield InputError("data.num_predict", data.num_predict, why)
     if data.pack and data.emit == "dense":
         why = "with `data.emit` dense: perm_mask cannot mask other documents in memory; give `data.emit` compact"
         yield InputError("data.pack", True, why)
@@ -110,7 +122,7 @@ def data_contradictions(data: DataConfig) -> Iterator[InputError]:
 
 def least_new(data: DataConfig) -> int:
     """Return the smallest number of positions that must follow the reused part."""
-    return {"pairs": 2, "sentences": 1, "text": 0}[data.window] + WINDOW_SPECIALS[data.window]
+    return {"pairs": 2, "sentences": 1, "text": 0, "records": 0}[data.window] + WINDOW_SPECIALS[data.window]
 
 
 def _num_predict(num_predict: int, data: DataConfig) -> Iterator[InputError]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from data_pipelines.corpus import Corpus
 from data_pipelines.ids import IdCorpus
-from data_pipelines.tokenizer import CLS, EOD, EOP, SEP, UNK, Tokenizer
+from data_pipelines.tokenizer import BOS, CLS, EOD, EOP, PAD, SEP, SPECIAL_PIECES, UNK, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
 from xlnet_jax.dims import Batch
 from xlnet_jax.errors import InputError
@@ -95,14 +95,14 @@ def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: str) -
         ids = batch["target_ids"][batch["target_weights"] > 0] if record.loss == "likelihood" else _text_ids(batch)
         counts_V += np.bincount(ids.ravel(), minlength=tokenizer.vocab_size)
     documents = int(counts_V[[EOD, EOP]].sum())
-    counts_V[[SEP, CLS]] = 0
+    counts_V[[SEP, CLS, BOS, PAD]] = 0
     tables = tokenizer.tables
     return Content(
         int(counts_V.sum()) - (documents if record.is_of_text else 0),
         int(counts_V @ tables.characters),
         int(counts_V @ tables.bytes),
         int(counts_V @ tables.has_space),
-        int(counts_V[UNK]),
+        int(counts_V[tokenizer.unknown_ids].sum()),
         documents,
     )
 
@@ -116,14 +116,27 @@ def _text_ids(batch: Batch) -> np.ndarray:
     return ids[batch["row_weights"] > 0]
 
 
-def unigram_line(counts_V: np.ndarray, batches: Sequence[Batch]) -> float:
-    """Return the cross-entropy of the batches' targets under the frequencies of a text, in nats per target."""
-    return _mean_over_targets(-np.log(frequencies_V(counts_V)), batches)
+def unigram_line(counts_V: np.ndarray, batches: Sequence[Batch], tokenizer: Tokenizer | None) -> float:
+    """Return the cross-entropy of the batches' targets under the frequencies of a text, in nats per target. In records,
+    a target is one of the symbols of its field. tokenizer: None = of ids."""
+    if tokenizer is None or tokenizer.records is None:
+        return _mean_over_targets(-np.log(frequencies_V(counts_V)), batches)
+    field_V, nats_V = tokenizer.field_of_V.copy(), np.zeros(len(counts_V))
+    special_V = np.arange(len(counts_V)) < len(SPECIAL_PIECES)
+    special_V[UNK] = False
+    field_V[special_V] = -1
+    if any((batch["target_ids"][batch["target_weights"] > 0] == EOD).any() for batch in batches):
+        field_V[EOD] = field_V.max()  # the end of a record is predicted like a symbol of its last field
+    for field in range(field_V.max() + 1):
+        nats_V[field_V == field] = -np.log(frequencies_V(counts_V[field_V == field]))
+    return _mean_over_targets(nats_V, batches)
 
 
-def unknown_share(vocab_size: int, batches: Sequence[Batch]) -> float:
-    """Return the share of `<unk>` among the targets of the batches."""
-    return _mean_over_targets(np.arange(vocab_size) == UNK, batches)
+def unknown_share(tokenizer: Tokenizer | None, batches: Sequence[Batch]) -> float:
+    """Return the share of `<unk>` among the targets of the batches. tokenizer: None = of ids."""
+    if tokenizer is None:
+        return 0.0
+    return _mean_over_targets(np.isin(np.arange(tokenizer.vocab_size), tokenizer.unknown_ids), batches)
 
 
 def frequencies_V(counts_V: np.ndarray) -> np.ndarray:
@@ -216,7 +229,7 @@ def measure_loss(
     validate(config)
     program = Program.of(config, objective_of(config))
     batches = held_out_batches(corpus, tokenizer, config)
-    unigram = unigram_line(unigram_counts, batches)
+    unigram = unigram_line(unigram_counts, batches, tokenizer)
     params, missing = params_of(pretrained, program.objective)
     if missing:
         raise InputError(

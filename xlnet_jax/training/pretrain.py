@@ -92,6 +92,7 @@ def pretrain(
     network: nn.Module | None = None,
     optimizer: optax.GradientTransformation | None = None,
     dataset: Mapping[str, Any] | None = None,
+    sequences: Sequence[Any] | None = None,
 ) -> Result:
     """Train to config.steps, in this process and on all its devices; return the result.
 
@@ -101,7 +102,9 @@ def pretrain(
     callbacks: are called by process 0 while the run trains. objective: returns the loss of the final settings, as a
     subclass of `LanguageModel` does. network: flax module with the arguments and results of `XLNetLM`. optimizer: optax
     transformation, with its own learning rate. dataset: arrays of token ids by split, train and validation, in place of
-    text; ids below 9 are special symbols. The same call must pass them again to go on.
+    text; ids below 9 are special symbols. sequences: records in place of text: lists of items (strings or whole
+    numbers), strings of characters, or {field: value}; config.fields says how to read them otherwise. The same call
+    must pass them again to go on.
 
     Raises InputError if settings contradict each other, the text or the workdir.
     """
@@ -109,7 +112,9 @@ def pretrain(
         if objective:
             raise InputError("network", "", "and `objective` both choose the network: leave one of them out")
         objective = functools.partial(LanguageModel, network=network)
-    return _pretrain(config, False, callbacks, objective, optimizer, dataset)
+    if dataset is not None and sequences is not None:
+        raise InputError("sequences", "", "and `dataset` both take the place of text: leave one of them out")
+    return _pretrain(config, False, callbacks, objective, optimizer, dataset, sequences)
 
 
 def run_pretraining(config: Config) -> int:
@@ -124,12 +129,14 @@ def _pretrain(
     objective: Callable[[Config], Objective] | None = None,
     optimizer: optax.GradientTransformation | None = None,
     dataset: Mapping[str, Any] | None = None,
+    sequences: Sequence[Any] | None = None,
 ) -> Result:
     config = with_plain_paths(config)
-    workdir = Workdir(folder_of(config))
+    own_text = "ids" if dataset is not None else "sequences" if sequences is not None else None
+    workdir = Workdir(folder_of(config, own_text))
     with connect(config, is_command) as process, closing(workdir), workdir.keep_programs():
         # ---- text and tokenizer -------------------------------------------------------------------------------------
-        settings, (start, corpus, tokenizer) = resolve_text(config, workdir, process, dataset)
+        settings, (start, corpus, tokenizer) = resolve_text(config, workdir, process, dataset, sequences)
         batches = batch_source(corpus, tokenizer, settings.config)
         # ---- program ------------------------------------------------------------------------------------------------
         build = functools.partial(
@@ -147,7 +154,7 @@ def _pretrain(
             origin = describe_origin(config.init, drawn)
         # ---- evaluation ---------------------------------------------------------------------------------------------
         held_out = held_out_batches(corpus, tokenizer, config)
-        unigram_nats = unigram_line(corpus.unigram_counts, held_out)
+        unigram_nats = unigram_line(corpus.unigram_counts, held_out, tokenizer)
         eval_step = make_eval_step(program.objective, program.plan, program.mesh, config.optimizer.accumulate)
         evaluation = Evaluation(
             config.eval.every_steps,
@@ -166,7 +173,7 @@ def _pretrain(
             callbacks=[*usual_callbacks(workdir, config.log.wandb, process.console), *callbacks],
             reference={"unigram": unigram_nats},
         )  # fmt: skip
-        _describe(run, corpus, block, held_out, process.console)
+        _describe(run, corpus, tokenizer, block, held_out, process.console)
         own = " ".join(name for name, value in (("objective", objective), ("optimizer", optimizer)) if value)
         data = {"manifest_sha256": corpus.manifest.sha256, **({"own": own} if own else {})}
         with Checkpoints(workdir.checkpoints, config, workdir.tokenizer, block, data, process, evaluation) as saved:
@@ -187,7 +194,12 @@ def _locate(config: Config, workdir: Workdir, steps_per_block: int, batch: int) 
 
 
 def _describe(
-    run: Run, corpus: Corpus | IdCorpus, windows_per_block: int, held_out: Sequence[Batch], console: Console
+    run: Run,
+    corpus: Corpus | IdCorpus,
+    tokenizer: Tokenizer | None,
+    windows_per_block: int,
+    held_out: Sequence[Batch],
+    console: Console,
 ) -> None:
     """Print the sizes of the run and of its text."""
     config = run.config
@@ -201,10 +213,20 @@ def _describe(
             f"held out    {read:,} of {there:,} windows, in blocks at even distances: --eval.max-windows "
             f"{config.eval.max_windows:,}"
         )
-    unknown = f"{unknown_share(config.model.vocab_size, held_out):.2%} of the held-out targets are <unk>"
+    known = "word frequencies"
+    if tokenizer and tokenizer.symbols:
+        known = "the frequencies of symbols in each field"
+        splits = corpus.manifest.splits
+        filled = sum(split.tokens + split.documents for split in splits.values())  # one <s> in each record
+        room = sum(split.blocks for split in splits.values()) * (corpus.block_len - 1)
+        console.print(
+            f"records     {splits['train'].documents:,} train and {splits['validation'].documents:,} held out "
+            f"{tokenizer.symbols.describe_lengths()}; padding {1 - filled / room:.1%}"
+        )
+    unknown = f"{unknown_share(tokenizer, held_out):.2%} of the held-out targets are <unk>"
     console.print(f"unknown     {corpus.unknown_share:.2%} of the training text and {unknown}")
     unigram_nats = run.reference["unigram"]
-    console.print(f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies")
+    console.print(f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only {known}")
 
 
 def _report(result: Result, run: Run, corpus: Corpus | IdCorpus, tokenizer: Tokenizer | None, console: Console) -> None:

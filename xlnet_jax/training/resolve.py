@@ -2,21 +2,28 @@
 its text, a prepared corpus or text that is made into a tokenizer and a corpus in the workdir.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from etils import epath
 from rich.console import Console
 
 from data_pipelines import sources, windows
 from data_pipelines.corpus import Corpus, is_corpus
+from data_pipelines.formats import BEGINNING
 from data_pipelines.ids import IdCorpus
 from data_pipelines.prepare.commands import prepare
+from data_pipelines.prepare.packing import RecordWindows
+from data_pipelines.readers import kind_of, open_text
+from data_pipelines.record_files import FASTA, MemoryRecords, fields_of
+from data_pipelines.records import RecordFormat
 from data_pipelines.sources import Source
-from data_pipelines.tokenizer import Normalization, Tokenizer, TokenizerSettings, VocabularyTooLarge
+from data_pipelines.tokenizer import SYMBOLS_JSON, Normalization, Tokenizer, TokenizerSettings, VocabularyTooLarge
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.presets import PRESETS, defaults_of
+from xlnet_jax.objectives.presets import PRESETS, defaults_of, windows_of_records
 from xlnet_jax.objectives.registry import validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import from_dict, to_dict
@@ -30,12 +37,12 @@ from xlnet_jax.training.initial import begin_from, tokenizer_of
 from xlnet_jax.training.workdir import Workdir
 
 
-def folder_of(config: Config) -> str:
-    """Return `workdir`, or a name made from text, preset and objective."""
+def folder_of(config: Config, text: str | None = None) -> str:
+    """Return `workdir`, or a name made from text, preset and objective. text: its name; None = from the settings."""
     if config.workdir:
         return config.workdir
     objective = "" if config.objective == PRESETS[config.preset]().objective else f"-{config.objective}"
-    return f"runs/{name_of_text(config)}-{config.preset}{objective}"
+    return f"runs/{text or name_of_text(config)}-{config.preset}{objective}"
 
 
 def name_of_text(config: Config) -> str:
@@ -53,8 +60,17 @@ class Text:
     validation: list[Source] | None  # None = held out from train
 
     @classmethod
-    def of(cls, config: Config) -> "Text":
-        """Find the text. Raises InputError if a name has no text, or a prepared corpus is mixed with other text."""
+    def of(cls, config: Config, sequences: Sequence[Any] | None = None) -> "Text":
+        """Find the text: that of the settings, or records from Python. Raises InputError if a name has no text, or a
+        prepared corpus is mixed with other text."""
+        records = RecordFormat.of(config)
+        if sequences is not None:
+            if config.corpus or config.validation:
+                name = "corpus" if config.corpus else "validation"
+                raise InputError(name, getattr(config, name)[0], ": `sequences` takes its place; leave one of them out")
+            assert records
+            unit = MemoryRecords(sequences, records)
+            return cls("sequences", None, [Source("sequences", "sequences", (unit,))], None)
         names, validation = config.corpus, config.validation
         name = name_of_text(config)
         prepared = [corpus for corpus in names if is_corpus(corpus)]
@@ -70,8 +86,8 @@ class Text:
         if not names:
             novels = sources.embedded()
             names, validation = novels[:1], validation or novels[1:]
-        train = sources.find(names, config)
-        held_out = sources.find(validation, config, "validation") if validation else None
+        train = sources.find(names, config, records=records)
+        held_out = sources.find(validation, config, "validation", records) if validation else None
         sources.require_distinct(train, held_out or ())
         return cls(name, None, train, held_out)
 
@@ -97,6 +113,10 @@ class Text:
                 f": the tokenizer of {origin} is already trained, at level {known.settings.token_level}; leave one of "
                 "the two out",
             )
+        if known and (known.records.fields if known.records else ()) != config.fields:
+            reads = f"records of {' '.join(known.records.fields)}" if known.records else "prose"
+            given = f"{' '.join(config.fields)} and its form" if config.fields else "none, so the text is prose"
+            raise InputError("fields", "", f": {given}, but the tokenizer of {origin} reads {reads}")
         if known:
             settings.require(
                 {"model.vocab_size": known.vocab_size},
@@ -113,14 +133,15 @@ class Text:
         if not is_demo and before:  # reading a large text again takes minutes
             settings.choose({"model.vocab_size": before.model.vocab_size})
             return
-        size = text_size.TextSize.of(self.train, self.validation, text_size.enough_characters(config))
+        enough = text_size.enough_characters(config)
+        size = text_size.TextSize.of(self.train, self.validation, enough, RecordFormat.of(config))
         text_size.choose_sizes(settings, size)
 
     def counted_tokenizer(self, config: Config, workdir: Workdir, is_chosen: bool = False) -> Tokenizer | None:
         """Return the tokenizer whose vocabulary size is known only after training it: words, characters, bytes, and
         pieces if their number was chosen from the size of the text (is_chosen) and may be too large. A run that resumes
         has it already. None for other pieces."""
-        if config.data.token_level == "piece" and not is_chosen:
+        if config.data.token_level == "piece" and not is_chosen and not config.fields:
             return None
         goes_on = workdir.has_checkpoints and workdir.tokenizer.exists()
         return Tokenizer.load(workdir.tokenizer) if goes_on else self._train_tokenizer(config, is_chosen)
@@ -143,6 +164,9 @@ class Text:
         return sources.choose_normalization(self.train)
 
     def _train_tokenizer(self, config: Config, may_shrink: bool = False) -> Tokenizer:
+        if records := RecordFormat.of(config):
+            lines = filter(None, sources.read_lines(self.train))
+            return Tokenizer.of_symbols(lines, records, config.min_count)
         size, level, normalization = config.model.vocab_size, config.data.token_level, self._normalization(config)
         try:
             return Tokenizer.train(sources.read_lines(self.train), size, normalization, token_level=level)
@@ -175,13 +199,16 @@ class Text:
         if self.prepared:
             require_memory(self.prepared, config)
             return self.prepared
+        data = config.data
         return prepare(
             self.train,
             self.validation,
             tokenizer,
             workdir.corpus,
-            block_len=windows.block_len(config.data),
-            validation_fraction=config.data.validation_fraction,
+            block_len=windows.block_len(data),
+            validation_fraction=data.validation_fraction,
+            records=RecordWindows(data.seq_len, data.windows_per_block, config.long) if config.fields else None,
+            holds_out_last=config.hold_out == "last",
         )
 
 
@@ -199,6 +226,33 @@ def require_memory(corpus: Corpus, config: Config) -> None:
         )
 
 
+def choose_records(settings: Resolution[Config], of_weights: Tokenizer | None, sequences: Sequence[Any] | None) -> None:
+    """Choose `fields`, and the windows that follow from them, if a tokenizer, records from Python or the format of the
+    text decide them."""
+    config = settings.config
+    tokenizer, why = of_weights, f"the tokenizer of `init` {config.init} reads records"
+    if len(config.corpus) == 1 and is_corpus(config.corpus[0]):
+        tokenizer, why = Corpus(config.corpus[0]).tokenizer, "the corpus has records"
+    elif config.tokenizer and (epath.Path(config.tokenizer).expanduser() / SYMBOLS_JSON).exists():
+        tokenizer, why = Tokenizer.load(config.tokenizer), f"the tokenizer {config.tokenizer} reads records"
+    records = tokenizer.records if tokenizer else None
+    if records is None and sequences is not None:
+        records, why = RecordFormat(fields_of(sequences)), "the text is sequences from Python"
+    elif records is None and config.corpus and all(kind_of(name) in FASTA for name in config.corpus):
+        records, why = RecordFormat((_field_of_fasta(config.corpus[0]),)), "the text is FASTA"
+    if records and not config.fields:
+        settings.choose({"fields": records.fields}, why)
+        settings.choose({"group_by": records.group_by, "unknown": records.unknown})
+        settings.choose(windows_of_records(settings.config))
+
+
+def _field_of_fasta(path: str) -> str:
+    """Return the field of a FASTA file: dna if its first sequences have no other letters, else protein."""
+    with open_text(path) as file:
+        letters = re.sub(rb"(?m)^[>;].*$|\s", b"", file.read(BEGINNING)).upper()
+    return f"sequence:{'protein' if letters.strip(b'ACGTUN') else 'dna'}"
+
+
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +261,11 @@ _Prepared = tuple[Pretrained | None, Corpus | IdCorpus, Tokenizer | None]
 
 
 def resolve_text(
-    config: Config, workdir: Workdir, process: Process, dataset: Mapping[str, Any] | None
+    config: Config,
+    workdir: Workdir,
+    process: Process,
+    dataset: Mapping[str, Any] | None,
+    sequences: Sequence[Any] | None = None,
 ) -> tuple[Resolution[Config], _Prepared]:
     """Resolve what the settings leave open, up to the text, in this order: what the run chose when it began, the
     network of initial weights, sizes for a small text, the tokenizer and its vocabulary, the corpus.
@@ -218,9 +276,10 @@ def resolve_text(
     settings, shared = Resolution.of(config, defaults_of(config)), None
     if process.first:
         workdir.lock()
-        found = (
-            _prepare(settings, workdir, process.console) if dataset is None else _claim_ids(settings, workdir, dataset)
-        )
+        if dataset is None:
+            found = _prepare(settings, workdir, process.console, sequences)
+        else:
+            found = _claim_ids(settings, workdir, dataset)
         shared = {"config": to_dict(settings.config), "corpus": str(found[1].folder)}
     shared = process.gather("prepared", shared)[0]
     if not process.first:
@@ -230,12 +289,16 @@ def resolve_text(
     return settings, found
 
 
-def _prepare(settings: Resolution[Config], workdir: Workdir, console: Console) -> _Prepared:
+def _prepare(
+    settings: Resolution[Config], workdir: Workdir, console: Console, sequences: Sequence[Any] | None
+) -> _Prepared:
     # ---- a run that resumes, and weights ----------------------------------------------------------------------------
-    text = Text.of(settings.config)
     before = workdir.resumes(Config)
     keep_fit(settings, before)
     start = begin_from(settings, before) if settings.config.init else None
+    # ---- text -------------------------------------------------------------------------------------------------------
+    choose_records(settings, tokenizer_of(start, settings.config) if start else None, sequences)
+    text = Text.of(settings.config, sequences)
     # ---- sizes for a small text -------------------------------------------------------------------------------------
     most = settings.config.model.vocab_size
     text.choose_sizes(settings, before)

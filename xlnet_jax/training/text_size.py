@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from data_pipelines import sources, windows
+from data_pipelines.records import RecordFormat
 from data_pipelines.sources import Source
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import LENGTHS, lengths_of_window
@@ -23,6 +24,8 @@ CHARACTERS_PER_TOKEN = {"piece": 4, "word": 6, "character": 1, "byte": 1}
 """A cautious estimate, by token level: English has 4 characters per piece with 4,000 pieces, and fewer with less"""
 EPOCHS = 30
 """Passes over a small text: 300 lines of a novel have their lowest held-out loss after about as many"""
+FRAME = 2
+"""Special tokens of a record: <s> and <eod>"""
 LEAST_BLOCKS, LEAST_STEPS, MOST_HELD_OUT = 4, 100, 0.2
 SIZES = (
     (16, 128, 16),
@@ -42,7 +45,7 @@ WINDOWS = ("model.mem_len", "data.seq_len", "data.windows_per_block", *(f"data.{
 
 @dataclass(frozen=True)
 class TextSize:
-    """Size of a text, up to a number of characters."""
+    """Size of a text, up to a number of characters; of records, of symbols with `<s>` and `<eod>`."""
 
     train: tuple[int, ...]
     """characters of each source"""
@@ -50,22 +53,31 @@ class TextSize:
     """characters of each held-out source; () = a part of the training text is held out"""
     alphabet: int
     """number of different characters"""
+    unit: str = "characters"
 
     @classmethod
-    def of(cls, train: Sequence[Source], validation: Sequence[Source] | None, most: int) -> "TextSize":
-        """Count a text. most: number of characters after which a source is large, and is read no further."""
+    def of(
+        cls,
+        train: Sequence[Source],
+        validation: Sequence[Source] | None,
+        most: int,
+        records: RecordFormat | None = None,
+    ) -> "TextSize":
+        """Count a text. most: number of characters after which a source is large, and is read no further. records: how
+        to read it; None = prose."""
         alphabet: set[str] = set()
 
         def count(source: Source) -> int:
             number = 0
-            for line in sources.read_lines([source]):
-                number += len(line)
+            for line in filter(None, sources.read_lines([source])):
+                number += records.count_symbols(line) + FRAME if records else len(line)
                 alphabet.update(line)
                 if number >= most:
                     break
             return number
 
-        return cls(tuple(map(count, train)), tuple(map(count, validation or ())), len(alphabet))
+        sizes = tuple(map(count, train)), tuple(map(count, validation or ()))
+        return cls(*sizes, len(alphabet), "symbols" if records else "characters")
 
     @property
     def characters(self) -> int:
@@ -74,14 +86,14 @@ class TextSize:
 
 def enough_characters(config: Config) -> int:
     """Return the number of characters from which on a text keeps these settings."""
-    a_block = windows.block_len(config.data) * CHARACTERS_PER_TOKEN[config.data.token_level]
+    a_block = windows.block_len(config.data) * _characters_per_token(config)
     return max(math.ceil((config.model.vocab_size / PIECES_PER_ROOT) ** 2), 2 * config.data.batch_size * a_block)
 
 
 def leaves_vocabulary_open(settings: Resolution[Config]) -> bool:
     """Return True if neither a setting nor weights nor a tokenizer determine the size of the vocabulary."""
     config = settings.config
-    is_known = config.tokenizer or config.init or not settings.is_open("model.vocab_size")
+    is_known = config.fields or config.tokenizer or config.init or not settings.is_open("model.vocab_size")
     return config.data.token_level == "piece" and not is_known
 
 
@@ -90,7 +102,7 @@ def choose_sizes(settings: Resolution[Config], size: TextSize) -> None:
 
     Raises InputError if the text is too small for the smallest windows of the demo preset.
     """
-    why = f"the text has {size.characters:,} characters"
+    why = f"the text has {size.characters:,} {size.unit}"
     if leaves_vocabulary_open(settings):
         settings.choose(vocabulary_for(size, settings.config.model.vocab_size), why)
     if settings.config.preset != "demo":
@@ -121,13 +133,13 @@ def sizes_of_windows(usual: Config, windows_per_block: int, seq_len: int, batch_
     return {
         "model.mem_len": usual.model.mem_len * seq_len // usual.data.seq_len,
         "data.seq_len": seq_len,
-        "data.windows_per_block": windows_per_block,
+        "data.windows_per_block": min(windows_per_block, usual.data.windows_per_block),
         "data.batch_size": batch_size,
     }
 
 
 def _characters_per_token(config: Config) -> int:
-    return CHARACTERS_PER_TOKEN[config.data.token_level]
+    return 1 if config.fields else CHARACTERS_PER_TOKEN[config.data.token_level]
 
 
 def _blocks(config: Config, size: TextSize) -> tuple[list[int], list[int]]:
@@ -149,7 +161,7 @@ def require_enough(config: Config, size: TextSize) -> None:
     if is_smallest and (min(train + held_out) < 2 or sum(train) < LEAST_BLOCKS):
         a_block = windows.block_len(config.data) * _characters_per_token(config)
         raise InputError(
-            f"the text has {size.characters:,} characters, too few to train on and to hold a part out: give about "
+            f"the text has {size.characters:,} {size.unit}, too few to train on and to hold a part out: give about "
             f"{100 * math.ceil(LEAST_BLOCKS * a_block / 100):,} or more; python -m xlnet_jax.train trains on the "
             "novels that come with the package"
         )

@@ -1,7 +1,6 @@
 """Labels: what a value in a file means, and what is printed about the labels that were read."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import xlnet_jax
@@ -129,6 +128,7 @@ def test_words_may_have_numbers_for_tags_and_ner_says_that_it_needs_tags(tmp_pat
 
 
 def test_a_run_prints_what_it_read_in_four_lines_at_most_and_check_stops_there(pretrained, tmp_path, capsys):
+    pd = pytest.importorskip("pandas")
     train = pd.DataFrame(
         {"text": ["one", "sad", "rain " * 40, " ", None, "vain"], "label": ["a", "A", "b ", "a", "a", "b"]}
     )

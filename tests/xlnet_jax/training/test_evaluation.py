@@ -144,7 +144,7 @@ def test_the_unigram_line_is_the_cross_entropy_of_the_targets():
     ids = np.array([1, 1, 2, 0, 1, 1])
     frequencies = (counts_V + 3 / 4) / (10 + 3)
     np.testing.assert_allclose(frequencies_V(counts_V), frequencies)
-    assert unigram_line(counts_V, list(batches_of(ids))) == pytest.approx(-np.log(frequencies[ids]).mean())
+    assert unigram_line(counts_V, list(batches_of(ids)), None) == pytest.approx(-np.log(frequencies[ids]).mean())
 
 
 @pytest.mark.parametrize("tokens", [300, 3_000])
@@ -155,6 +155,6 @@ def test_the_line_of_a_short_text_is_not_that_of_the_smoothing(tokens):
     counts_V = np.bincount(ids, minlength=8_000)
     used = counts_V[counts_V > 0]
     lowest = -(used / tokens * np.log(used / tokens)).sum()  # of any unigram model on this text
-    found = unigram_line(counts_V, list(batches_of(ids)))
+    found = unigram_line(counts_V, list(batches_of(ids)), None)
     assert lowest < found < lowest + 0.7
     assert found < -np.log((counts_V[ids] + 1) / (tokens + 8_000)).mean()

@@ -119,7 +119,8 @@ def test_a_run_with_a_schedule_of_its_own_can_be_prolonged_and_not_shortened(str
 
 @pytest.mark.contract
 def test_a_finished_run_with_schedule_wsd_branches_before_its_decay(text, tmp_path, capsys):
-    argv = [*arguments(text, tmp_path / "run"), "--optimizer.schedule", "wsd", "--optimizer.decay-share", "0.5"]
+    (tmp_path / "decay.json").write_text('{"optimizer": {"schedule": "wsd", "decay_share": 0.5}}')
+    argv = [*arguments(text, tmp_path / "run"), "--config", str(tmp_path / "decay.json")]
     assert train.main([*argv, "--workdir", str(tmp_path / "whole")]) == 0
     assert train.main([*argv, "--steps", "10", "--checkpoint.keep", "1"]) == 0
     capsys.readouterr()

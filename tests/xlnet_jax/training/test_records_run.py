@@ -1,0 +1,153 @@
+"""A run on records: from a table, FASTA or Python to a checkpoint, resumed to the bit, by every objective."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import xlnet_jax
+from data_pipelines.corpus import Corpus
+from data_pipelines.tokenizer import BOS, EOD, PAD, Tokenizer
+from tests.xlnet_jax.training.tiny_run import assert_same, state_of
+from xlnet_jax.errors import InputError
+
+FIELDS = ("v:word", "cdr3:protein", "j:word")
+NETWORK = {"num_layers": 1, "d_model": 16, "num_heads": 2, "d_head": 8, "d_ff": 32}
+USUAL = {"steps": 2, "model": NETWORK, "data": {"seq_len": 32, "batch_size": 8}}
+
+
+def rows(count=160, seed=0):
+    """Return [(v, cdr3, j)]."""
+    rng = np.random.default_rng(seed)
+    middles = ["".join(rng.choice([*"ASGT"], rng.integers(3, 9))) for _ in range(count)]
+    return [(f"TRBV{rng.integers(4)}", f"C{middle}F", f"TRBJ{rng.integers(2)}") for middle in middles]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    file = tmp_path_factory.mktemp("records") / "receptors.tsv"
+    lines = [f"{cdr3}\t{v}\t{j}\tdonor{i % 5}" for i, (v, cdr3, j) in enumerate(rows())]
+    file.write_text("\n".join(["cdr3\tv\tj\tdonor", *lines]))
+    return str(file)
+
+
+def pretrain(folder, **settings):
+    values = {
+        name: {**USUAL.get(name, {}), **value} if isinstance(value, dict) else value for name, value in settings.items()
+    }
+    return xlnet_jax.pretrain(xlnet_jax.preset("demo", workdir=str(folder), **{**USUAL, **values}))
+
+
+@pytest.mark.parametrize("objective", ["plm", "clm", "mlm", "mdlm"])
+def test_every_objective_trains_on_records_and_prints_what_it_read(objective, table, tmp_path, capsys):
+    result = pretrain(tmp_path / "run", corpus=table, fields=FIELDS, objective=objective)
+    assert result.step == 2
+    assert np.isfinite(result.metrics["loss"])
+    out = capsys.readouterr().out
+    of_fields = r"of 9\.\d symbols \(v 1, cdr3 7\.\d+, j 1\), at most 12"
+    assert re.search(rf"records     1\d\d train and \d+ held out {of_fields}; padding \d+\.\d%", out)
+    assert "that knows only the frequencies of symbols in each field" in out
+
+
+def test_a_run_that_resumes_ends_with_the_same_bits(table, tmp_path):
+    steady = {"optimizer": {"schedule": "constant", "warmup_steps": 0}, "checkpoint": {"every_steps": 1}}
+    settings = {"corpus": table, "fields": FIELDS, "data": {"field_order": ("together", "cdr3>v,j")}, **steady}
+    pretrain(tmp_path / "straight", steps=5, **settings)
+    pretrain(tmp_path / "resumed", steps=2, **settings)
+    pretrain(tmp_path / "resumed", steps=5, **settings)
+    assert_same(state_of(tmp_path / "straight", 5), state_of(tmp_path / "resumed", 5))
+
+
+def test_sequences_from_python_train_like_those_of_a_file(table, tmp_path):
+    sequences = [{"v": v, "cdr3": c, "j": j} for v, c, j in rows()]
+    config = xlnet_jax.preset("demo", workdir=str(tmp_path / "python"), fields=FIELDS, **USUAL)
+    of_python = xlnet_jax.pretrain(config, sequences=sequences)
+    of_file = pretrain(tmp_path / "file", corpus=table, fields=FIELDS)
+    assert of_python.metrics == of_file.metrics
+
+
+def test_items_from_python_need_no_fields_and_no_files(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    sequences = [rng.integers(10, 30, rng.integers(3, 12)).tolist() for _ in range(80)]
+    config = xlnet_jax.preset("demo", workdir=str(tmp_path / "items"), **USUAL)
+    xlnet_jax.pretrain(config, sequences=sequences)
+    assert "--fields symbols:item" in capsys.readouterr().out
+    tokenizer = Tokenizer.load(tmp_path / "items" / "tokenizer")
+    assert set(tokenizer.pieces[9:]) == {str(i) for i in range(10, 30)}
+
+
+def test_fasta_needs_no_fields(tmp_path, capsys):
+    file = tmp_path / "proteins.fasta"
+    file.write_text("".join(f">p{i}\n{c}LLK\nMKV\n" for i, (_, c, _) in enumerate(rows())))
+    pretrain(tmp_path / "run", corpus=str(file))
+    assert "--fields sequence:protein (not none)" in capsys.readouterr().out
+    dna = tmp_path / "dna.fa"
+    dna.write_text("".join(f">p{i}\n{'ACGTTGA' * (1 + i % 3)}\n" for i in range(60)))
+    pretrain(tmp_path / "dna", corpus=str(dna))
+    assert Corpus(tmp_path / "dna" / "corpus").tokenizer.records.fields == ("sequence:dna",)
+
+
+def test_records_with_one_value_in_a_column_are_held_out_together(table, tmp_path):
+    pretrain(tmp_path / "run", corpus=table, fields=FIELDS, hold_out="donor", data={"validation_fraction": 0.25})
+    corpus = Corpus(tmp_path / "run" / "corpus")
+    of = {c: i % 5 for i, (_, c, _) in enumerate(rows())}
+    donors = {}
+    for split in ("train", "validation"):
+        lines = [corpus.tokenizer.decode(ids) for ids in corpus.documents(split)]
+        donors[split] = {of[line.split("\t")[1]] for line in lines}
+    assert donors["validation"]
+    assert donors["train"].isdisjoint(donors["validation"])
+
+
+def test_the_last_symbols_are_held_out(tmp_path):
+    sequences = [[f"{i}", *map(str, range(100, 100 + 2 + i % 4))] for i in range(50)]
+    config = xlnet_jax.preset("demo", workdir=str(tmp_path / "last"), hold_out="last", **USUAL)
+    xlnet_jax.pretrain(config, sequences=sequences)
+    corpus = Corpus(tmp_path / "last" / "corpus")
+    split = {
+        name: sorted(corpus.tokenizer.decode(d).split() for d in corpus.documents(name))
+        for name in ("train", "validation")
+    }
+    assert split["validation"] == sorted(sequences)
+    assert split["train"] == sorted(sequence[:-1] for sequence in sequences)
+
+
+def test_long_records_continue_with_memory(tmp_path):
+    sequences = [[*map(str, range(i % 7, i % 7 + 10 + 9 * (i % 9)))] for i in range(60)]
+    config = xlnet_jax.preset(
+        "demo", workdir=str(tmp_path / "long"), long="continue", steps=2, model={**NETWORK, "mem_len": 32},
+        data={"seq_len": 32, "batch_size": 8, "windows_per_block": 4},
+    )  # fmt: skip
+    xlnet_jax.pretrain(config, sequences=sequences)
+    stored = json.loads((tmp_path / "long" / "config.json").read_text())
+    assert stored["data"]["reuse_len"] == stored["model"]["mem_len"] == 32
+    tokens, _ = Corpus(tmp_path / "long" / "corpus").read("train", np.arange(1))
+    assert tokens.shape[1] == 4 * 32 + 1
+    assert {BOS, EOD, PAD} <= set(tokens.ravel().tolist())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"corpus": None, "fields": ("v:word", "cdr3:letters")}, "`fields` cdr3:letters: give NAME:LEVEL"),
+        ({"corpus": None, "fields": ("v:word", "family:word")}, "has no column 'family'"),
+        ({"corpus": None, "fields": FIELDS, "data": {"seq_len": 8}}, "give `long` cut or continue"),
+        ({"corpus": None, "fields": FIELDS, "data": {"field_order": ("v>j",)}}, "v>j: give together, or name each"),
+        ({"corpus": None, "fields": FIELDS, "data": {"bidirectional": True}}, "records: give False"),
+        ({"data": {"targets": "all", "num_predict": None}}, "needs `objective` plm and"),
+        ({"data": {"field_order": ("a>b",)}}, "needs records: give `fields`"),
+    ],
+)  # fmt: skip
+def test_contradictions_end_in_one_line(settings, says, table, tmp_path):
+    settings = {**settings, **({"corpus": table} if "corpus" in settings else {})}
+    with pytest.raises(InputError) as error:
+        pretrain(tmp_path / "run", **settings)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_prose_and_records_do_not_mix(table, tmp_path):
+    config = xlnet_jax.preset("demo", corpus=table, fields=FIELDS, init="tiny", workdir=str(tmp_path / "run"))
+    with pytest.raises(InputError, match="but the tokenizer of `init` tiny reads prose"):
+        xlnet_jax.pretrain(config)
