@@ -51,7 +51,7 @@ NAMES = {
     "A training loop of your own": ("XLNetLM", "initial_params", "batch_source", "inputs_of", "empty_memory"),
     "Finetuning": ("finetune", "FinetuneConfig", "predict", "Model", "Prediction"),
     "Scores and losses": (
-        *("evaluate", "EvaluateSettings", "score_texts", "score_files", "ScoreSettings"),
+        *("evaluate", "EvaluateSettings", "score_texts", "score_variants", "score_files", "ScoreSettings"),
         *("factorize", "recl", "ReclSettings"),
     ),
     "Text": ("generate", "fill_in", "GenerateSettings"),

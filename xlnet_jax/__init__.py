@@ -55,6 +55,7 @@ PUBLIC = {
     "save": "xlnet_jax.checkpoints.formats",
     "score_files": "xlnet_jax.inference.score",
     "score_texts": "xlnet_jax.inference.score",
+    "score_variants": "xlnet_jax.inference.variants",
 }
 """Public names, and the module of each; type checkers read __init__.pyi. This module imports nothing, because before a
 command begins, an import could come from the current folder (storage/import_path.py)."""

@@ -16,6 +16,7 @@ from xlnet_jax.inference.requests import GenerateSettings as GenerateSettings
 from xlnet_jax.inference.score import ScoreSettings as ScoreSettings
 from xlnet_jax.inference.score import score_files as score_files
 from xlnet_jax.inference.score import score_texts as score_texts
+from xlnet_jax.inference.variants import score_variants as score_variants
 from xlnet_jax.inference.words import fill_in as fill_in
 from xlnet_jax.interop.contents import Pretrained as Pretrained
 from xlnet_jax.interop.weights import initial_params as initial_params

@@ -179,8 +179,13 @@ def _evaluate() -> Loaded:
 )
 def _score() -> Loaded:
     from xlnet_jax.inference.score import ScoreSettings, print_scores
+    from xlnet_jax.inference.variants import print_variants
 
-    return ScoreSettings, print_scores, None
+    def work(settings: ScoreSettings) -> None:
+        of_variants = settings.reference or settings.variants or settings.measured
+        print_variants(settings) if of_variants else print_scores(settings)
+
+    return ScoreSettings, work, None
 
 
 @_command("embed", "compute vectors of sentences or documents, as .npy or Parquet.", is_brief=True)

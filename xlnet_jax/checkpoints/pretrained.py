@@ -28,8 +28,9 @@ def vocabulary_tokenizer(pretrained: Pretrained) -> Tokenizer:
     return pretrained.require_tokenizer()
 
 
-def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
-    """Return the tokenizer of a checkpoint that predicts pieces in any order.
+def scoring_tokenizer(pretrained: Pretrained, by_itself: bool = False) -> Tokenizer:
+    """Return the tokenizer of a checkpoint that predicts pieces in any order or, by itself, each given the others, as a
+    network of masked pieces does.
 
     Raises InputError if there is no tokenizer, no vocabulary scores or no query stream, or rows see only earlier
     positions.
@@ -40,6 +41,8 @@ def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
             "the checkpoint reads in one direction (`model.attn_type` uni) and cannot predict in other orders"
         )
     objective = objective_named(pretrained.objective)
+    if by_itself and objective.filling.stream == "content" and not objective.is_discriminator:
+        return tokenizer
     if objective.order is None:
         raise InputError(
             f"the checkpoint was trained with {objective.name}, which has no likelihood: it predicts "

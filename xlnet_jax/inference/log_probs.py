@@ -32,7 +32,7 @@ from xlnet_jax.models.heads import build_encoder, build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs
 from xlnet_jax.models.masks import HIGHEST, memory_in_use_BM
 from xlnet_jax.objectives.language_model import cross_entropy_BP
-from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.objectives.registry import objective_named, segment_of_V
 from xlnet_jax.settings.config import ModelConfig
 
 CONTEXT, PADDING = -1, -2  # in place of the ranks of given pieces, which all see, and of padding, which none sees
@@ -100,7 +100,12 @@ class Query(NamedTuple):
 
 def log_probs_PV(pretrained: Pretrained, query: Query) -> np.ndarray:
     """Return the log-probability of every piece of the vocabulary at the positions of a query, float32 [P, V], nats."""
-    return _score(pretrained, [query], BATCH_TOKENS, _of_vocabulary_BPV)[0]
+    return log_probs_of_vocabulary(pretrained, [query], BATCH_TOKENS)[0]
+
+
+def log_probs_of_vocabulary(pretrained: Pretrained, queries: Sequence[Query], batch_tokens: int) -> list[np.ndarray]:
+    """Return `log_probs_PV` of each query. The arguments and errors are those of `log_likelihoods`."""
+    return _score(pretrained, queries, batch_tokens, _of_vocabulary_BPV)
 
 
 def log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_tokens: int) -> list[np.ndarray]:
@@ -140,20 +145,30 @@ def _score(
     most = power_of_two(max((count for *_, count in rows), default=1))
     found: list[list[np.ndarray]] = [[] for _ in queries]
     for places, size, length in batches_by_length([lengths[i] for i, *_ in rows], batch_tokens, longest):
-        batch = stack_queries([rows[place][1] for place in places], size, length, min(most, length))
-        scores = np.asarray(_program(model, by_mask, score, pretrained.params, *batch))
+        ids_BL, *others = stack_queries([rows[place][1] for place in places], size, length, min(most, length))
+        segments_BL = segment_ids(pretrained, ids_BL)
+        scores = np.asarray(_program(model, by_mask, score, pretrained.params, ids_BL, segments_BL, *others))
         for place, of_row in zip(places, scores, strict=False):
             i, _, count = rows[place]
             found[i].append(of_row[:count])
     return [np.concatenate(by_rank)[np.argsort(order_P)] for by_rank, order_P in zip(found, orders, strict=True)]
 
 
+def segment_ids(pretrained: Pretrained, ids_BL: np.ndarray) -> np.ndarray:
+    """Return the segment of each piece, int32 [B, L]: in records the index of its field, in prose 0."""
+    if pretrained.tokenizer is None or pretrained.tokenizer.records is None:
+        return np.zeros_like(ids_BL)
+    return segment_of_V(pretrained.tokenizer, pretrained.model)[ids_BL]
+
+
 @functools.partial(jax.jit, static_argnums=0)
-def extend_memory(config: ModelConfig, backbone: Any, ids_BL: jax.Array, mems_ZBMD: jax.Array | None) -> jax.Array:
+def extend_memory(
+    config: ModelConfig, backbone: Any, ids_BL: jax.Array, segment_ids_BL: jax.Array, mems_ZBMD: jax.Array | None
+) -> jax.Array:
     """Return the memory after a segment whose pieces all see each other and the memory before it (None = none): the
     hidden states of the newest mem_len positions, [Z, B, M, D]. config: of `with_mem_len`; ids: without padding."""
     memory_BM = None if mems_ZBMD is None else jnp.ones(mems_ZBMD.shape[1:3], bool)
-    inputs = compact_inputs(ids_BL, segment_ids_BL=jnp.zeros_like(ids_BL), memory_BM=memory_BM)
+    inputs = compact_inputs(ids_BL, segment_ids_BL=segment_ids_BL, memory_BM=memory_BM)
     return cast(Any, build_encoder(config).apply({"params": backbone}, inputs, mems_ZBMD)).new_mems_ZBMD
 
 
@@ -213,11 +228,12 @@ def _program(
     score: Callable[..., jax.Array],
     params: Any,
     ids_BL: jax.Array,
+    segments_BL: jax.Array,
     rank_BL: jax.Array,
     positions_BP: jax.Array,
     mems_ZBMD: jax.Array | None,
 ) -> jax.Array:
-    logits_BPV = query_logits_BPV(config, by_mask, params, ids_BL, rank_BL, positions_BP, mems_ZBMD)
+    logits_BPV = query_logits_BPV(config, by_mask, params, ids_BL, segments_BL, rank_BL, positions_BP, mems_ZBMD)
     return score(logits_BPV, jnp.take_along_axis(ids_BL, positions_BP, axis=1))
 
 
@@ -226,13 +242,13 @@ def query_logits_BPV(
     by_mask: bool,
     params: Any,
     ids_BL: jax.Array,
+    segments_BL: jax.Array,
     rank_BL: jax.Array,
     positions_BP: jax.Array,
     mems_ZBMD: jax.Array | None,
 ) -> jax.Array:
-    """Return the scores of all pieces at the positions of queries (`stack_queries`). by_mask: the network reads
-    `<mask>` where the rank is that of a hidden piece."""
-    segments_BL = jnp.zeros_like(ids_BL)
+    """Return the scores of all pieces at the positions of queries (`stack_queries`). segments: of `segment_ids`;
+    by_mask: the network reads `<mask>` where the rank is that of a hidden piece."""
     if by_mask:
         memory_BM = None if mems_ZBMD is None else jnp.ones(mems_ZBMD.shape[1:3], bool)
         inputs = compact_inputs(

@@ -30,6 +30,7 @@ from xlnet_jax.inference.log_probs import (
     padded,
     query_logits_BPV,
     round_up_size,
+    segment_ids,
     stack_queries,
     with_mem_len,
 )
@@ -204,9 +205,12 @@ def _by_network(pretrained: "Pretrained", candidates: Candidates, max_len: int, 
     reads, model = _reads(pretrained), with_mem_len(pretrained.model, 0) if pretrained.is_causal else pretrained.model
     for number, (numbers, rows, length) in enumerate(batches, start=1):
         on_batch(number, len(batches))
-        *batch, _ = stack_queries([queries[i] for i in numbers], rows, length, 1)
-        others = candidates.arrays(numbers, rows)
-        counts_B22 = _program(model, reads, pretrained.params, *batch, candidates.is_item_V, *others)
+        ids_BL, rank_BL, at_B1, _ = stack_queries([queries[i] for i in numbers], rows, length, 1)
+        targets_B, *others = candidates.arrays(numbers, rows)
+        segments_BL = segment_ids(pretrained, ids_BL)
+        np.put_along_axis(segments_BL, at_B1, segment_ids(pretrained, targets_B[:, None]), axis=1)
+        batch = ids_BL, segments_BL, rank_BL, at_B1
+        counts_B22 = _program(model, reads, pretrained.params, *batch, candidates.is_item_V, targets_B, *others)
         found[numbers] = np.asarray(counts_B22)[: len(numbers)]
     return candidates.with_missed(found)
 
@@ -227,19 +231,21 @@ def _reads(pretrained: "Pretrained") -> str:
 
 
 def logits_BV(
-    config: ModelConfig, reads: str, params: Any, ids_BL: jax.Array, rank_BL: jax.Array, at_B1: jax.Array
-) -> jax.Array:
+    config: ModelConfig, reads: str, params: Any, ids_BL: jax.Array, segments_BL: jax.Array, rank_BL: jax.Array,
+    at_B1: jax.Array,
+) -> jax.Array:  # fmt: skip
     """Return the scores of all pieces at the place of the target."""
     if reads == "before":
         return next_logits(config, params, ids_BL, None, 0, at_B1 - 1)[0][:, 0]
-    return query_logits_BPV(config, reads == "mask", params, ids_BL, rank_BL, at_B1, None)[:, 0]
+    return query_logits_BPV(config, reads == "mask", params, ids_BL, segments_BL, rank_BL, at_B1, None)[:, 0]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _program(
-    config: ModelConfig, reads: str, params: Any, ids_BL: jax.Array, rank_BL: jax.Array, at_B1: jax.Array, *others: Any
-) -> jax.Array:
-    return _above_ties_B22(logits_BV(config, reads, params, ids_BL, rank_BL, at_B1), *others)
+    config: ModelConfig, reads: str, params: Any, ids_BL: jax.Array, segments_BL: jax.Array, rank_BL: jax.Array,
+    at_B1: jax.Array, *others: Any,
+) -> jax.Array:  # fmt: skip
+    return _above_ties_B22(logits_BV(config, reads, params, ids_BL, segments_BL, rank_BL, at_B1), *others)
 
 
 # ---- baselines -------------------------------------------------------------------------------------------------------

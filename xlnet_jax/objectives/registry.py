@@ -12,7 +12,7 @@ import numpy as np
 from xlnet_jax.costs import MultiplyAdds, network_multiply_adds, remat_flops, spared_multiply_adds, total_flops
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.records import OBJECTIVES, ObjectiveRecord
-from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.config import Config, ModelConfig
 from xlnet_jax.settings.rules import absolute_positions, data_contradictions, memory_contradictions, run_contradictions
 
 if TYPE_CHECKING:
@@ -75,10 +75,14 @@ def _field_tables(tokenizer: Tokenizer, config: Config) -> FieldTables:
             why = f": give together, or name each field once, as in {'>'.join(names)}"
             raise InputError("data.field_order", order, why)
         orders.append([next(i for i, group in enumerate(groups) if name in group) for name in names])
-    segment_V = tokenizer.field_of_V
-    if config.model.positions == "learned":  # its segments are vectors, and not relations
-        segment_V = np.minimum(segment_V, max(config.model.num_segments - 1, 0))
-    return FieldTables(segment_V, np.array(orders, np.int32)[:, tokenizer.field_of_V])
+    return FieldTables(segment_of_V(tokenizer, config.model), np.array(orders, np.int32)[:, tokenizer.field_of_V])
+
+
+def segment_of_V(tokenizer: Tokenizer, model: ModelConfig) -> np.ndarray:
+    """Return the segment of each piece, int32 [V]: in records the index of its field, in prose 0."""
+    if model.positions == "learned":  # its segments are vectors, and not relations
+        return np.minimum(tokenizer.field_of_V, max(model.num_segments - 1, 0))
+    return tokenizer.field_of_V
 
 
 def multiply_adds(config: Config) -> dict[str, MultiplyAdds]:

@@ -118,7 +118,8 @@ def test_baselines_on_a_toy():
 def last_scores(pretrained, ids_L):
     """Return the scores of the vocabulary at the last item before <eod>."""
     query = Query(np.array(ids_L, np.int32), np.array([len(ids_L) - 2]), np.zeros(1, int))
-    *batch, _ = stack_queries([query], 1, 8, 1)
+    ids_BL, *others = stack_queries([query], 1, 8, 1)
+    batch = ids_BL, np.zeros_like(ids_BL), *others[:2]
     reads = next_item._reads(pretrained)
     model = with_mem_len(pretrained.model, 0) if reads == "before" else pretrained.model
     return np.asarray(next_item.logits_BV(model, reads, pretrained.params, *map(jnp.asarray, batch))[0])
