@@ -255,14 +255,15 @@ class Corpus:
             ) from None
         return blocks["tokens"].astype(np.int32), np.ascontiguousarray(blocks["starts"])
 
-    def documents(self, split: SplitName) -> Iterator[np.ndarray]:
+    def documents(self, split: SplitName, whole: bool = False) -> Iterator[np.ndarray]:
         """Yield the token ids of each document, int32 [E], without <s> and <eod>. The last document of a source may
-        have lost its end, with the `dropped_tokens`."""
+        have lost its end, with the `dropped_tokens`. whole: without records that are cut, or in several blocks."""
         first = 0
         for blocks in self.manifest.splits[split].source_blocks:
             tokens, starts = self.read(split, np.arange(first, first + blocks))
             for document in np.split(tokens.ravel(), np.flatnonzero(starts.ravel() == Start.DOCUMENT)):
-                if len(ids := document[~np.isin(document, (BOS, EOD, PAD))]):
+                is_left_out = whole and [*document[:1], *document[-1:]] != [BOS, EOD]
+                if len(ids := document[~np.isin(document, (BOS, EOD, PAD))]) and not is_left_out:
                     yield ids
             first += blocks
 

@@ -1,5 +1,6 @@
 """Measure and print the held-out loss of a checkpoint on any text (`measure_loss`), the likelihoods of whole texts
-in several orders (`measure_likelihoods`), or its accuracies on minimal pairs (`measure_accuracies`)."""
+in several orders (`measure_likelihoods`), its accuracies on minimal pairs (`measure_accuracies`), or how well it
+predicts the last symbols of records (`measure_next_items`)."""
 
 from __future__ import annotations
 
@@ -53,10 +54,15 @@ class EvaluateSettings(CheckpointSettings, TextSourceSettings, RecordingSettings
     suite: Literal["blimp"] | None = None
     """measure how often the acceptable sentence of a pair is likelier, in --orders (default: left-to-right, random:4
     and pseudo); --text names the suite's published files or, for blimp, hf:nyu-mll/blimp"""
+    next_item: bool = False
+    """measure at which rank the last symbol of each record is predicted, given all before it: hit rate, NDCG and MRR
+    among all items and among 100 drawn ones, beside popularity and item-kNN of the run's training part"""
     max_texts: int | None = setting(None, at_least(1))
-    """with --orders or --suite: maximum number of texts, or of pairs in a paradigm, taken evenly; None = all"""
+    """with --orders, --suite or --next-item: maximum number of texts, of pairs in a paradigm, or of records, taken
+    evenly; None = all"""
     seed: int = 0
-    """with --orders or --suite: seed of the random orders, the bound's samples and the intervals"""
+    """with --orders, --suite or --next-item: seed of the random orders, the bound's samples, the drawn items and the
+    intervals"""
     max_windows: int | None = setting(None, at_least(1))
     """maximum number of windows to measure, in whole batches; None = as in the run, or 16,384 with --text"""
     objective: str | None = None
@@ -82,14 +88,18 @@ class EvaluateSettings(CheckpointSettings, TextSourceSettings, RecordingSettings
         check_bounds(self)
         for word in self.orders:
             check_orders([word])
-        reader = "`suite`" if self.suite else "`orders`" if self.orders else None
+        given = {"`next_item`": self.next_item, "`suite`": self.suite, "`orders`": self.orders}
+        reader = next((name for name, value in given.items() if value), None)
+        if self.next_item and (self.suite or self.orders):
+            why = "measures next items: leave `next_item` out"
+            raise InputError("suite" if self.suite else "orders", self.suite or " ".join(self.orders), why)
         settings = Resolution.of(self, EvaluateSettings(self.checkpoint))
         for name in sorted(each.python_name for each in flatten(self)):
             if reader and name.startswith(_OF_WINDOWS) and name != "data.seq_len":
                 why = f"is for windows, but {reader} reads whole texts: leave one of them out"
                 settings.refuse(name, InputError(name, "", why))
             if not reader and name in _OF_TEXTS:
-                settings.refuse(name, InputError(name, "", "needs `orders` or `suite`"))
+                settings.refuse(name, InputError(name, "", "needs `orders`, `suite` or `next_item`"))
         if self.suite and not self.text:
             raise InputError("suite", self.suite, "needs `text`, the names of its files")
         if self.out and Path(self.out).suffix != ".json":
@@ -110,8 +120,9 @@ def evaluate(
     on_batch: OnBatch = lambda number, batches: None,
     **settings: Any,
 ) -> EvaluationResult:
-    """Measure the held-out loss of a checkpoint on a text, with `orders` the likelihoods of whole texts, or with
-    `suite` its accuracies, and write the numbers to `out`. The field `measured` of the result has them.
+    """Measure the held-out loss of a checkpoint on a text, with `orders` the likelihoods of whole texts, with `suite`
+    its accuracies, or with `next_item` the ranks of last symbols, and write the numbers to `out`. The field `measured`
+    of the result has them.
 
     checkpoint: its folder, or settings. on_batch: called before each batch with its number, from 1, and the number of
     batches. settings: fields of EvaluateSettings by name, such as text="other.txt" (none = the run's own held-out
@@ -139,7 +150,8 @@ def _evaluate(asked: EvaluateSettings, on_batch: OnBatch) -> EvaluationResult:
     config = _config(asked, pretrained, run)
     if asked.dtype:
         pretrained = replace(pretrained, model=replace(pretrained.model, dtype=asked.dtype))
-    measure = _measure_texts if asked.orders or asked.suite else _measure_windows
+    of_texts = _measure_texts if asked.orders or asked.suite else _measure_windows
+    measure = _measure_next_items if asked.next_item else of_texts
     measured, report = measure(asked, pretrained, run, config, on_batch)
     m = config.model
     title = f"checkpoint  {asked.checkpoint}: {m.num_layers} layers x {m.d_model}, {m.dtype}"
@@ -190,6 +202,29 @@ def _measure_texts(
     return measured, [f"text        {name}", segments, *measured.report]
 
 
+def _measure_next_items(
+    settings: EvaluateSettings, pretrained: Pretrained, run: PretrainingRun | None, config: Config, on_batch: OnBatch
+) -> tuple[Estimates, list[str]]:
+    import numpy as np
+
+    from xlnet_jax.checkpoints.pretrained import on_device
+    from xlnet_jax.measurement.next_item import measure_next_items
+
+    tokenizer = pretrained.require_tokenizer()
+    if not (symbols := tokenizer.symbols):
+        raise InputError("next_item", "", "is for records, but the checkpoint was trained on prose")
+    name, texts = _whole_texts(settings, tokenizer, run)
+    own = run.corpus() if run else None
+    is_last_V = np.zeros(tokenizer.vocab_size, bool)
+    is_last_V[symbols.ids_of(len(symbols.records.fields) - 1)] = True
+    measured = measure_next_items(
+        on_device(pretrained, pretrained.model.dtype), [ids_P for _, ids_P in texts],
+        [*own.documents("train")] if own else None, is_last_V,
+        seed=settings.seed, max_len=config.data.seq_len, on_batch=on_batch,
+    )  # fmt: skip
+    return measured, [f"text        {name}", *measured.report]
+
+
 def _pairs(settings: EvaluateSettings, suite: str) -> tuple[str, list[Pair]]:
     """Return the name of the suite's files, and its pairs: at most max_texts of each paradigm."""
     from data_pipelines import sources
@@ -228,10 +263,10 @@ def _whole_texts(
     corpus = _prepared(settings, run)
     if corpus:
         corpus.require(tokenizer, "the checkpoint's")
-        name, encoded = str(corpus.folder), [*corpus.documents("validation")]
+        name, encoded = str(corpus.folder), [*corpus.documents("validation", whole=settings.next_item)]
         names = [f"document {i} of {name}" for i in range(len(encoded))]
     else:
-        of_text = sources.find(settings.text, settings, "validation")
+        of_text = sources.find(settings.text, settings, "validation", tokenizer.records)
         records, faults = [*sources.read_texts(of_text, "document")], Faults()
         tokenizer.require_known((record.text for record in records), "the text")
         encoded = tokenizer.encode_lines([record.text for record in records])

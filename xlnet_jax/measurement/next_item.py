@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data_pipelines.tokenizer import BOS, EOD, MASK, SPECIAL_PIECES, UNK
+from data_pipelines.tokenizer import BOS, EOD, MASK, SPECIAL_PIECES
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.log_probs import (
     BATCH_TOKENS,
@@ -146,7 +146,7 @@ class Candidates:
     def __init__(self, records: Sequence[np.ndarray], is_item_V: np.ndarray, seed: int):
         self.records, self.is_item_V = records, is_item_V
         self.targets_T = np.array([record_E[-1] for record_E in records])
-        histories = [record_E[:-1][record_E[:-1] != UNK] for record_E in records]
+        histories = [record_E[:-1][is_item_V[record_E[:-1]]] for record_E in records]
         self.leaves_out_history = all(len(np.unique(of_E)) == len(of_E) for of_E in histories)
         is_seen_T = np.array([record_E[-1] in record_E[:-1] for record_E in records])
         self.is_candidate_T = is_item_V[self.targets_T] & ~(self.leaves_out_history & is_seen_T)
@@ -175,6 +175,7 @@ class Candidates:
         return np.where(self.is_candidate_T[:, None, None], above_ties_T22, np.array([MISSED, 0]))
 
 
+@jax.jit
 def _above_ties_B22(
     scores_BV: jax.Array, is_item_V: jax.Array, target_B: jax.Array, seen_BE: jax.Array, drawn_BQ: jax.Array
 ) -> jax.Array:
@@ -296,5 +297,5 @@ def _by_scores(candidates: Candidates, scores: Scores) -> np.ndarray:
         numbers = range(first, min(first + RECORDS_AT_ONCE, len(found)))
         scores_BV = scores([candidates.history(number) for number in numbers])
         others = candidates.arrays(numbers, len(numbers))
-        found[first : first + RECORDS_AT_ONCE] = jax.jit(_above_ties_B22)(scores_BV, candidates.is_item_V, *others)
+        found[first : first + RECORDS_AT_ONCE] = _above_ties_B22(scores_BV, candidates.is_item_V, *others)
     return candidates.with_missed(found)

@@ -1,15 +1,18 @@
 """The next item is ranked among all items and among drawn ones, and no contender sees it or gains by ties."""
 
 import dataclasses
+import json
 import math
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import xlnet_jax
 from data_pipelines.tokenizer import BOS, EOD, MASK, UNK
 from tests.xlnet_jax.random_models import BERT, CAUSAL, SMALL, random_model
 from xlnet_jax import InputError
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.inference.log_probs import Query, causal_beside_likeliest, log_probs_PV, stack_queries, with_mem_len
 from xlnet_jax.measurement import next_item
 from xlnet_jax.measurement.next_item import Candidates, measure_next_items, metrics
@@ -176,3 +179,60 @@ def test_the_tables_have_the_baselines_side_by_side_and_differences_paired_by_re
 def test_records_that_are_too_short_are_refused():
     with pytest.raises(InputError, match="none of the 2 records has 2 symbols"):
         measure_next_items(NETWORKS["plm"], [np.array([9])] * 2, None, IS_ITEM, seed=0, max_len=16)
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run on sessions that walk a ring of 30 items, each without its last item."""
+    rng = np.random.default_rng(0)
+    sessions = [[str(100 + (begin + i) % 30) for i in range(length)] for begin, length in rng.integers(2, 12, (200, 2))]
+    config = xlnet_jax.preset(
+        "demo", workdir=str(tmp_path_factory.mktemp("sessions") / "run"), hold_out="last", steps=2, long="cut",
+        model={"num_layers": 1, "d_model": 16, "num_heads": 2, "d_head": 8, "d_ff": 32},
+        data={"seq_len": 12, "batch_size": 8},
+    )  # fmt: skip
+    xlnet_jax.pretrain(config, sequences=sessions)
+    return config.workdir, sessions
+
+
+def test_the_command_ranks_the_items_that_the_run_held_out(run, tmp_path, capsys):
+    workdir, sessions = run
+    out = tmp_path / "numbers.json"
+    assert not COMMANDS["evaluate"].main([workdir, "--next-item", "--out", str(out)])
+    printed, numbers = capsys.readouterr().out, json.loads(out.read_text())
+    fit = [session for session in sessions if len(session) <= 10]  # of longer ones the end is cut
+    assert numbers["records"] == len(fit)
+    assert f"records     {len(fit):,}: the last symbol, given all before it" in printed
+    assert f"baselines   from {len(sessions):,} training records" in printed
+    hits = numbers["all items"]["HR@5"]
+    assert [*hits] == ["model", "item-kNN", "popularity", "model minus item-kNN"]
+    assert f"{hits['item-kNN']['value']:.4f} [{hits['item-kNN']['low']:.4f}" in printed
+    assert hits["item-kNN"]["value"] > hits["popularity"]["value"]
+
+
+def test_a_text_has_the_numbers_of_the_same_records_in_the_corpus(run, tmp_path):
+    workdir, sessions = run
+    fit = [session for session in sessions if len(session) <= 10]
+    (tmp_path / "sessions.txt").write_text("".join(f"{' '.join(session)}\n" for session in [["100"], *fit]))
+    own, given = (
+        xlnet_jax.evaluate(workdir, next_item=True, **text).measured
+        for text in ({}, {"text": str(tmp_path / "sessions.txt")})
+    )
+    assert given.facts == own.facts | {"left_out": 1}
+    for metric, by_contender in own.tables["all items"].items():
+        for who in ("model", "item-kNN", "popularity"):
+            assert given.tables["all items"][metric][who].value == pytest.approx(by_contender[who].value)
+
+
+def test_what_cannot_be_ranked_is_named_in_one_line(run):
+    for words, says in (
+        (["tiny"], "--next-item is for records, but the checkpoint was trained on prose"),
+        ([run[0], "--orders", "random:2"], "--orders random:2 measures next items: leave --next-item out"),
+        ([run[0], "--max-windows", "2"], "--max-windows is for windows, but --next-item reads whole texts"),
+    ):
+        with pytest.raises(InputError) as error:
+            COMMANDS["evaluate"].main([*words, "--next-item"])
+        assert says in str(error.value)
