@@ -14,7 +14,7 @@ score is the difference of two log-likelihoods of `score.score_ids`.
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -98,7 +98,8 @@ def score_variants(
         orders = [LEFT_TO_RIGHT]
     (ids_L,) = tokenizer.encode_lines([reference])
     names = names or [f"mutants[{i}]" for i in range(len(mutants))]
-    changes = [_change(tokenizer, ids_L, *row) for row in zip(mutants, names, strict=True)]
+    read_change = _reader_of_changes(tokenizer, ids_L)
+    changes = [read_change(*row) for row in zip(mutants, names, strict=True)]
     found = sorted({change for change in changes if change})
     if orders == [PSEUDO]:
         scores = _given_the_rest(pretrained, ids_L, found, seed, max_len, batch_tokens)
@@ -124,25 +125,30 @@ def require_variants(pretrained: "Pretrained") -> "Tokenizer":
     return tokenizer
 
 
-def _change(tokenizer: "Tokenizer", ids_L: np.ndarray, mutant: str, name: str) -> Change:
-    """Return what a mutant changes. Raises InputError, which begins with its name, for mutations that do not fit."""
-    mutations = read_mutations(mutant)
-    if mutations is None:
-        raise InputError(f"{name}: {mutant!r} is no mutation, such as A24P, and no list of them, such as A24P:D30N")
+def _reader_of_changes(tokenizer: "Tokenizer", ids_L: np.ndarray) -> Callable[[str, str], Change]:
+    """Return the function from a mutant and its name to what it changes. It raises InputError, which begins with the
+    name, for mutations that do not fit the reference."""
     (field,) = tokenizer.records.parsed if tokenizer.records else ()
-    ids, change = {piece: i for i, piece in enumerate(tokenizer.pieces)}, dict[int, int]()
-    for before, number, after in mutations:
-        before, after = (symbol.upper() if field.alphabet else symbol for symbol in (before, after))
-        if not 1 <= number <= len(ids_L):
-            raise InputError(f"{name}: {mutant} is beyond the {len(ids_L):,} symbols of the reference")
-        if (there := tokenizer.pieces[ids_L[number - 1]]) != before:
-            raise InputError(f"{name}: {mutant} mutates {before}, but the reference has {there} at {number}")
-        if after not in ids:
-            raise InputError(f"{name}: {mutant} has the symbol {after!r}, which the checkpoint does not know")
-        if number - 1 in change:
-            raise InputError(f"{name}: {mutant} mutates position {number} twice")
-        change[number - 1] = ids[after]
-    return tuple(sorted(change.items()))
+    id_of = {piece: i for i, piece in enumerate(tokenizer.pieces)}
+    symbols = [tokenizer.pieces[i] for i in ids_L]
+
+    def read_change(mutant: str, name: str) -> Change:
+        mutations, change = read_mutations(mutant.upper() if field.alphabet else mutant), dict[int, int]()
+        if mutations is None:
+            raise InputError(f"{name}: {mutant!r} is no mutation, such as A24P, and no list of them, such as A24P:D30N")
+        for before, number, after in mutations:
+            if not 1 <= number <= len(symbols):
+                raise InputError(f"{name}: {mutant} is beyond the {len(symbols):,} symbols of the reference")
+            if (there := symbols[number - 1]) != before:
+                raise InputError(f"{name}: {mutant} mutates {before}, but the reference has {there} at {number}")
+            if after not in id_of:
+                raise InputError(f"{name}: {mutant} has the symbol {after!r}, which the checkpoint does not know")
+            if number - 1 in change:
+                raise InputError(f"{name}: {mutant} mutates position {number} twice")
+            change[number - 1] = id_of[after]
+        return tuple((place, symbol) for place, symbol in sorted(change.items()) if symbol != ids_L[place])
+
+    return read_change
 
 
 def read_mutations(mutant: str) -> list[tuple[str, int, str]] | None:
@@ -171,9 +177,7 @@ def _given_the_rest(
     from xlnet_jax.objectives.registry import objective_named
 
     has_chain = objective_named(pretrained.objective).order is not None
-    passes: dict[
-        tuple[int, Change, tuple[int, ...]], int
-    ] = {}  # (first symbol read, visible changes, hidden) -> number
+    passes: dict[tuple[int, Change, tuple[int, ...]], int] = {}  # numbers by (first symbol, visible changes, hidden)
     terms: list[list[tuple[float, int, int, int]]] = []  # of each change: (weight, pass, slot, symbol)
     for change in changes:
         positions, count = [position for position, _ in change], len(change)

@@ -63,6 +63,7 @@ def test_one_mutation_is_the_ratio_of_two_symbols_given_all_others():
         log_probs_V = log_probs_PV(PLM, Query(row, np.array([position]), np.array([0])))[0]
         assert score == pytest.approx(log_probs_V[ids_of(symbol)[0]] - log_probs_V[row[position]], abs=1e-5)
     assert scores[3:].tolist() == [0, 0, 0]
+    assert score_variants(PLM, REFERENCE, "k2k:y5f") == pytest.approx(score_variants(PLM, REFERENCE, "Y5F"))
 
 
 @pytest.mark.parametrize("mutant", ["K2R:Y5F", "K2R,Y5F;Q11E"])
