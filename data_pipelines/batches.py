@@ -60,6 +60,15 @@ class BatchSource:
     fields: FieldTables | None = None  # of records
 
     def __post_init__(self) -> None:
+        of_records = self._records
+        if bool(of_records) != (self.data.window == "records") or of_records.get("seq_len", self.data.seq_len) != (
+            self.data.seq_len
+        ):
+            holds = f"records in windows of {of_records['seq_len']} tokens" if of_records else "running text"
+            raise InputError(
+                f"corpus {self.corpus.folder}: it holds {holds}, not what `data.window` {self.data.window} with "
+                f"`data.seq_len` {self.data.seq_len} reads: give these, or prepare the text again"
+            )
         if self.steps_per_block < 1:
             raise InputError(
                 f"corpus {self.corpus.folder}: its blocks of {self.corpus.block_len} tokens cannot hold a window: "
@@ -113,7 +122,12 @@ class BatchSource:
     @cached_property
     def _is_last_only(self) -> bool:
         """True for held-out records of which only the last symbol was held out."""
-        return self.is_held_out and bool(self.corpus.manifest.made_from.get("records", {}).get("holds_out_last"))
+        return self.is_held_out and bool(self._records.get("holds_out_last"))
+
+    @cached_property
+    def _records(self) -> dict[str, Any]:
+        """How the records of the corpus were cut into windows; {} = it holds running text."""
+        return dict(self.corpus.manifest.made_from.get("records") or {})
 
     @cached_property
     def _visits(self) -> int:

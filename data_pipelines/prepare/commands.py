@@ -189,6 +189,8 @@ def prepare(
     """
     given: dict[SplitName, Sequence[Source]] = {"train": train, "validation": validation or ()}
     sources.require_distinct(train, given["validation"])
+    if validation and holds_out_last:
+        raise InputError("hold_out", "last", "with `validation`: both say what is held out; leave one of them out")
     out = epath.Path(out).expanduser()
     made_from: dict[str, Any] = {
         "validation_fraction": None if validation else validation_fraction,

@@ -32,7 +32,7 @@ def source_of(seed=SEEDS[0], split="train", form=None, **data):
     corpus = TinyCorpus(VOCAB_SIZE, windows.block_len(DATA))
     of_sources = SimpleNamespace(source_blocks=SOURCES)
     corpus.manifest = SimpleNamespace(
-        sources=("a", "b", "c"), weights=(), splits={"train": of_sources, "validation": of_sources}
+        made_from={}, sources=("a", "b", "c"), weights=(), splits={"train": of_sources, "validation": of_sources}
     )
     is_word_start = np.arange(VOCAB_SIZE) % 2 == 0
     source = BatchSource(corpus, split, is_word_start, DATA, MEM_LEN, seed, plm.FILLING)

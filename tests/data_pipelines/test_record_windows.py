@@ -11,6 +11,7 @@ from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Start
 from data_pipelines.objectives import FieldTables, clm, mdlm, mlm, plm
 from data_pipelines.tokenizer import BOS, EOD, MASK, PAD
+from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import DataConfig
 
 V, CDR3, J = range(9, 14), range(14, 24), range(24, 30)
@@ -43,7 +44,7 @@ class Records:
             splits={"train": split, "validation": split},
             sources=("records",),
             weights=(),
-            made_from={"records": {"holds_out_last": holds_out_last}},
+            made_from={"records": {"seq_len": LENGTH, "holds_out_last": holds_out_last}},
         )
 
     def num_blocks(self, split):
@@ -156,3 +157,9 @@ def test_golden_batch_of_records():
     assert batch["input_ids"].sum() == batch_of(plm.FILLING)["input_ids"].sum()
     digest = [int((batch["perm_rank"] * np.arange(1, LENGTH + 1)).sum()), int(batch["document_start"].sum())]
     assert digest == [179174, 7244]
+
+
+@pytest.mark.parametrize("change", [{"seq_len": LENGTH // 2, "perm_size": LENGTH // 2}, {"window": "text"}])
+def test_windows_that_would_cut_records_are_refused(change):
+    with pytest.raises(InputError, match=f"it holds records in windows of {LENGTH} tokens, not what `data.window` "):
+        batch_of(plm.FILLING, dataclasses.replace(DATA, **change))

@@ -21,7 +21,7 @@ class TinyCorpus:
     def __init__(self, vocab_size, block_len):
         self.block_len = block_len
         self.manifest = SimpleNamespace(
-            sources=("tiny",), weights=(), splits=dict.fromkeys(("train", "validation"), _split())
+            made_from={}, sources=("tiny",), weights=(), splits=dict.fromkeys(("train", "validation"), _split())
         )
         self._tokens = np.random.default_rng(0).integers(9, vocab_size, (BLOCKS, block_len)).astype(np.int32)
 

@@ -232,7 +232,13 @@ def choose_records(settings: Resolution[Config], of_weights: Tokenizer | None, s
     config = settings.config
     tokenizer, why = of_weights, f"the tokenizer of `init` {config.init} reads records"
     if len(config.corpus) == 1 and is_corpus(config.corpus[0]):
-        tokenizer, why = Corpus(config.corpus[0]).tokenizer, "the corpus has records"
+        corpus = Corpus(config.corpus[0])
+        tokenizer, why = corpus.tokenizer, "the corpus has records"
+        if made := corpus.manifest.made_from.get("records"):
+            settings.require(
+                {"data.seq_len": made["seq_len"], "long": made["long"]},
+                lambda has: f"the windows of corpus {config.corpus[0]} were made with {has}; leave it out",
+            )
     elif config.tokenizer and (epath.Path(config.tokenizer).expanduser() / SYMBOLS_JSON).exists():
         tokenizer, why = Tokenizer.load(config.tokenizer), f"the tokenizer {config.tokenizer} reads records"
     records = tokenizer.records if tokenizer else None

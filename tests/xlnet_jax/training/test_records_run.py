@@ -29,6 +29,7 @@ def table(tmp_path_factory):
     file = tmp_path_factory.mktemp("records") / "receptors.tsv"
     lines = [f"{cdr3}\t{v}\t{j}\tdonor{i % 5}" for i, (v, cdr3, j) in enumerate(rows())]
     file.write_text("\n".join(["cdr3\tv\tj\tdonor", *lines]))
+    (file.parent / "other.tsv").write_text("\n".join(["cdr3\tv\tj\tdonor", *lines[:40]]))
     return str(file)
 
 
@@ -151,3 +152,21 @@ def test_prose_and_records_do_not_mix(table, tmp_path):
     config = xlnet_jax.preset("demo", corpus=table, fields=FIELDS, init="tiny", workdir=str(tmp_path / "run"))
     with pytest.raises(InputError, match="but the tokenizer of `init` tiny reads prose"):
         xlnet_jax.pretrain(config)
+
+
+def test_a_prepared_corpus_brings_its_fields_and_windows(table, tmp_path):
+    settings = xlnet_jax.PrepareSettings(source=(table,), fields=FIELDS, block_len=33, out=str(tmp_path / "corpus"))
+    corpus = xlnet_jax.prepare_corpus(settings)
+    data = {"batch_size": 8}
+    result = pretrain(tmp_path / "run", corpus=str(tmp_path / "corpus"), data=data)
+    assert result.step == 2
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["fields"] == list(FIELDS)
+    with pytest.raises(InputError, match=r"`data.seq_len` 16: the windows of corpus .* were made with 32"):
+        pretrain(tmp_path / "other", corpus=str(tmp_path / "corpus"), data={**data, "seq_len": 16})
+    assert corpus.manifest.splits["train"].documents + corpus.manifest.splits["validation"].documents == len(rows())
+
+
+def test_one_thing_says_what_is_held_out(table, tmp_path):
+    with pytest.raises(InputError, match="`hold_out` last with `validation`: both say what is held out"):
+        pretrain(tmp_path / "run", corpus=table, validation=table.replace("receptors", "other"), fields=FIELDS,
+                 hold_out="last")  # fmt: skip
