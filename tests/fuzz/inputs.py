@@ -65,6 +65,18 @@ def _kinds() -> Iterator[Kind]:
     yield Kind("gzip", "data_pipelines.tokenizer encode in/tokenizer --file in/text.txt.gz", "text.txt.gz", "gz")
     yield Kind("text.jsonl", f"{prepare}text.jsonl", "text.jsonl", "json lines")
     yield Kind("text.parquet", f"{prepare}text.parquet", "text.parquet")
+    # ---- records ----
+    for end, form, fields in (
+        ("tsv", "text", "gene:word residues:protein --hold-out gene"),
+        ("csv", "text", "item:item --group-by user --hold-out last"),
+        ("jsonl", "json lines", "residues:character gene:word --unknown count --min-count 2"),
+        ("fasta", "text", "sequence:protein --hold-out OS --long cut"),
+        ("smi", "text", "1:smiles --unknown count --long continue"),
+        ("parquet", "bytes", "gene:word residues:/[A-M]+|./"),
+    ):
+        learn = f"data_pipelines.prepare --out out/corpus --block-len 25 --source in/records.{end} --fields {fields}"
+        yield Kind(f"records.{end}", learn, f"records.{end}", form)
+        yield Kind(f"{COMMAND_LINE}: --fields of {end}", learn)
     # ---- tokenizers ----
     settings = "tokenizer/tokenizer_settings.json"
     yield Kind("tokenizer_settings.json", "data_pipelines.tokenizer show in/tokenizer", settings, "json")

@@ -22,7 +22,8 @@ NUMBERS = (0, -1, 1, 7, 2**31, 2**62, 2**63, 10**30, 0.5, -0.0, 1e308, float("in
 VALUES: tuple[Any, ...] = (None, True, [], {}, [[]], {"": None}, "text", *NUMBERS)
 WORDS = (
     "9223372036854775808", "9" * 5000, "nan", "-1", "0", "", " ", "0x10", "१", "\udcff", "x", "--", "True", "a\nb",
-    "x" * 70_000, "/dev/zero", "--config", "--seed=", "foo://x", "://", "az://b/x", "\x1b[2J\u202e",
+    "a:/(/", "a:/a|/", ":item", "1:item", "a:b:c", "x" * 70_000, "/dev/zero", "--config", "--seed=",
+    "foo://x", "://", "az://b/x", "\x1b[2J\u202e",
 )  # fmt: skip
 DEEP = 100_000
 Damage = Callable[[bytes, random.Random], bytes]

@@ -54,6 +54,15 @@ TEXTS = {
     "qrels.txt": "7 0 1 2\n7 0 2 0\n8 0 2 1\n",
     "ranked.txt": "7 Q0 1 1 0.9 x\n7 Q0 2 2 0.4 x\n8 Q0 2 1 1e-3 x\n",
 }
+RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
+RECORDS = [{"gene": f"V{i % 3}", "residues": (RESIDUES * 2)[i % 20 : i % 20 + 4 + i % 7]} for i in range(120)]
+TEXTS |= {
+    "records.tsv": "gene\tresidues\n" + "".join("\t".join(record.values()) + "\n" for record in RECORDS),
+    "records.csv": "user,item\n" + "".join(f"{i},{(i + k) % 9}\n" for i in range(80) for k in range(2 + i % 4)),
+    "records.jsonl": json_lines(RECORDS),
+    "records.fasta": "".join(f">p{i} OS={one['gene']}\n{one['residues']}\n" for i, one in enumerate(RECORDS)),
+    "records.smi": "".join(f"C{'(=O)C' * (i % 4)}[NH+]{'c1ccccc1' * (i % 2)}Cl m{i}\n" for i in range(120)),
+}
 
 
 def make(folder: Path, quick: bool) -> None:
@@ -67,6 +76,7 @@ def make(folder: Path, quick: bool) -> None:
         (folder / name).write_text(text)
     (folder / "text.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
     pq.write_table(pa.Table.from_pylist([{"text": line} for line in LINES]), folder / "text.parquet")
+    pq.write_table(pa.Table.from_pylist(RECORDS), folder / "records.parquet")
     tokenizer = _write_tokenizers(folder)
     _write_corpora(folder, tokenizer)
     _write_checkpoints(folder, tokenizer)
