@@ -339,7 +339,9 @@ def _hold_out(
     for source, rule in zip(train, rules, strict=True):
         if records:
             if isinstance(rule, int):
-                raise InputError(f"text {source.text.argument} has too few records to hold some out: give `validation`")
+                raise InputError(
+                    f"text {source.text.argument} has too few different records to hold some out: give `validation`"
+                )
             is_held_out = holds_out(source.hashes, fraction, rule)[source.document]
             kept, held_out = records.place(source, ~is_held_out), records.place(source, is_held_out)
         elif isinstance(rule, int):
