@@ -162,7 +162,8 @@ def parse(
     """
     mistakes = io.StringIO()
     line = CommandLine.of(argv)
-    if not {"-h", "--help", HELP_ALL}.isdisjoint(line) and dataclasses.is_dataclass(kind) and marked(kind, "common"):
+    asks_help = not {"-h", "--help", HELP_ALL}.isdisjoint(line) and dataclasses.is_dataclass(kind)
+    if asks_help and marked(kind, "common") and (default is not None or not _required(kind)):
         _show_help(kind() if default is None else default, prog, description, shows_all=HELP_ALL in line)
     if HELP_ALL in line:
         line = CommandLine(["--help"], line.path, line.values)
@@ -290,12 +291,13 @@ def _undecided(kind: type[T], argv: Sequence[str]) -> T:
     kind = _option(kind, argv)
     if get_args(kind):
         raise InputError(f"{FLAG}: name one of {', '.join(o.__name__.lower() for o in get_args(kind))} first")
-    required = (
-        field.name
-        for field in dataclasses.fields(cast(Any, kind))
-        if field.default is field.default_factory is dataclasses.MISSING
-    )
-    return kind(**dict.fromkeys(required, tyro.MISSING))
+    return kind(**dict.fromkeys(_required(kind), tyro.MISSING))
+
+
+def _required(kind: type[Any]) -> list[str]:
+    """Return the names of the fields of a dataclass that have no default."""
+    fields = dataclasses.fields(kind)
+    return [field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING]
 
 
 def _gather(argv: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
