@@ -1,0 +1,146 @@
+"""Train networks of SASRec's size on the sessions of Amazon Games, and rank the last item of each user.
+
+    python -m benchmarks.sessions amazon_games.txt.gz [--contenders plm clm] [--seeds 0] [--jobs 2]
+    python -m benchmarks.sessions amazon_games.txt.gz --collator [--jobs 2]
+    python -m benchmarks.sessions --report
+
+The file is that of SASRec's repository (Kang and McAuley 2018, commit e3738967): lines `user item`, in the order of
+time. As in their protocol, the last item of a user is for the test, the one before for validation, and the network
+learns from the others; at the test it reads all items before the last. Users with fewer than three items are left out.
+The items of the vocabulary are those of the training part: other targets count as missed.
+
+SETTINGS has the network: 2 layers of width 64 with one head, where SASRec's width is 50, their dropout of 0.5 for
+sparse data, and sequences of at most 50 items: the first ones in training, the newest in the test. The loss is the
+cross-entropy over all items; theirs has one negative item a target. --collator compares three ways to draw targets and
+orders with the same network and number of steps: ours, in which every item is a target; spans of a sixth of the items,
+as for prose; and transformers' collator, which also draws a sixth (benchmarks/collator_plm.py).
+
+Prints hit rate and NDCG at 10 among 100 drawn items, beside SASRec's published numbers, and among all items, beside
+item-kNN and popularity; means and deviations over seeds. benchmarks/studies.py explains how runs are stopped, resumed
+and recorded.
+"""
+
+import argparse
+import fnmatch
+import gzip
+import itertools
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import xlnet_jax
+from benchmarks import studies
+from benchmarks.results import keep_table
+from benchmarks.studies import Job, Record, Study
+
+NAME = "sessions"
+OF_PAPER = {"100 drawn items": {"SASRec": (0.7410, 0.5360), "PopRec": (0.4724, 0.2779)}}
+"""published numbers (Kang and McAuley 2018, table 3)"""
+LONGEST = 50
+WINDOW = LONGEST + 2
+"""<s>, the items of a session, <eod>"""
+STEPS = 20_000
+SETTINGS = f"""--fields items:item --hold-out last --long cut
+    --model.num-layers 2 --model.d-model 64 --model.num-heads 1 --model.d-head 64 --model.d-ff 64 --model.mem-len 0
+    --model.dropout 0.5 --model.attention-dropout 0.5 --data.seq-len {WINDOW} --data.batch-size 32
+    --optimizer.method adamw --optimizer.learning-rate 1e-3 --optimizer.matrix-rate 1
+    --optimizer.warmup-steps 200 --eval.every-steps 1000 --checkpoint.every-steps 1000 --checkpoint.keep 2""".split()
+TARGETS = {
+    "plm": ["--objective", "plm"],
+    "plm-sixth": ["--objective", "plm", "--data.targets", "spans", "--data.num-predict", str(round(WINDOW / 6))],
+    "collator": ["--objective", "plm"],
+    "clm": ["--objective", "clm"],
+}
+"""settings of each contender: plm predicts every item of a session in a random order, clm from left to right"""
+CONTENDERS = ("plm", "clm")
+OF_COLLATOR = ("plm", "plm-sixth", "collator")
+TABLES = {"100 drawn items": ("HR@10", "NDCG@10"), "all items": ("HR@10", "HR@20", "NDCG@10", "MRR@10")}
+
+
+# ---- the text --------------------------------------------------------------------------------------------------------
+
+
+def histories_of(file: Path) -> list[list[str]]:
+    """Return the items of each user with at least three."""
+    with gzip.open(file, "rt") as lines:
+        rows = [line.split() for line in lines]
+    histories = [[item for _, item in group] for _, group in itertools.groupby(rows, lambda row: row[0])]
+    return [history for history in histories if len(history) >= 3]
+
+
+def write_texts(file: Path, folder: Path) -> tuple[Path, Path]:
+    """Write the histories without the last item, to train, and with it, to test. Return both paths."""
+    paths = folder / "train.txt", folder / "test.txt"
+    if not all(path.exists() for path in paths):
+        folder.mkdir(parents=True, exist_ok=True)
+        histories = histories_of(file)
+        for path, end in zip(paths, (-1, None), strict=True):
+            path.write_text("".join(f"{' '.join(history[:end])}\n" for history in histories))
+    return paths
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def job(contender: str, seed: int, steps: int, train: Path, test: Path) -> Job:
+    """Return the training of a contender. Its record has the tables of the test."""
+    settings = [*SETTINGS, *TARGETS[contender], "--steps", str(steps), "--seed", str(seed)]
+
+    def command(workdir: Path) -> list[str]:
+        module = "benchmarks.collator_plm" if contender == "collator" else "xlnet_jax.train"
+        return [module, *settings, "--corpus", str(train), "--workdir", str(workdir)]
+
+    def record(workdir: Path) -> Record:
+        measured = xlnet_jax.evaluate(workdir, text=str(test), next_item=True).measured
+        shown = studies.shown(command(workdir), workdir, TRAIN=str(train))
+        return {"command": shown, **studies.time_of(workdir), **measured.numbers()}
+
+    return Job(f"{contender}-{steps}-seed-{seed}", command, record)
+
+
+def report(measured: dict[str, Record]) -> None:
+    """Print the tables of the recorded runs."""
+    groups = {name: [*runs] for name, runs in itertools.groupby(measured, lambda run: run.rpartition("-seed-")[0])}
+    for table, metrics in TABLES.items():
+
+        def row(
+            name: str, runs: Sequence[str], who: str, table: str = table, metrics: Sequence[str] = metrics
+        ) -> list[str]:
+            of_runs = [[measured[run][table][metric][who]["value"] for run in runs] for metric in metrics]
+            return [name, *map(_mean_and_deviation, of_runs)]
+
+        rows = [row(f"{name} steps, {len(runs)} seeds", runs, "model") for name, runs in groups.items()]
+        rows += [row(who, [*measured][:1], who) for who in ("item-kNN", "popularity")]
+        if table in OF_PAPER:
+            rows += [[f"{name}, published", *map(str, values)] for name, values in OF_PAPER[table].items()]
+        keep_table(f"sessions-{table.split()[0]}", [f"among {table}", *metrics], rows)
+
+
+def _mean_and_deviation(values: Sequence[float]) -> str:
+    mean = f"{statistics.fmean(values):.4f}"
+    return f"{mean} ± {statistics.stdev(values):.4f}" if len(values) > 1 else mean
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, nargs="?", help="amazon_games.txt.gz")
+    parser.add_argument("--contenders", nargs="+", default=CONTENDERS, choices=sorted(TARGETS))
+    parser.add_argument(
+        "--collator", action="store_true", help="compare with the collator: its contenders, three seeds"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--report", action="store_true", help="only print the tables of the recorded runs")
+    studies.add_arguments(parser, NAME)
+    given = parser.parse_args()
+    study = Study(NAME, given.workdir, given.jobs)
+    if not given.report:
+        contenders, seeds = (OF_COLLATOR, range(3)) if given.collator else (given.contenders, given.seeds)
+        texts = write_texts(given.file, given.workdir)
+        jobs = [job(name, seed, given.steps, *texts) for seed in seeds for name in contenders]
+        study.run(job for job in jobs if fnmatch.fnmatch(job.name, given.only))
+    report(study.measured())
+
+
+if __name__ == "__main__":
+    main()
