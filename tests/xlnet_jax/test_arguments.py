@@ -52,10 +52,11 @@ def right(tiny, tmp_path, monkeypatch):
         "out": "picture.png",
         "path": "made",
         "pretrained": tiny,
+        "reference": "MKTAY",
         "settings": None,
         "text": "It is a truth",
         "tokenizer": tiny.tokenizer,
-        **{name: ["truth"] for name in ("hidden", "inputs", "prompts", "sentences", "targets", "texts")},
+        **{name: ["truth"] for name in ("hidden", "inputs", "mutants", "prompts", "sentences", "targets", "texts")},
     }
 
 

@@ -97,6 +97,8 @@ def score_variants(
     if pretrained.is_causal and orders == [PSEUDO]:
         orders = [LEFT_TO_RIGHT]
     (ids_L,) = tokenizer.encode_lines([reference])
+    if not len(ids_L):
+        raise InputError("reference", "", "has no symbols")
     names = names or [f"mutants[{i}]" for i in range(len(mutants))]
     read_change = _reader_of_changes(tokenizer, ids_L)
     changes = [read_change(*row) for row in zip(mutants, names, strict=True)]

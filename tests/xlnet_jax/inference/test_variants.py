@@ -163,6 +163,8 @@ def test_a_checkpoint_of_something_else_is_refused(model):
     ):
         with pytest.raises(InputError, match=said):
             score_variants(network, REFERENCE, ["K2R"])
+    with pytest.raises(InputError, match="`reference` has no symbols"):
+        score_variants(PLM, "", ["WT"], "random:1")
 
 
 def test_the_interval_of_a_correlation_holds_it_and_rows_without_a_number_do_not_count():
