@@ -301,18 +301,18 @@ PRESETS: dict[str, Callable[[], Config]] = {
 } | {f"modern-{other().preset}": functools.partial(modern, other) for other in (small, base, large)}  # fmt: skip
 
 
-def windows_of_records(config: Config) -> Values:
-    """Return the settings of windows that hold whole records, from those of prose: no memory, unless long records are
-    continued; for plm, every symbol is a target."""
-    data, model = config.data, config.model
-    continues = config.long == "continue" and model.mem_len > 0
+def windows_of_records(start: Config, long: str) -> Values:
+    """Return the settings of windows that hold whole records, from those of prose: no memory, unless long records
+    continue; for plm, every symbol is a target."""
+    data, model = start.data, start.model
+    continues = long == "continue" and model.mem_len > 0
     values: dict[str, Any] = {"data.window": "records", "data.pack": True, "data.bidirectional": False}
     if not continues:
         values |= {"data.reuse_len": 0, "data.windows_per_block": 1, "model.mem_len": 0}
     elif data.window != "records":
         values |= {"data.reuse_len": data.seq_len}
     values |= {"data.perm_size": data.seq_len, "data.pair_loss": "none"}
-    if config.objective == "plm":
+    if start.objective == "plm":
         values |= {"data.targets": "all", "data.num_predict": None}
     return values
 
@@ -328,11 +328,12 @@ def defaults_of(config: Config) -> Config:
     are those that follow from its data.seq_len."""
     start = with_objective(PRESETS[config.preset](), config.objective)
     start = with_values(start, lengths_of_window(start, config.data.seq_len))
-    return _for_records(with_values(start, {"fields": config.fields, "long": config.long}))
+    return _with_windows_of(config, start)
 
 
-def _for_records(start: C) -> C:
-    return with_values(start, windows_of_records(start)) if start.fields else start
+def _with_windows_of(config: Config, start: C) -> C:
+    """Return the settings to start from, with the windows of records if `config` has `fields`."""
+    return with_values(start, windows_of_records(start, config.long)) if config.fields else start
 
 
 def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
@@ -387,11 +388,9 @@ def preset(name: str = "demo", **settings: Any) -> Config:
 
 def _choose_records(settings: Resolution[C], start: C) -> C:
     """Choose the windows of records if the settings have `fields`; return the settings to start from."""
-    config = settings.config
-    start = with_values(start, {"fields": config.fields, "long": config.long})
-    started = _for_records(start)
-    settings.choose(windows_of_records(start) if config.fields else {})
-    return started
+    if settings.config.fields:
+        settings.choose(windows_of_records(start, settings.config.long))
+    return _with_windows_of(settings.config, start)
 
 
 def refuse_unread(settings: Resolution[Config]) -> None:

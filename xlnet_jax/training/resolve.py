@@ -249,7 +249,7 @@ def choose_records(settings: Resolution[Config], of_weights: Tokenizer | None, s
     if records and not config.fields:
         settings.choose({"fields": records.fields}, why)
         settings.choose({"group_by": records.group_by, "unknown": records.unknown})
-        settings.choose(windows_of_records(settings.config))
+        settings.choose(windows_of_records(settings.config, settings.config.long))
 
 
 def _field_of_fasta(path: str) -> str:
