@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     GROUP_SIZE = 15
     DIFFUSION = 16
     FIELD_ORDER = 17
+    LENGTHS = 18
 
 
 def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.ndarray, width: int) -> np.ndarray:

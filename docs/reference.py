@@ -56,7 +56,7 @@ NAMES = {
     ),
     "Text": ("generate", "fill_in", "GenerateSettings"),
     "Attention": ("attention_weights", "draw_attention", "AttentionSettings"),
-    "Vectors": ("embed_texts", "embed_files", "EmbedSettings"),
+    "Vectors": ("embed_texts", "embed_tokens", "embed_files", "EmbedSettings"),
     "Corpora": ("prepare_corpus", "PrepareSettings", "inspect_window", "InspectSettings"),
     "Errors": ("InputError",),
 }

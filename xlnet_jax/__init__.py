@@ -34,6 +34,7 @@ PUBLIC = {
     "draw_attention": "xlnet_jax.inference.attention",
     "embed_files": "xlnet_jax.inference.embed",
     "embed_texts": "xlnet_jax.inference.embed",
+    "embed_tokens": "xlnet_jax.inference.embed",
     "empty_memory": "xlnet_jax.objectives.language_model",
     "evaluate": "xlnet_jax.measurement.evaluate",
     "examine": "xlnet_jax.tasks.doctor",

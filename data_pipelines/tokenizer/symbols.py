@@ -120,6 +120,20 @@ class SymbolPieces:
         """Return the ids of the known symbols of a field: int32 [symbols]."""
         return np.fromiter(self._ids[field].values(), np.int32)
 
+    @property
+    def longest(self) -> int:
+        """Number of symbols of the longest record in the training text, as far as the fields tell."""
+        return sum(max(n for n, _ in of) for of in self._lengths)
+
+    def draw_length(self, field: int, least: int, most: int, uniform: float) -> int | None:
+        """Return a length of a field, from `least` to `most`, as often as in the training text; None = no record has
+        one. uniform: drawn from [0, 1)."""
+        kept = [(n, count) for n, count in self._lengths[field] if least <= n <= most]
+        if not kept:
+            return None
+        ends = np.cumsum([count for _, count in kept])
+        return kept[int(np.searchsorted(ends, uniform * ends[-1], side="right"))][0]
+
     def log_prob_of_lengths(self, lengths: Sequence[int]) -> float:
         """Return the log-probability of the lengths of a record's fields, in nats: their shares of the training
         records, with one record added to each length up to the longest."""
@@ -136,8 +150,7 @@ class SymbolPieces:
         the fields tell."""
         means = [sum(n * count for n, count in of) / sum(count for _, count in of) for of in self._lengths]
         each = ", ".join(f"{f.name} {mean:.3g}" for f, mean in zip(self.records.parsed, means, strict=True))
-        longest = sum(max(n for n, _ in of) for of in self._lengths)
-        return f"of {sum(means):.1f} symbols{f' ({each})' if len(means) > 1 else ''}, at most {longest:,}"
+        return f"of {sum(means):.1f} symbols{f' ({each})' if len(means) > 1 else ''}, at most {self.longest:,}"
 
     def get_piece_size(self) -> int:
         return len(self._pieces)
@@ -157,7 +170,7 @@ class SymbolPieces:
         of_line = np.zeros(len(lines), np.int64)
         if not (full := [line for line in lines if line]):
             return np.zeros(0, np.int32), of_line
-        encoded = [self._encode(number, column) for number, column in enumerate(_columns(full, self.records))]
+        encoded = [self.encode_field(number, column) for number, column in enumerate(_columns(full, self.records))]
         lengths_FN = np.stack([lengths for _, lengths in encoded])
         of_line[[bool(line) for line in lines]] = lengths = lengths_FN.sum(0)
         if len(encoded) == 1:
@@ -168,7 +181,8 @@ class SymbolPieces:
             flat[np.repeat(begins - (np.cumsum(of_field) - of_field), of_field) + np.arange(len(ids))] = ids
         return flat, of_line
 
-    def _encode(self, number: int, column: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def encode_field(self, number: int, column: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of one field of all lines, int32 [E], and the number of ids of each line, int64 [lines]."""
         field, ids, unknown = self.records.parsed[number], self._ids[number], self._unknown[number]
         if field.level in SPACED or field.pattern:
             symbols = [field.symbols(text) for text in column]

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from data_pipelines.stateless import Purpose, uniforms
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.requests import GenerateSettings, Kind, Request, fill, read_prompt, segments
+from xlnet_jax.inference.requests import GenerateSettings, Request, fill, read_prompt, read_record, segments
 from xlnet_jax.plots.passes import draw_passes
 from xlnet_jax.settings.fields import check_bounds, list_of_texts
 from xlnet_jax.settings.parser import with_keywords
@@ -19,6 +20,7 @@ from xlnet_jax.storage.outputs import new_file
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
+    from xlnet_jax.inference.sampler import Sampler
 
 
 class GeneratedText(NamedTuple):
@@ -76,7 +78,7 @@ def draw_texts(
 
     loaded: the checkpoint; None = read it. on_part, errors: as in `generate`.
     """
-    prompts, prefix, picture = settings.prompts(), settings.prefix, settings.picture
+    prompts, picture = settings.prompts(), settings.picture
     for name, wanted in (("on_part", on_part), ("picture", picture)):
         if wanted is not None and len(prompts) * settings.num_samples > 1:
             raise InputError(name, "", "shows only one text: give one prompt, and `num_samples` 1")
@@ -89,15 +91,10 @@ def draw_texts(
 
     with new_file(picture, overwrite=True) if picture else contextlib.nullcontext() as file:
         sampler = Sampler(loaded or load_with_tokenizer(settings.checkpoint, settings.tokenizer), settings)
-        tokenizer, requests = sampler.tokenizer, list[Request]()
-        for prompt in prompts:
-            tokenizer.require_known([prefix, prompt], "the prompt")
-            request = read_prompt(tokenizer, prompt, prefix, settings.gap_pieces, settings.max_new_tokens)
-            sampler.require_room(request)
-            requests += [dataclasses.replace(request) for _ in range(settings.num_samples)]
+        tokenizer, requests = sampler.tokenizer, _read_prompts(sampler, settings)
         for first in range(0, len(requests), settings.batch_size):
             batch, shown = requests[first : first + settings.batch_size], 0
-            grows = settings.order == "left" and batch[0].kinds_P[0] == Kind.OPEN
+            grows = settings.order == "left" and batch[0].continues
             for _ in sampler.draw(batch, jax.random.key(settings.seed), first):
                 if on_part and (batch[0].is_done or grows):
                     whole = fill(tokenizer, batch[0])
@@ -108,3 +105,23 @@ def draw_texts(
             for r in batch:
                 pieces = [tokenizer.pieces[i] for i in r.ids_P]
                 yield GeneratedText(r.prompt, fill(tokenizer, r), pieces, r.log_probs_P, r.is_stopped, r.passes_P)
+
+
+def _read_prompts(sampler: "Sampler", settings: GenerateSettings) -> list[Request]:
+    """Return a request for each text. Of records, each has lengths of its own."""
+    tokenizer, count = sampler.tokenizer, settings.num_samples
+    requests, sizes = list[Request](), (settings.gap_pieces, settings.max_new_tokens)
+    if tokenizer.records and settings.prefix:
+        raise InputError("prefix", f"{settings.prefix!r}", "is for prose: a record sees no other; leave it out")
+    for prompt in settings.prompts():
+        if symbols := tokenizer.symbols:
+            rows = range(len(requests), len(requests) + count)
+            uniform_RF = uniforms(settings.seed, Purpose.LENGTHS, 0, rows, len(symbols.records.parsed))
+            requests += [read_record(symbols, prompt, sampler.is_causal, *sizes, of_one) for of_one in uniform_RF]
+        else:
+            tokenizer.require_known([settings.prefix, prompt], "the prompt")
+            request = read_prompt(tokenizer, prompt, settings.prefix, *sizes)
+            requests += [dataclasses.replace(request) for _ in range(count)]
+        for request in requests[-count:]:
+            sampler.require_room(request)
+    return requests

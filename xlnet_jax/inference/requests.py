@@ -2,11 +2,15 @@
 
 A request lists its open positions and which pieces may stand there, so decoding (inference/sampler.py) knows no text,
 and the model no prompt. `fill` puts the pieces that were drawn into the text.
+
+A record (data_pipelines/records.py) is read as <s>, its symbols and <eod>, as in pretraining. An open position takes
+only symbols of its field. A network that predicts in any order knows the length of a record before its symbols, so the
+length of an open field is drawn first, from those of the training records. A causal network draws <eod> itself.
 """
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Literal
 
@@ -14,7 +18,10 @@ import numpy as np
 
 from data_pipelines.faults import Faults, TextRow
 from data_pipelines.readers import numbered_lines
-from data_pipelines.tokenizer import EOD, EOP, PAD, SPACE, SPECIAL_PIECES, Tokenizer
+from data_pipelines.records import FIELD, SPACED, SYMBOL
+from data_pipelines.tokenizer import BOS, EOD, EOP, PAD, SPACE, SPECIAL_PIECES, Tokenizer
+from data_pipelines.tokenizer.model import MOST_UNKNOWN
+from data_pipelines.tokenizer.symbols import SymbolPieces
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.common import CheckpointSettings
 from xlnet_jax.settings.fields import ANY_TEXT, at_least, between, setting
@@ -29,13 +36,14 @@ class GenerateSettings(CheckpointSettings):
 
     prompt: tuple[str, ...] = setting((), ANY_TEXT)
     """texts to continue, or with gaps (___) to fill; they can follow the checkpoint without --prompt; an empty one
-    begins a document"""
+    begins a document; of records, a tab stands between two fields, and an empty prompt begins a record"""
     prompt_file: str | None = None
     """file with one prompt per line; a blank line begins a document, as an empty prompt does"""
     prefix: str = ""
     """document to read before each prompt, which helps short prompts; it is not printed"""
     gap_pieces: tuple[int, ...] = setting((), COUNT)
-    """pieces in a gap: one number for all, or one for each gap of a prompt; none = 1"""
+    """pieces in a gap: one number for all, or one for each gap of a prompt; none = 1, or for a whole field of a record
+    a length drawn from the training records"""
     max_new_tokens: int = setting(100, COUNT)
     """maximum number of pieces after a prompt without gaps"""
     num_samples: int = setting(1, COUNT)
@@ -86,12 +94,17 @@ def _lines(file: str) -> list[str]:
 
 
 class Kind(IntEnum):
-    """Class of pieces that are allowed at a position."""
+    """Class of pieces of prose that are allowed at a position. In a record of F fields, f stands for the symbols of
+    field f, and F + f for what may follow them: another one, a symbol of the next field or, after the last, <eod>."""
 
     OPEN = 0  # any piece of text, <eod> or <eop>
     WORD = 1  # pieces of text that begin with a space
     GLUED = 2  # pieces of text that begin without a space
     INNER = 3  # any piece of text
+
+
+AFTER = -1
+"""Kind of a position whose own kind depends on the piece before it, in a record that a causal network continues"""
 
 
 @dataclass
@@ -110,6 +123,11 @@ class Request:
     passes_P: Any = ()  # int32, the pass in which each came, from 0; includes <eod>
     is_done: bool = False  # True if no more pieces follow
     is_stopped: bool = False  # True if <eod> or a stop was drawn, even at the last position
+
+    @property
+    def continues(self) -> bool:
+        """True if what is drawn follows the text; False if it fills gaps."""
+        return bool(self.targets_P[0] >= len(self.ids_L))
 
 
 def continue_ids(ids: Sequence[int] | np.ndarray, count: int, prompt: str = "") -> Request:
@@ -135,12 +153,7 @@ def read_prompt(
         return continue_ids(
             [*ids, *tokenizer.encode_lines([prompt.rstrip()])[0].tolist()] or [EOD], max_new_tokens, prompt
         )
-    if not gaps or len(gap_pieces) not in (0, 1, gaps):
-        why = (
-            f"has {len(gap_pieces)} numbers, but {prompt!r} has {gaps} gaps, written as ___: give one, or one for each"
-        )
-        raise InputError("gap_pieces", "", why)
-    counts = list(gap_pieces) if len(gap_pieces) == gaps else list(gap_pieces or (1,)) * gaps
+    counts = _counts_of_gaps(prompt, gaps, gap_pieces) or [1] * gaps
     ids = ids if ids or "".join(parts).strip() else [EOD]
     for i, part in enumerate(parts):
         known = tokenizer.encode_lines([part.strip()])[0].tolist()  # the spaces at its ends belong to the gaps
@@ -153,6 +166,86 @@ def read_prompt(
     gap_P = np.repeat(np.arange(gaps, dtype=np.int32), counts)
     ids_L, targets_P, kinds_P = (np.array(x, np.int32) for x in (ids, targets, kinds))
     return Request(prompt, parts, ids_L, targets_P, kinds_P, gap_P)
+
+
+def _counts_of_gaps(prompt: str, gaps: int, gap_pieces: Sequence[int]) -> list[int]:
+    """Return gap_pieces for each gap; [] if none are given. Raises InputError if there are not as many as gaps."""
+    if not gaps or len(gap_pieces) not in (0, 1, gaps):
+        why = (
+            f"has {len(gap_pieces)} numbers, but {prompt!r} has {gaps} gaps, written as ___: give one, or one for each"
+        )
+        raise InputError("gap_pieces", "", why)
+    return list(gap_pieces) if len(gap_pieces) == gaps else list(gap_pieces) * gaps
+
+
+def read_record(
+    symbols: SymbolPieces,
+    prompt: str,
+    is_causal: bool = False,
+    gap_pieces: Sequence[int] = (),
+    max_new_tokens: int = 100,
+    uniform_F: Sequence[float] | np.ndarray | None = None,
+) -> Request:
+    """Return the request to fill the gaps of a record or, if it has none and gap_pieces is empty, to continue it: its
+    last field by at most max_new_tokens symbols, and then the fields after it.
+
+    gap_pieces: as in `read_prompt`; none = 1, or for a whole field a length of the training records. uniform: draws of
+    the length of each field, in [0, 1); None = 0.5. Raises InputError for fields or symbols that the network does not
+    know, and if no training record has a length that the prompt allows.
+    """
+    fields, values = symbols.records.parsed, prompt.split(FIELD)
+    goes_on = not GAP.search(prompt) and not gap_pieces
+    if len(values) > len(fields) or not (goes_on or len(values) == len(fields)):
+        names = ", ".join(field.name for field in fields)
+        why = f"has {len(values)} fields, not the {len(fields)} of the checkpoint: {names}, with a tab between them"
+        raise InputError(f"the prompt {prompt[:40]!r} {why}")
+    counts = iter([] if goes_on else _counts_of_gaps(prompt, len(GAP.findall(prompt)), gap_pieces))
+    around = [GAP.split(value) for value in values]  # texts around the gaps of each field
+    if goes_on:
+        around = [*around[:-1], [values[-1], ""], *[["", ""]] * (len(fields) - len(values))]
+    known = [[_read_symbols(symbols, i, text, len(row) > 1) for text in row] for i, row in enumerate(around)]
+    given = [symbol for row in known for _, ids in row for symbol in ids]
+    if given and np.isin(given, symbols.unknown_ids).mean() > MOST_UNKNOWN:
+        raise InputError(f"the prompt {prompt[:40]!r}: most of its symbols are not in the vocabulary of the checkpoint")
+    if goes_on and is_causal:
+        request = continue_ids([BOS, *given], max_new_tokens, prompt)
+        request.kinds_P[:] = AFTER
+        request.kinds_P[0] = len(values) - 1 + len(fields) * bool(known[len(values) - 1][0][1])
+        return replace(request, parts=(FIELD.join(row[0][0] for row in known[: len(values)]), ""))
+    all_ids, parts, targets, kinds, of_gap = [BOS], [""], list[int](), list[int](), list[int]()
+    for number, (field, row) in enumerate(zip(fields, known, strict=True)):
+        parts[-1] += FIELD * bool(number)
+        drawn, length = 1, sum(len(ids) for _, ids in row)
+        if (goes_on and len(row) > 1) or row == [("", [])] * 2:
+            least, most = length + (number == len(fields) - 1), length + (max_new_tokens if goes_on else 10**9)
+            uniform = 0.5 if uniform_F is None else float(uniform_F[number])
+            if (found := symbols.draw_length(number, least, most, uniform)) is None:
+                why = f"no training record has {least:,} to {most:,} symbols in {field.name!r}"
+                raise InputError(f"{why}, as the prompt {prompt[:40]!r} needs: write ___ where symbols are missing")
+            drawn = found - length
+        for i, (text, ids) in enumerate(row):
+            if i:
+                count = next(counts, drawn)
+                targets += range(len(all_ids), len(all_ids) + count)
+                kinds += [number] * count
+                of_gap += [len(parts) - 1] * count
+                all_ids += [PAD] * count
+                parts.append(SYMBOL * (bool(text) and field.level in SPACED))
+            parts[-1] += text
+            all_ids += ids
+    arrays = (np.array(x, np.int32) for x in ([*all_ids, EOD], targets, kinds, of_gap))
+    return Request(prompt, parts, *arrays)
+
+
+def _read_symbols(symbols: SymbolPieces, number: int, text: str, may_be_empty: bool) -> tuple[str, list[int]]:
+    """Return what a prompt says of a field, in the form of a line, and its ids. Raises InputError for what the field
+    cannot have."""
+    if may_be_empty and not text.strip():
+        return "", []
+    text, fault = symbols.records.parsed[number].text_of(text)
+    if fault and symbols.records.unknown == "refuse":
+        raise InputError(f"the prompt {fault}")
+    return text, symbols.encode_field(number, [text])[0].tolist()
 
 
 def _glued(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
@@ -170,6 +263,8 @@ def _glued(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
 
 def fill(tokenizer: Tokenizer, request: Request) -> str:
     """Return the text with the pieces that have been drawn."""
+    if tokenizer.symbols:
+        return "".join(text for text, _ in segments(tokenizer, request))
     text = request.parts[0]
     for gap, part in enumerate(request.parts[1:]):
         pieces = request.ids_P[request.gap_P[: len(request.ids_P)] == gap]
@@ -182,16 +277,37 @@ def fill(tokenizer: Tokenizer, request: Request) -> str:
 
 def segments(tokenizer: Tokenizer, request: Request) -> Iterator[tuple[str, int | None]]:
     """Yield the text around the gaps, with None, and the pieces in them, each with its pass: for `draw_passes`."""
-    yield request.parts[0], None
+    text = request.parts[0]
+    yield text, None
     for gap, part in enumerate(request.parts[1:]):
         for i in np.flatnonzero(request.gap_P[: len(request.ids_P)] == gap).tolist():
-            piece = tokenizer.pieces[request.ids_P[i]].replace(SPACE, " ")
-            yield "\n" if request.ids_P[i] == EOP else piece, int(request.passes_P[i])
+            piece = "\n" if request.ids_P[i] == EOP else tokenizer.pieces[request.ids_P[i]].replace(SPACE, " ")
+            if tokenizer.symbols:
+                piece = _text_after(tokenizer.symbols, text, request.ids_P[i])
+                text += piece
+            yield piece, int(request.passes_P[i])
+        text += part
         yield part, None
+
+
+def _text_after(symbols: SymbolPieces, line: str, i: int) -> str:
+    """Return what the symbol of an id adds to a line that has all before it."""
+    number, symbol = int(symbols.field_of_V[i]), symbols.decode([i]).strip(FIELD)
+    if missing := number - line.count(FIELD):
+        return FIELD * missing + symbol
+    is_next = symbols.records.parsed[number].level in SPACED and line[-1:] not in ("", FIELD, SYMBOL)
+    return SYMBOL * is_next + symbol
 
 
 def allowed_XV(tokenizer: Tokenizer) -> np.ndarray:
     """Return which pieces may be drawn, bool [Kind, V]. <eod> and <eop> are the only special pieces in a text."""
+    if symbols := tokenizer.symbols:
+        of_field_FV = np.zeros((len(symbols.records.parsed), tokenizer.vocab_size), bool)
+        for number, of_one_V in enumerate(of_field_FV):
+            of_one_V[symbols.ids_of(number)] = True
+        next_FV = np.roll(of_field_FV, -1, axis=0)
+        next_FV[-1] = np.arange(tokenizer.vocab_size) == EOD
+        return np.concatenate([of_field_FV, of_field_FV | next_FV])
     is_text_V = np.arange(tokenizer.vocab_size) >= len(SPECIAL_PIECES)
     begins_word_V = tokenizer.tables.has_space
     is_open_V = is_text_V.copy()

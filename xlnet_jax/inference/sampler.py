@@ -25,14 +25,15 @@ import numpy as np
 
 from data_pipelines.stateless import Purpose, smallest_first, uniforms
 from data_pipelines.tokenizer import EOD, MASK, PAD, SPACE
+from data_pipelines.tokenizer.symbols import SymbolPieces
 from xlnet_jax.checkpoints.pretrained import Pretrained, scoring_tokenizer, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.log_probs import padded, power_of_two
-from xlnet_jax.inference.requests import GenerateSettings, Request, allowed_XV
+from xlnet_jax.inference.requests import AFTER, GenerateSettings, Request, allowed_XV
 from xlnet_jax.kernels.mesh import CPU, platform
 from xlnet_jax.models.decoding import decode, decode_masked, prefill, prepare
 from xlnet_jax.models.masks import HIGHEST
-from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.objectives.registry import objective_named, segment_of_V
 from xlnet_jax.settings.config import ModelConfig
 
 CHUNK = 32  # passes on the device between two checks by the host
@@ -65,6 +66,8 @@ class Targets(NamedTuple):
     keys_B: Any  # random key of each text
     allowed_XV: Any  # bool, pieces that may be drawn, by Kind
     stops_V: Any  # bool, pieces that end a text
+    after_V: Any = None  # int32, the Kind of a position of Kind AFTER, by the piece before it; None in prose
+    segment_BS: Any = None  # int32, the segment of each position; None = all have the same
 
 
 class Sampler:
@@ -73,20 +76,20 @@ class Sampler:
 
     def __init__(self, pretrained: Pretrained, settings: GenerateSettings) -> None:
         """Prepare the network. settings: those of the draws are used, from temperature to `context`."""
-        self._is_causal, model = pretrained.is_causal, pretrained.model
+        self.is_causal, model = pretrained.is_causal, pretrained.model
         self._order, self._is_plain = settings.order, (settings.order, settings.parallel) == ("left", 1)
-        if self._is_causal and not self._is_plain:
+        if self.is_causal and not self._is_plain:
             raise InputError(
                 "the checkpoint reads from left to right and predicts one piece at a time: leave out "
                 f"`{'order' if settings.parallel == 1 else 'parallel'}`"
             )
-        self.tokenizer = (vocabulary_tokenizer if self._is_causal else scoring_tokenizer)(pretrained)
-        self.context = default_context(pretrained, self._is_causal) if settings.context is None else settings.context
+        self.tokenizer = (vocabulary_tokenizer if self.is_causal else scoring_tokenizer)(pretrained)
+        self.context = settings.context or default_context(pretrained, self.is_causal, self.tokenizer.symbols)
         # CPUs compute in float32 and would convert bfloat16 weights in each pass.
         dtype = "float32" if jax.default_backend() == "cpu" else model.dtype
         self._sampling = Sampling(
             # Rows of a prompt see all of it, or only earlier pieces if the model is causal.
-            dataclasses.replace(model, dtype=dtype, attn_type="uni" if self._is_causal else model.attn_type),
+            dataclasses.replace(model, dtype=dtype, attn_type="uni" if self.is_causal else model.attn_type),
             objective_named(pretrained.objective).filling.replaces,
             self.context,
             settings.order == "confidence",
@@ -94,8 +97,11 @@ class Sampler:
         )
         self._params = pretrained.params
         self._prepared: dict[bool, tuple[Any, Any]] = {}
-        self._allowed_XV = jnp.asarray(allowed_XV(self.tokenizer))
+        self._allowed_XV = allowed_XV(self.tokenizer)
         self._stops_V = self._find_stops_V(settings.stop)
+        records, has_segments = self.tokenizer.records, model.num_segments > 0 and not self._sampling.is_masked
+        self._after_V = len(records.parsed) + self.tokenizer.field_of_V if records else None
+        self._segment_V = segment_of_V(self.tokenizer, model) if records and has_segments else None
 
     def draw(self, requests: Sequence[Request], key: jax.Array, first: int = 0) -> Iterator[None]:
         """Draw pieces into the requests until all are done; yield after the first pass and after every CHUNK passes.
@@ -152,7 +158,18 @@ class Sampler:
         both = [(request.targets_P[i], request.kinds_P[i]) for request, i in zip(requests, number_BP, strict=True)]
         position_BP, kind_BP = (np.where(number_BP == NONE, 0, rows) for rows in zip(*both, strict=True))
         columns = jnp.asarray(number_BP), jnp.asarray(position_BP), jnp.asarray(kind_BP)
-        return Targets(*columns, keys_B, self._allowed_XV, jnp.asarray(self._stops_V))
+        vocabulary = jnp.asarray(self._allowed_XV), jnp.asarray(self._stops_V), self._after_V
+        return Targets(*columns, keys_B, *vocabulary, self._segments_BS(requests))
+
+    def _segments_BS(self, requests: Sequence[Request]) -> np.ndarray | None:
+        """Return the segment of each position of the requests, which are records; None if all have the same."""
+        if self._segment_V is None:
+            return None
+        length = max(self.context, SHORTEST, *(power_of_two(len(request.ids_L)) for request in requests))
+        ids_BS, example_X = padded([r.ids_L for r in requests], len(requests), length, PAD), self._allowed_XV.argmax(1)
+        for ids_S, request in zip(ids_BS, requests, strict=True):
+            ids_S[request.targets_P] = example_X[request.kinds_P]
+        return self._segment_V[ids_BS]
 
     def _read(self, requests: Sequence[Request], targets: Targets) -> tuple[Any, Any, np.ndarray]:
         """Return what `prefill` and `decode` need: the parameters, also by layer, and the ids [B, L] with room for the
@@ -177,11 +194,12 @@ class Sampler:
         config, parallel = self._sampling.config, self._sampling.parallel
         begin, given = "".join(request.parts)[:40], len(request.ids_L)
         whole = max(given, 1 + int(request.targets_P.max()))
-        if self._is_causal and request.targets_P[0] < given:
+        if self.is_causal and request.targets_P[0] < given:
             raise InputError(f"{begin!r} has gaps, but the checkpoint reads from left to right: give one to continue")
         if given > self.context:
             why = f"which exceeds the context of {self.context}: shorten it, or raise `context`"
-            raise InputError(f"{begin!r} has {given} pieces with its prefix, {why}")
+            around = "<s> and <eod>" if self.tokenizer.records else "its prefix"
+            raise InputError(f"{begin!r} has {given} pieces with {around}, {why}")
         limit = None
         if self._sampling.is_masked:
             limit = "a network that reads <mask>"
@@ -206,11 +224,14 @@ class Sampler:
         return stops_V
 
 
-def default_context(pretrained: Pretrained, is_causal: bool) -> int:
+def default_context(pretrained: Pretrained, is_causal: bool, symbols: SymbolPieces | None = None) -> int:
     """Return the positions that rows saw in pretraining, window plus memory, or 512 if unknown. The window is twice the
-    reused part, or equal to it in a causal model; with learned positions, it is their number."""
+    reused part, or equal to it in a causal model; with learned positions, it is their number. symbols: of records,
+    which see no other: as many as the longest one of pretraining has, with <s> and <eod>."""
     if pretrained.model.positions == "learned":
         return pretrained.model.num_places
+    if symbols:
+        return max(SHORTEST, power_of_two(symbols.longest + 2))
     if not pretrained.reuse_len:
         return DEFAULT_CONTEXT
     return (1 if is_causal else 2) * pretrained.reuse_len + pretrained.model.mem_len
@@ -245,7 +266,8 @@ def _prefill_and_sample(
 ) -> tuple[tuple[Any, ...], tuple[jnp.ndarray, ...]]:
     """Read the given tokens and draw in one pass; return (state, drawn) as `_decode_and_sample` does."""
     nothing_BC = jnp.zeros((len(ids_BL), sampling.parallel), jnp.int32)
-    predict: Any = functools.partial(prefill, sampling.config, params, ids_BL, slots=sampling.context)
+    of_text = {"slots": sampling.context, "segment_BS": targets.segment_BS}
+    predict: Any = functools.partial(prefill, sampling.config, params, ids_BL, **of_text)
     if sampling.is_masked:
         predict = functools.partial(decode_masked, sampling.config, params, ids_BL, ids_BL[:, :1], nothing_BC[:, :1])
     state, _, drawn = _draw(sampling, predict, (nothing_BC, nothing_BC), targets, targets.number_BP != NONE)
@@ -261,7 +283,7 @@ def _decode_and_sample(
 
     state: (cache, or the text with <mask>; the pieces drawn last, which are not in it yet, [B, C]; their positions).
     """
-    read: Any = functools.partial(decode, sampling.config, params, layers)
+    read: Any = functools.partial(decode, sampling.config, params, layers, segment_BS=targets.segment_BS)
     if sampling.is_masked:
         read = functools.partial(decode_masked, sampling.config, params)
 
@@ -305,6 +327,8 @@ def _draw(
         column_BC, is_new_BC = choose_next(is_open_BP, sampling.parallel)
         cache, logits_BCV = predict(target_BP=_at(column_BC, targets.position_BP))
     number_BC, position_BC, kind_BC = (_at(column_BC, x) for x in targets[:3])
+    if targets.after_V is not None:
+        kind_BC = jnp.where(kind_BC == AFTER, targets.after_V[last[0]], kind_BC)
     keys_BC = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(targets.keys_B, number_BC)
     token_BC = sample(sampling, jnp.where(targets.allowed_XV[kind_BC], logits_BCV, -jnp.inf), keys_BC)
     # All that was drawn is kept. A step that verifies drafts, as speculative decoding has, would narrow is_new_BC here:

@@ -89,12 +89,13 @@ def prefill(
     ids_BL: jnp.ndarray,
     target_BP: jnp.ndarray,
     slots: int,
+    segment_BS: jnp.ndarray | None = None,
 ) -> tuple[Cache, jnp.ndarray]:
     """Read the given text in one pass of the full network, where all tokens see each other or, in a causal network,
     those before them. Return the cache of K = slots positions, and float32 logits [B, P, V] of the targets.
 
     ids: PAD where there is no token; all tokens are below position K. target: positions below L without a token, one in
-    a causal network.
+    a causal network. segment: of each position, at least L; None = all tokens are in one segment.
     """
     (batch, length), known_BL = ids_BL.shape, ids_BL != PAD
     # With same_length a row sees mem_len positions back, so without memory it would see only itself.
@@ -102,6 +103,7 @@ def prefill(
     query_BP, content_BP = predicting_rows(config, target_BP)
     inputs = compact_inputs(
         ids_BL,
+        segment_ids_BL=None if segment_BS is None else segment_BS[:, :length],
         target_positions_BP=query_BP,
         memory_BM=jnp.zeros((batch, memory), bool),
         attention_mask_BL=known_BL,
@@ -132,12 +134,13 @@ def decode(
     token_BC: jnp.ndarray,
     position_BC: jnp.ndarray,
     target_BP: jnp.ndarray,
+    segment_BS: jnp.ndarray | None = None,
 ) -> tuple[Cache, jnp.ndarray]:
     """Add tokens at their positions to the cache, and predict the targets: float32 logits [B, P, V].
 
     params, layers: of `prepare`. A token may be given several times, also one that is in the cache: it is computed
     alike and put into its slot again, unless other tokens came between. So padding repeats a token. C must be at most
-    K; in a causal network C = P = 1.
+    K; in a causal network C = P = 1. segment: as in `prefill`, at least K; a text with segments is no longer than K.
     """
     (batch, slots), targets = cache.position_BK.shape, target_BP.shape[1]
     slot_BC = position_BC % slots
@@ -155,12 +158,18 @@ def decode(
     # slots are further back.
     relations = Relations(key_position_BK=held_BK, query_position_BP=row_position_BT)
     relations = relations.within(row_position_BT - slots, jnp.full_like(row_position_BT, HIGHEST))
+    if segment_BS is not None:
+        row_segment_BT = jnp.take_along_axis(segment_BS, row_position_BT, axis=1)
+        relations = relations._replace(row_segment_BT=row_segment_BT, key_segment_BK=segment_BS[:, :slots])
     if config.attn_type == "uni":
         relations = relations.within(*causal_bounds(row_position_BT, slots - 1 if config.same_length else None))
     keys, values = [], []
     for weights, key_GKH, value_GKH in zip(layers, cache.keys, cache.values, strict=True):
         biases_3NH = backbone.get("biases", weights["attention"].get("biases"))
-        inputs = AttentionInputs(None, key_GKH, value_GKH, relations, biases_3NH, weights["attention"].get("r"))
+        r, segment_key_2NH = weights["attention"].get("r"), None
+        if segment_BS is not None:
+            segment_key_2NH = weights["attention"]["segment_embedding"]
+        inputs = AttentionInputs(None, key_GKH, value_GKH, relations, biases_3NH, r, segment_key_2NH)
         rows_BTD, key_GKH, value_GKH = _decode_layer(config, weights, rows_BTD, inputs, slot_BC)
         keys.append(key_GKH)
         values.append(value_GKH)
