@@ -233,8 +233,8 @@ def read_record(
                 parts.append(SYMBOL * (bool(text) and field.level in SPACED))
             parts[-1] += text
             all_ids += ids
-    arrays = (np.array(x, np.int32) for x in ([*all_ids, EOD], targets, kinds, of_gap))
-    return Request(prompt, parts, *arrays)
+    ids_L, targets_P, kinds_P, gap_P = (np.array(x, np.int32) for x in ([*all_ids, EOD], targets, kinds, of_gap))
+    return Request(prompt, parts, ids_L, targets_P, kinds_P, gap_P)
 
 
 def _read_symbols(symbols: SymbolPieces, number: int, text: str, may_be_empty: bool) -> tuple[str, list[int]]:
