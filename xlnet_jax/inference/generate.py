@@ -112,7 +112,7 @@ def _read_prompts(sampler: "Sampler", settings: GenerateSettings) -> list[Reques
     tokenizer, count = sampler.tokenizer, settings.num_samples
     requests, sizes = list[Request](), (settings.gap_pieces, settings.max_new_tokens)
     if tokenizer.records and settings.prefix:
-        raise InputError("prefix", f"{settings.prefix!r}", "is for prose: a record sees no other; leave it out")
+        raise InputError(f"`prefix` {settings.prefix!r} is for prose: a record sees no other; leave it out")
     for prompt in settings.prompts():
         if symbols := tokenizer.symbols:
             rows = range(len(requests), len(requests) + count)
