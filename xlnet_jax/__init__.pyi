@@ -11,6 +11,7 @@ from xlnet_jax.inference.attention import draw_attention as draw_attention
 from xlnet_jax.inference.embed import EmbedSettings as EmbedSettings
 from xlnet_jax.inference.embed import embed_files as embed_files
 from xlnet_jax.inference.embed import embed_texts as embed_texts
+from xlnet_jax.inference.embed import embed_tokens as embed_tokens
 from xlnet_jax.inference.generate import generate as generate
 from xlnet_jax.inference.requests import GenerateSettings as GenerateSettings
 from xlnet_jax.inference.score import ScoreSettings as ScoreSettings
