@@ -51,6 +51,14 @@ def test_every_objective_trains_on_records_and_prints_what_it_read(objective, ta
     assert "that knows only the frequencies of symbols in each field" in out
 
 
+def test_the_loss_of_a_causal_network_is_that_of_score_with_the_ends_of_records(table, tmp_path):
+    pretrain(tmp_path / "run", corpus=table, fields=FIELDS, objective="clm")
+    loss = xlnet_jax.evaluate(str(tmp_path / "run"), text=(table.replace("receptors", "other"),)).measured.loss
+    scores = xlnet_jax.score_texts(xlnet_jax.load(tmp_path / "run"), ["\t".join(row) for row in rows()[:40]])
+    total, pieces = (sum(numbers) for numbers in zip(*((s.log_likelihood, len(s.pieces)) for s in scores), strict=True))
+    assert loss == pytest.approx(-total / pieces, abs=1e-4)
+
+
 def test_a_run_that_resumes_ends_with_the_same_bits(table, tmp_path):
     steady = {"optimizer": {"schedule": "constant", "warmup_steps": 0}, "checkpoint": {"every_steps": 1}}
     settings = {"corpus": table, "fields": FIELDS, "data": {"field_order": ("together", "cdr3>v,j")}, **steady}
