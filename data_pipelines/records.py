@@ -173,6 +173,12 @@ class RecordFormat:
         texts = line.partition(KEY)[0].split(FIELD)
         return sum(len(field.symbols(text)) for field, text in zip(self.parsed, texts, strict=False))
 
+    def without_last(self, line: str) -> str:
+        """Return a line without its last symbol, of which its field must have others; "" if it is the only one."""
+        *before, text = line.partition(KEY)[0].split(FIELD)
+        rest = (SYMBOL if self.parsed[-1].level in SPACED else "").join(self.parsed[-1].symbols(text)[:-1])
+        return FIELD.join([*before, rest or text]) if before or rest else ""
+
     def line_of(self, values: Sequence[Any], key: Any = None) -> tuple[str, str]:
         """Return (the line of a record, what is wrong with it). values: of each field, as in `RecordField.text_of`.
 

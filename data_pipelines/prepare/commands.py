@@ -109,7 +109,8 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
     if tokenizer is None:
         if records is None:
             raise InputError("tokenizer", "", "names no tokenizer: give one, or the `fields` of records")
-        tokenizer = Tokenizer.of_symbols(filter(None, sources.read_lines(train)), records, settings.min_count)
+        lines, holds_out_last = sources.read_lines(train), settings.hold_out == "last"
+        tokenizer = Tokenizer.of_symbols(lines, records, settings.min_count, holds_out_last)
     runner: Runner = partial(run_here, on_progress=on_written)
     if settings.runner != "local":
         options = [f"--{option}" for option in settings.beam_options]
@@ -332,8 +333,9 @@ def _hold_out(
     if records and holds_out_last:
         for source in train:
             has_history = source.piece_tokens > 2  # symbols and <eod>
-            contents["train"].append((source, records.place(source, source.piece_tokens > 0, dropped_end=1)))
-            contents["validation"].append((source, records.place(source, has_history)))
+            learned = records.place(source, source.piece_tokens > 0, dropped_end=1, keeps_end=True)
+            contents["train"].append((source, learned))
+            contents["validation"].append((source, records.place(source, has_history, keeps_end=True)))
         return contents
     rules = choose([source.documents for source in train], fraction, block_len)
     for source, rule in zip(train, rules, strict=True):

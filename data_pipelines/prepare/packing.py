@@ -26,8 +26,8 @@ STRETCH = np.dtype(
 whether <s> stands before them and <eod> after them"""
 
 Long = Literal["refuse", "cut", "continue"]
-"""What to do with a record that is longer than a window: raise InputError, leave out its end, or continue it in the
-next windows"""
+"""What to do with a record that is longer than a window: raise InputError, leave out its end (or its beginning, if the
+last symbol is held out), or continue it in the next windows"""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,14 @@ class RecordWindows:
         """Number of tokens in a block."""
         return self.windows_per_block * self.seq_len + 1
 
-    def place(self, source: EncodedSource, kept: np.ndarray, dropped_end: int = 0) -> np.ndarray:
+    def place(
+        self, source: EncodedSource, kept: np.ndarray, dropped_end: int = 0, keeps_end: bool = False
+    ) -> np.ndarray:
         """Return the symbols of the kept records with their places, `STRETCH`, sorted by part.
 
         kept: bool [records]. dropped_end: number of symbols to leave out at the end of each record; records without
-        others are left out. Raises InputError for the first record that is too long, as `long` says.
+        others are left out. keeps_end: a cut leaves out the beginning of a record instead of its end. Raises InputError
+        for the first record that is too long, as `long` says.
         """
         pieces = source.pieces[kept]
         begin, end = pieces[:, 1], pieces[:, 2] - 1 - dropped_end  # without <eod>
@@ -64,10 +67,10 @@ class RecordWindows:
         parts = np.unique(pieces[:, 0], return_index=True)[1].tolist()
         found = [np.zeros(0, STRETCH)]
         for low, high in zip(parts, [*parts[1:], len(pieces)], strict=True):
-            found.append(self._place_part(int(pieces[low, 0]), begin[low:high], end[low:high]))
+            found.append(self._place_part(int(pieces[low, 0]), begin[low:high], end[low:high], keeps_end))
         return np.concatenate(found)
 
-    def _place_part(self, part: int, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def _place_part(self, part: int, begin: np.ndarray, end: np.ndarray, keeps_end: bool) -> np.ndarray:
         """Place each record in the fullest open window that has room for it, or in a new one."""
         size, rows = self.seq_len, list[tuple[int, int, int, int, bool, bool]]()
         windows: list[tuple[int, int]] = []  # (room, number) of the open windows, the fullest first
@@ -86,7 +89,10 @@ class RecordWindows:
                     del windows[0]
                 continue
             if self.long == "cut":
-                rows.append((part, first, first + size - 1, count * size + 1, True, False))
+                if keeps_end:
+                    rows.append((part, last - size + 2, last, count * size + 1, True, True))
+                else:
+                    rows.append((part, first, first + size - 1, count * size + 1, True, False))
                 count += 1
                 continue
             # Continue, in windows of one block if they have room, because memory does not go beyond a block.

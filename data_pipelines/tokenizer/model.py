@@ -139,8 +139,14 @@ class Tokenizer:
         return cls(train_model(normalized, vocab_size, settings.normalization, token_level), settings)
 
     @classmethod
-    def of_symbols(cls, lines: Iterable[str], records: RecordFormat, min_count: int = 1) -> Tokenizer:
-        """Return the tokenizer of the symbols in lines of records; see `count_symbols`."""
+    def of_symbols(
+        cls, lines: Iterable[str], records: RecordFormat, min_count: int = 1, holds_out_last: bool = False
+    ) -> Tokenizer:
+        """Return the tokenizer of the symbols in lines of records; see `count_symbols`. Blank lines are skipped.
+        holds_out_last: do not count the last symbol of each record."""
+        if holds_out_last:
+            lines = map(records.without_last, lines)
+        lines = filter(None, lines)
         return cls(count_symbols(lines, records, min_count), SYMBOL_SETTINGS)
 
     @classmethod

@@ -46,8 +46,8 @@ class RecordSettings(TextSourceSettings):
     """what to hold out of records: whole records (record), the last symbol of each (last), or all records with the same
     value in a column (its name)"""
     long: Literal["refuse", "cut", "continue"] = setting("refuse", "blocks")
-    """what to do with a record that is longer than a window: refuse it, leave out its end, or continue it in the next
-    windows, with memory if the network has one"""
+    """what to do with a record that is longer than a window: refuse it, leave out its end (with hold_out last its
+    beginning), or continue it in the next windows, with memory if the network has one"""
 
 
 @dataclass(frozen=True)

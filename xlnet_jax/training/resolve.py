@@ -165,8 +165,8 @@ class Text:
 
     def _train_tokenizer(self, config: Config, may_shrink: bool = False) -> Tokenizer:
         if records := RecordFormat.of(config):
-            lines = filter(None, sources.read_lines(self.train))
-            return Tokenizer.of_symbols(lines, records, config.min_count)
+            lines, holds_out_last = sources.read_lines(self.train), config.hold_out == "last"
+            return Tokenizer.of_symbols(lines, records, config.min_count, holds_out_last)
         size, level, normalization = config.model.vocab_size, config.data.token_level, self._normalization(config)
         try:
             return Tokenizer.train(sources.read_lines(self.train), size, normalization, token_level=level)

@@ -78,6 +78,14 @@ def test_a_longer_record_is_cut_and_then_has_no_end():
     assert documents(tokens, starts) == sorted([[BOS, FIRST, EOD], [BOS, *record[:15]]])
 
 
+def test_a_longer_record_whose_last_symbol_counts_is_cut_at_its_beginning():
+    record = list(range(FIRST, FIRST + 40))
+    tokens, starts = laid_out(RecordWindows(16, long="cut"), [record], keeps_end=True)
+    assert documents(tokens, starts) == [[BOS, *record[-14:], EOD]]
+    tokens, starts = laid_out(RecordWindows(16, long="cut"), [record], keeps_end=True, dropped_end=1)
+    assert documents(tokens, starts) == [[BOS, *record[-15:-1], EOD]]
+
+
 @pytest.mark.parametrize("windows_per_block", [1, 2, 3])
 @pytest.mark.parametrize("length", [15, 30, 31, 46, 47, 62, 63, 130])
 def test_a_longer_record_continues_in_the_next_windows(windows_per_block, length):

@@ -88,6 +88,13 @@ def test_rare_symbols_are_unknown():
         Tokenizer.of_symbols(["a b"], RecordFormat(("items:item",)), min_count=2)
 
 
+def test_last_symbols_that_are_held_out_are_not_in_the_vocabulary():
+    items = Tokenizer.of_symbols(["a b", "", "a c", "d"], RecordFormat(("items:item",)), holds_out_last=True)
+    assert items.pieces[FIRST:] == ["a"]
+    several = Tokenizer.of_symbols(LINES, RecordFormat(("v:word", "cdr3:character", "j:word")), holds_out_last=True)
+    assert several.pieces[-2:] == ["j:TRBJ1-1", "j:TRBJ2-7"], "a field of one symbol needs a vocabulary too"
+
+
 def test_the_lengths_of_the_training_records_have_probabilities(receptors):
     lengths = [receptors.symbols.log_prob_of_lengths((1, n, 1)) for n in range(1, 6)]
     assert math.fsum(map(math.exp, lengths)) == pytest.approx(1)
