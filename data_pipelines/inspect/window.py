@@ -16,7 +16,7 @@ from rich.text import Text
 
 from data_pipelines.batches import BatchSource
 from data_pipelines.objectives import Filling
-from data_pipelines.tokenizer import CLS, MASK, SEP, SPECIAL_PIECES, Tokenizer
+from data_pipelines.tokenizer import BOS, CLS, EOD, MASK, PAD, SEP, SPECIAL_PIECES, Tokenizer
 from xlnet_jax.dims import WINDOW_SPECIALS
 from xlnet_jax.settings.config import DataConfig
 
@@ -25,6 +25,18 @@ FILLED_MEMORY = np.iinfo(np.int32).min
 GROUPS = """
 The numbers count groups: targets with the same number are predicted together, and no query row sees a target of its
 group."""
+OF_RECORDS = {
+    "query": """
+The query stream predicts each target from its position and from what its record shows: <s> and <eod>, which are context
+for every row, and the symbols of lower rank. No row sees another record.""",
+    "own": """
+The content stream predicts each target at the target's own position, where it reads what the text shows. Every row sees
+its whole record, with <s> and <eod>, and no other record.""",
+    "next": """
+Each position predicts the next symbol of its record, and the last symbol <eod>. It sees its record up to and including
+itself, and no other record.""",
+}
+"""Explanation of a window of records, by what predicts: query rows, or the row of the target or of the token before"""
 TARGET, SPECIAL, HEADING = "bold dark_orange3", "dim", "bold"  # styles of rich
 
 
@@ -60,6 +72,8 @@ class WindowView:
     document_start: np.ndarray | None  # int32 [L]; None = documents see each other
     targets: np.ndarray  # int32 [P], positions, ascending
     predicted: dict[int, str]  # position of a target -> piece to predict
+    fields: tuple[str, ...] = ()  # of records; () = the window is prose
+    field_ids: np.ndarray | None = None  # int32 [L], index of the field of each symbol; None = the window is prose
 
     @property
     def by_query_stream(self) -> bool:
@@ -74,6 +88,8 @@ class WindowView:
     @cached_property
     def parts(self) -> list[WindowPart]:
         """Parts of the window (data.window) in order of position, without empty ones."""
+        if self.fields:
+            return self._parts_of_records()
         length, reuse = len(self.pieces), self.data.reuse_len
         specials = [("<sep>", 0, length - 2), ("<cls>", 2, length - 1)]
         if self.data.window == "pairs":
@@ -84,6 +100,19 @@ class WindowView:
         found = [("reused", 0, 0), *begins, ("", 0, length)]
         parts = [WindowPart(*this, after[2]) for this, after in itertools.pairwise(found)]
         return [part for part in parts if part.begin < part.end]
+
+    def _parts_of_records(self) -> list[WindowPart]:
+        """Return the fields of each record: <s> is in the first, <eod> in the last, and all padding is one part."""
+        assert self.field_ids is not None
+        number_L = np.where(self.is_padding, 0, self.document)
+        # <eod> belongs to the field of the symbol before it.
+        field_L = np.where(self.input_ids == EOD, np.roll(self.field_ids, 1), self.field_ids)
+        begins = np.flatnonzero(np.diff(number_L, prepend=-1) | np.diff(field_L, prepend=-1)).tolist()
+        parts = []
+        for begin, end in itertools.pairwise([*begins, len(self.pieces)]):
+            field = int(field_L[begin])
+            parts.append(WindowPart(self.fields[field] if number_L[begin] else "", field, begin, end))
+        return parts
 
     @cached_property
     def order(self) -> list[int]:
@@ -105,12 +134,19 @@ class WindowView:
     def legend(self) -> str:
         """Explanation below the printed text and below the picture."""
         in_groups = self.by_query_stream and max(self.data.group_sizes) > 1
-        return self.filling.legend + (GROUPS if in_groups else "")
+        kind = "query" if self.by_query_stream else self.filling.target
+        return (OF_RECORDS[kind] if self.fields else self.filling.legend) + (GROUPS if in_groups else "")
 
     @cached_property
     def is_special(self) -> np.ndarray:
-        """Mask of <sep> and <cls>, bool [L]. They have a rank but are never predicted."""
-        return np.isin(self.input_ids, (SEP, CLS))
+        """Mask of <sep> and <cls>, bool [L]. They have a rank but are never predicted. Of records, mask of <s>, <eod>
+        and <pad>."""
+        return np.isin(self.input_ids, (BOS, EOD, PAD) if self.fields else (SEP, CLS))
+
+    @cached_property
+    def is_padding(self) -> np.ndarray:
+        """Mask of <pad>, bool [L]."""
+        return self.input_ids == PAD
 
     @cached_property
     def key_rank(self) -> np.ndarray:
@@ -154,7 +190,16 @@ def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) 
     block, partner, _ = compact.assign(step // source.steps_per_block, rows)
     batch = {name: values[0] for name, values in compact.batch_at(step, rows).items()}
     real = batch["target_weights"] > 0
-    targets = batch["target_positions"][real]
+    targets, pieces, fields, field_ids = batch["target_positions"][real], tokenizer.pieces, (), None
+    if tokenizer.records:
+        fields = tuple(field.name for field in tokenizer.records.parsed)
+        if len(fields) > 1:  # a column says which field it is
+            names = [fields[number] for number in tokenizer.field_of_V.tolist()]
+            pieces = [piece.removeprefix(f"{name}:") for piece, name in zip(pieces, names, strict=True)]
+        read = batch["input_ids"].copy()
+        if source.filling.target == "own":
+            read[targets] = batch["target_ids"][real]
+        field_ids = tokenizer.field_of_V[read]
     return WindowView(
         filling=source.filling,
         data=source.data,
@@ -168,12 +213,14 @@ def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) 
         mem_len=source.mem_len,
         mem_filled=int(batch["mem_filled"]),
         input_ids=batch["input_ids"],
-        pieces=[tokenizer.pieces[i] for i in batch["input_ids"]],
+        pieces=[pieces[i] for i in batch["input_ids"]],
         segment_ids=batch.get("segment_ids", np.zeros_like(batch["input_ids"])),
         perm_rank=batch["perm_rank"],
         document_start=batch.get("document_start"),
         targets=targets,
-        predicted={p: tokenizer.pieces[i] for p, i in zip(targets.tolist(), batch["target_ids"][real], strict=True)},
+        predicted={p: pieces[i] for p, i in zip(targets.tolist(), batch["target_ids"][real], strict=True)},
+        fields=fields,
+        field_ids=field_ids,
     )
 
 
@@ -220,12 +267,20 @@ def _facts(view: WindowView) -> dict[str, str]:
         if data.pair_loss == "order":
             origin = "in order: B continues A" if view.is_next else "swapped: A continues B"
         facts["A, B"] = f"{a} + {b} tokens; {origin}"
-    if data.pack:
+    if view.fields:
+        records, padding = np.unique(view.document[~view.is_padding]), int(view.is_padding.sum())
+        facts["window"] = (
+            f"{length} tokens: {len(records)} records, which do not see each other, and {padding} <pad>{once}"
+        )
+        facts["fields"] = ", ".join(view.fields)
+    elif data.pack:
         facts["documents"] = f"{view.document[-1]}, which do not see each other"
     return facts | {"targets": _targets(view)}
 
 
 def _targets(view: WindowView) -> str:
+    if view.fields and view.predicts_next:
+        return f"{len(view.targets)}: the next symbol or <eod>, after every other token of a record"
     if view.predicts_next:
         first, last = view.targets[0], view.targets[-1]
         where = "every position" if len(view.targets) == len(view.pieces) else f"the positions {first} to {last}"
@@ -244,9 +299,11 @@ def _targets(view: WindowView) -> str:
 
 def _text(view: WindowView, backwards: bool) -> Table:
     columns = ["part", "segment", *(["document"] if view.data.pack else []), "positions", ""]
+    if view.fields:
+        columns = ["record", "field", "positions", "symbols"]
     table = Table(*columns, box=None, pad_edge=False, header_style="dim")
     # Split the parts where documents begin.
-    breaks = np.flatnonzero(np.diff(view.document)) + 1
+    breaks = np.flatnonzero(np.diff(np.where(view.is_padding, 0, view.document))) + 1
     stretches = []
     for part in view.parts:
         inside = breaks[(breaks > part.begin) & (breaks < part.end)].tolist()
@@ -255,8 +312,12 @@ def _text(view: WindowView, backwards: bool) -> Table:
         first, last = (positions[-1], positions[0]) if backwards else (positions[0], positions[-1])
         span = str(first) if first == last else f"{first} … {last}"
         number = [str(view.document[first])] if view.data.pack else []
-        text = _mark(view, reversed(positions) if backwards else positions)
-        table.add_row(part.name, str(part.segment), *number, span, text)
+        shown = positions[:1] if view.fields and view.is_padding[first] else positions
+        text = _mark(view, reversed(shown) if backwards else shown)
+        if view.fields:
+            table.add_row(*(("", "") if view.is_padding[first] else (*number, part.name)), span, text)
+        else:
+            table.add_row(part.name, str(part.segment), *number, span, text)
     return table
 
 
@@ -277,33 +338,31 @@ def _mark(view: WindowView, positions: Iterable[int]) -> Text:
 def _order(view: WindowView) -> Table:
     """Return the table of targets in the order of prediction; by position if all are predicted at once."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    after_reused = "A and B" if view.data.window == "pairs" else "text"
-    words = ("part", "piece", "read as") if view.filling.replaces else ("part", "piece")
-    for name in (
-        "order",
-        "rank",
-        "position",
-        *words,
-        "sees: memory",
-        "reused",
-        after_reused,
-        "targets",
-        "<sep> <cls>",
-        "total",
-    ):
-        table.add_column(name, justify="left" if name in words else "right")
-    part_of = {position: part.name for part in view.parts for position in range(part.begin, part.end)}
     is_target, is_reused = np.zeros(len(view.pieces), bool), np.arange(len(view.pieces)) < view.data.reuse_len
     is_target[view.targets] = True
     context = ~is_target & ~view.is_special
+    after_reused = "A and B" if view.data.window == "pairs" else "text"
+    groups = {
+        "reused": context & is_reused,
+        after_reused: context & ~is_reused,
+        "targets": is_target,
+        "<sep> <cls>": view.is_special,
+    }
+    if view.fields:
+        groups = {"<s> <eod>": view.is_special, "other symbols": context, "targets": is_target}
+    place = ("record", "field", "symbol") if view.fields else ("part", "piece")
+    words = (*place, "read as") if view.filling.replaces else place
+    for name in ("order", "rank", "position", *words, "sees: memory", *groups, "total"):
+        table.add_column(name, justify="left" if name in words else "right")
+    part_of = {position: part.name for part in view.parts for position in range(part.begin, part.end)}
     prediction_sees = (view.query_sees if view.by_query_stream else view.content_sees)(view.targets)
     sees_of = dict(zip(view.targets.tolist(), prediction_sees, strict=True))
     for position in view.order:
         memory, sees = np.split(sees_of[position], [view.mem_len])
-        groups = (context & is_reused, context & ~is_reused, is_target, view.is_special)
-        counts = [int(memory.sum()), *(int((sees & group).sum()) for group in groups)]
+        counts = [int(memory.sum()), *(int((sees & group).sum()) for group in groups.values())]
         read = [Text(view.pieces[position])] if view.filling.replaces else []
         numbers = map(str, (view.place[position], view.perm_rank[position], position))
+        record = [str(view.document[position])] if view.fields else []
         piece = Text(view.predicted[position], TARGET)
-        table.add_row(*numbers, part_of[position], piece, *read, *map(str, (*counts, sum(counts))))
+        table.add_row(*numbers, *record, part_of[position], piece, *read, *map(str, (*counts, sum(counts))))
     return table

@@ -161,13 +161,15 @@ def _draw_panels(panel: Any, window: "WindowView", axis: Axis, letter_height: fl
 
 
 def _separate_parts(plots: Sequence[Any], window: "WindowView", axis: Axis) -> None:
-    """Draw lines between the parts of the window."""
+    """Draw lines between the parts of the window: thin ones between the fields of a record."""
     starts = [part.begin for part in window.parts if axis.rows[0] < part.begin <= axis.rows[-1]]
     for axes in plots:
         for begin in starts:
-            axes.axvline(axis.column(begin) - 0.5, color=TEXT_COLOR, lw=0.8)
+            inside = window.fields and window.document[begin] == window.document[begin - 1]
+            width = 0.3 if inside else 0.8
+            axes.axvline(axis.column(begin) - 0.5, color=TEXT_COLOR, lw=width)
             row = axis.row(begin) if axes is plots[0] else np.searchsorted(axis.targets, begin)
-            axes.axhline(row - 0.5, color=TEXT_COLOR, lw=0.8)
+            axes.axhline(row - 0.5, color=TEXT_COLOR, lw=width)
         if axis.memory:
             axes.axvline(axis.memory - 0.5, color=TEXT_COLOR, lw=1.6)
 
@@ -177,7 +179,7 @@ def _shown_parts(window: "WindowView", axis: Axis) -> list[tuple[str, float, int
     shown = []
     for part in window.parts:
         begin, end = max(part.begin, int(axis.rows[0])), min(part.end, int(axis.rows[-1]) + axis.step)
-        if part.name in ("reused", "A", "B", "text") and begin < end:
+        if part.name in ("reused", "A", "B", "text", *window.fields) and begin < end:
             shown.append((part.name, axis.row((begin + end - 1) / 2), end - begin))
     return shown
 
@@ -188,6 +190,9 @@ def _draw_whole(panel: Any, window: "WindowView", stretch: range) -> None:
     axis = _whole_axis(window)
     plots = _draw_panels(panel, window, axis, len(axis.rows) / 8)
     names = [(name, middle + axis.memory) for name, middle, _ in _shown_parts(window, axis)]
+    if window.fields:  # which are too narrow here: show the numbers of the records
+        of_records = [np.flatnonzero(window.document == n) for n in np.unique(window.document[~window.is_padding])]
+        names = [(f"record {n}" if n == 1 else str(n), axis.column(at.mean())) for n, at in enumerate(of_records, 1)]
     for name, x in [("memory", (axis.memory - 1) / 2), *names] if axis.memory else names:
         above = -0.5 - len(axis.rows) / 100
         plots[0].text(x, above, name, ha="center", va="bottom", fontweight="bold", color=TEXT_COLOR)
@@ -256,7 +261,7 @@ def _draw_legend(figure: Any, window: "WindowView") -> None:
     ]
     width = int(figure.get_figwidth() * 15)
     written = "n·token is the n-th target. " if window.by_query_stream else "input → target marks a row that predicts. "
-    apart = "Documents in a window do not see each other. " if window.data.pack else ""
+    apart = "Documents in a window do not see each other. " if window.data.pack and not window.fields else ""
     figure.legend(
         handles=patches,
         loc="outside lower center",
