@@ -190,9 +190,9 @@ def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) 
     block, partner, _ = compact.assign(step // source.steps_per_block, rows)
     batch = {name: values[0] for name, values in compact.batch_at(step, rows).items()}
     real = batch["target_weights"] > 0
-    targets, pieces, fields, field_ids = batch["target_positions"][real], tokenizer.pieces, (), None
-    if tokenizer.records:
-        fields = tuple(field.name for field in tokenizer.records.parsed)
+    targets, pieces, field_ids = batch["target_positions"][real], tokenizer.pieces, None
+    fields = tuple(field.name for field in tokenizer.records.parsed) if tokenizer.records else ()
+    if fields:
         if len(fields) > 1:  # a column says which field it is
             names = [fields[number] for number in tokenizer.field_of_V.tolist()]
             pieces = [piece.removeprefix(f"{name}:") for piece, name in zip(pieces, names, strict=True)]

@@ -371,16 +371,21 @@ def _report(found: Measured, config: Config, text: str, manifest: Manifest, know
     dropped = f", {split.dropped_tokens:,} after the last left out" if split.dropped_tokens else ""
     windows = split.blocks * steps_per_block(manifest.record.block_len, c)
     left_out = f"; max-windows leaves {windows - found.windows:,} out" if windows > found.windows else ""
-    unknown, pieces = found.content.unknown, found.content.pieces
+    unknown, pieces, kind = found.content.unknown, found.content.pieces, "piece"
+    targets, by_field = f"{found.targets:,} pieces", ""
+    if found.content.are_records:
+        kind, by_field = "symbol", " in each field"
+        ends = " and their <eod>" if found.targets > pieces else ""
+        targets = f"{found.targets:,}, in {found.content.documents:,} records of {pieces:,} symbols{ends}"
     side = f"{abs(found.unigram - found.loss):.4f} {'below' if found.loss < found.unigram else 'above'}"
     lines = [
         f"text        {text}: {split.blocks:,} blocks of {manifest.record.block_len:,} tokens{dropped}",
         f"windows     {found.windows:,} of {c.seq_len} tokens, {c.batch_size} a batch, memory {m.mem_len}{left_out}",
-        f"targets     {found.targets:,} pieces",
-        f"unknown     {found.content.unknown_share:.2%} of the pieces: {unknown:,} of {pieces:,} are <unk>",
-        f"loss        {found.loss:.4f} nats per piece, {side} the unigram line",
-        f"unigram     {found.unigram:.4f} nats per piece, by the frequencies of {known}",
-        *_units(found),
+        f"targets     {targets}",
+        f"unknown     {found.content.unknown_share:.2%} of the {kind}s: {unknown:,} of {pieces:,} are <unk>",
+        f"loss        {found.loss:.4f} nats per {kind}, {side} the unigram line",
+        f"unigram     {found.unigram:.4f} nats per {kind}, by the frequencies{by_field} of {known}",
+        *(_units_of_records(found) if found.content.are_records else _units(found)),
     ]
     others = found.besides
     if "pair_loss" in others:
@@ -390,8 +395,25 @@ def _report(found: Measured, config: Config, text: str, manifest: Manifest, know
             f"detection   {others['detection_loss']:.4f} nats per token, {others['detection_accuracy']:.2%} right, "
             f"where {others['replaced_share']:.2%} are replaced: the loss above is the generator's"
         ]
+    if found.content.are_records:
+        return lines
     compare = "perplexity per piece between models with one tokenizer only; else bits per character, at equal <unk>"
     return [*lines, f"compare     {compare}"]
+
+
+def _units_of_records(found: Measured) -> Iterator[str]:
+    """Yield lines with the loss of records in all units that apply."""
+    from xlnet_jax.objectives.registry import objective_named
+
+    numbers, objective = found.numbers(), objective_named(found.objective)
+    if "pseudo_perplexity" in numbers:
+        yield f"pseudo      perplexity {numbers['pseudo_perplexity']:,.2f} per masked symbol: no likelihood follows"
+        return
+    yield f"perplexity  {numbers['perplexity']:,.2f} per target"
+    if "nats_per_record" in numbers:
+        most = "at most " if objective.loss == "bound" else ""
+        given = "with its length, by <eod>" if objective.loss == "likelihood" else "given the lengths of its fields"
+        yield f"records     {most}{numbers['nats_per_record']:.4f} nats per record, {given}"
 
 
 def _units(found: Measured) -> Iterator[str]:

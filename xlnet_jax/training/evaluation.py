@@ -5,7 +5,7 @@ Also its units, and the unigram line: the loss of a model that knows only the fr
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
@@ -37,7 +37,8 @@ class Content:
     bytes: int  # these characters in UTF-8
     words: int  # pieces that begin with a space; with word-level tokenizers, unknown pieces too
     unknown: int  # <unk> pieces
-    documents: int  # ends of documents, not counted above
+    documents: int  # ends of documents, not counted above; of records, their number
+    are_records: bool = False
 
     @property
     def unknown_share(self) -> float:
@@ -73,6 +74,8 @@ class Measured:
         plain = asdict(self)
         found = {**plain.pop("content"), **plain.pop("besides"), **plain}
         found["unknown_share"] = self.content.unknown_share
+        if found.pop("are_records"):
+            return self._of_records(found)
         record, bits = objective_named(self.objective), self.loss / math.log(2)
         if record.loss == "pseudo":
             return found | {"pseudo_perplexity": math.exp(self.loss)}
@@ -85,8 +88,20 @@ class Measured:
             found["word_perplexity"] = 2.0**of_word if of_word < sys.float_info.max_exp else None
         return found
 
+    def _of_records(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Return the numbers without units of prose, and the nats per record if all of its symbols are targets."""
+        for name in ("characters", "bytes", "words"):
+            del found[name]
+        found |= {"symbols": found.pop("pieces"), "records": (records := found.pop("documents"))}
+        if objective_named(self.objective).loss == "pseudo":
+            return found | {"pseudo_perplexity": math.exp(self.loss)}
+        found["perplexity"] = math.exp(self.loss)
+        if self.targets >= self.content.pieces and records:
+            found["nats_per_record"] = self.loss * self.targets / records
+        return found
 
-def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: str) -> Content:
+
+def content_of(batches: Sequence[Batch], tokenizer: Tokenizer, objective: str) -> Content:
     """Count the text that these batches predict if the loss is a likelihood, otherwise the text in their windows,
     without <sep> and <cls>."""
     record = objective_named(objective)
@@ -94,16 +109,20 @@ def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: str) -
     for batch in batches:
         ids = batch["target_ids"][batch["target_weights"] > 0] if record.loss == "likelihood" else _text_ids(batch)
         counts_V += np.bincount(ids.ravel(), minlength=tokenizer.vocab_size)
-    documents = int(counts_V[[EOD, EOP]].sum())
+    documents, are_records = int(counts_V[[EOD, EOP]].sum()), tokenizer.records is not None
     counts_V[[SEP, CLS, BOS, PAD]] = 0
+    if are_records:
+        documents = sum(int((batch["input_ids"][batch["row_weights"] > 0] == BOS).sum()) for batch in batches)
+        counts_V[EOD] = 0
     tables = tokenizer.tables
     return Content(
-        int(counts_V.sum()) - (documents if record.is_of_text else 0),
+        int(counts_V.sum()) - (documents if record.is_of_text and not are_records else 0),
         int(counts_V @ tables.characters),
         int(counts_V @ tables.bytes),
         int(counts_V @ tables.has_space),
         int(counts_V[tokenizer.unknown_ids].sum()),
         documents,
+        are_records,
     )
 
 

@@ -56,13 +56,18 @@ BEGIN = "She opened the letter and"
 
 
 def propose_next(config: Config, folder: str, begin: str = BEGIN, needs_tiny: bool = False) -> dict[str, str]:
-    """Return two commands that make use of a finished run, by what they do. For a run in a bucket, the command that
-    copies it comes first.
+    """Return two commands that make use of a finished run, by what they do, or one for records from Python. For a run
+    in a bucket, the command that copies it comes first.
 
     begin: text to continue. needs_tiny: propose to start from the weights of tiny, because a longer run would not help.
     """
     there, copy = name_on_disk(folder)
-    if objective_named(config.objective).order:
+    if config.fields and not objective_named(config.objective).order and config.corpus:
+        vectors = ["--text", *config.corpus, "--per", "symbol", "--out", "vectors.parquet"]
+        first = {"embed": ["python", "-m", "xlnet_jax.embed", there, *vectors]}
+    elif config.fields and not objective_named(config.objective).order:
+        first = {"evaluate": ["python", "-m", "xlnet_jax.evaluate", there]}
+    elif objective_named(config.objective).order:
         first = {"generate": ["python", "-m", "xlnet_jax.generate", there, begin]}
     else:
         finetune = ["python", "-m", "xlnet_jax.finetune", "--task", "classification", "--init", there]
@@ -76,6 +81,8 @@ def propose_next(config: Config, folder: str, begin: str = BEGIN, needs_tiny: bo
         if config.optimizer.decay_steps is not None and config.optimizer.decay_steps < steps:
             longer += ["--optimizer.decay-steps", "None"]  # after its schedule the learning rate is 0
         second = {"longer": longer}
+    elif config.fields:
+        second = {}
     else:
         preset = [] if config.preset == Config().preset else ["--preset", config.preset]
         objective = [] if config.objective == PRESETS[config.preset]().objective else ["--objective", config.objective]
@@ -243,6 +250,7 @@ def _report(result: Result, run: Run, corpus: Corpus | IdCorpus, tokenizer: Toke
     if tokenizer:
         first = corpus.read("validation", np.zeros(1, int))[0][0, :8]
         begin = tokenizer.decode(first) if config.corpus else BEGIN
+        begin = "" if tokenizer.records else begin  # a new record
         needs_tiny = loss >= unigram_nats and tokenizer.settings.normalization == "english"  # tiny knows English alone
         following = propose_next(config, str(workdir.folder).rstrip("/"), begin, needs_tiny)
     places = {"checkpoint": result.last_checkpoint}

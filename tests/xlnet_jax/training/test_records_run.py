@@ -49,6 +49,35 @@ def test_every_objective_trains_on_records_and_prints_what_it_read(objective, ta
     of_fields = r"of 9\.\d symbols \(v 1, cdr3 7\.\d+, j 1\), at most 12"
     assert re.search(rf"records     1\d\d train and \d+ held out {of_fields}; padding \d+\.\d%", out)
     assert "that knows only the frequencies of symbols in each field" in out
+    proposed = re.search(r"next\n +\w+ +python -m (.+)", out)[1].replace(str(tmp_path / "run"), "RUN")
+    expected = "xlnet_jax.generate RUN ''"
+    if objective == "mlm":
+        expected = f"xlnet_jax.embed RUN --text {table} --per symbol --out vectors.parquet"
+    assert proposed == expected
+
+
+@pytest.mark.parametrize(
+    ("objective", "says"),
+    [
+        ("plm", r"records     (\d+\.\d+) nats per record, given the lengths of its fields"),
+        ("clm", r"records     (\d+\.\d+) nats per record, with its length, by <eod>"),
+        ("mlm", r"pseudo      perplexity (\d+\.\d+) per masked symbol: no likelihood follows"),
+        ("mdlm", r"records     at most (\d+\.\d+) nats per record, given the lengths of its fields"),
+    ],
+)
+def test_evaluate_speaks_of_symbols_and_records(objective, says, table, tmp_path):
+    pretrain(tmp_path / "run", corpus=table, fields=FIELDS, objective=objective, steps=1)
+    found = xlnet_jax.evaluate(str(tmp_path / "run"))
+    content, numbers = found.measured.content, found.measured.numbers()
+    corpus = Corpus(tmp_path / "run" / "corpus")
+    assert content.documents == numbers["records"] == corpus.manifest.splits["validation"].documents
+    assert content.pieces == numbers["symbols"] == sum(map(len, corpus.documents("validation")))
+    number = float(re.search(says, found.report)[1])
+    if objective != "mlm":
+        assert number == pytest.approx(numbers["loss"] * numbers["targets"] / numbers["records"], abs=1e-4)
+        assert numbers["targets"] == numbers["symbols"] + (objective == "clm") * numbers["records"]
+    for words in ("per word", "per character", "per piece", "pieces", "document"):
+        assert words not in found.report
 
 
 def test_the_loss_of_a_causal_network_is_that_of_score_with_the_ends_of_records(table, tmp_path):
