@@ -22,16 +22,17 @@ import safetensors
 import safetensors.numpy
 from etils import epath
 
-from data_pipelines.tokenizer import BOS, CLS, EOS, MASK, MODEL_FILE, PAD, SEP, SPECIAL_PIECES, UNK, Tokenizer
+from data_pipelines.tokenizer import BOS, CLS, EOD, EOS, MASK, MODEL_FILE, PAD, SEP, SPECIAL_PIECES, UNK, Tokenizer
 from data_pipelines.tokenizer.foreign import NEW, TOKENIZER_JSON, WORDPIECES, ForeignPieces, model_in
 from data_pipelines.tokenizer.foreign import SETTINGS as FOREIGN_SETTINGS
 from data_pipelines.tokenizer.model import FOLDER_FILES
 from data_pipelines.tokenizer.settings import OURS
+from data_pipelines.tokenizer.symbols import SYMBOLS_JSON
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.interop import hf_bert, hf_xlnet
 from xlnet_jax.interop.contents import Pretrained, assemble, require_layers
 from xlnet_jax.interop.hf_settings import keep_settings, notes_on_thresholds, thresholds_of
-from xlnet_jax.interop.hf_tokenizer import DIFFERENCES, DIGIT_COMMAS, NO_JSON, tokenizer_json
+from xlnet_jax.interop.hf_tokenizer import DIFFERENCES, DIGIT_COMMAS, NO_JSON, symbols_json, tokenizer_json
 from xlnet_jax.interop.weights import Weight, flatten, left_behind, nest, some, to_theirs
 from xlnet_jax.storage import hub
 from xlnet_jax.storage.reading import inside, naming_damage, read_json, require_fitting, require_regular, require_stored
@@ -256,6 +257,8 @@ def _tokenizer(folder: Path, is_xlnet: bool) -> tuple[Tokenizer | None, list[str
     """Return the tokenizer of a folder, and notes. It is spiece.model if this project or an XLNet wrote it, else a file
     of the library tokenizers, which ALBERT has beside another spiece.model."""
     config = folder / TOKENIZER_CONFIG
+    if (folder / SYMBOLS_JSON).exists():
+        return Tokenizer.load(folder), []
     is_ours = is_xlnet or (config.exists() and OURS in read_json(config))
     names = (MODEL_FILE,) if is_ours else (TOKENIZER_JSON, WORDPIECES)
     if not any((folder / name).exists() for name in names):
@@ -279,6 +282,8 @@ def _write_tokenizer(pretrained: Pretrained, folder: Path, family: Any) -> list[
         _write_json(folder / TOKENIZER_CONFIG, theirs)
         lost = (tokenizer.foreign.theirs == NEW).sum()
         return [f"pieces have their original ids again, without {lost} special pieces of ours"] if lost else []
+    if tokenizer.symbols:
+        return _write_symbols(tokenizer, folder)
     (folder / MODEL_FILE).write_bytes(tokenizer.model)
     settings = tokenizer.settings
     of_library = tokenizer_json(tokenizer, **family.around(pretrained.model))
@@ -298,6 +303,18 @@ def _write_tokenizer(pretrained: Pretrained, folder: Path, family: Any) -> list[
     if not of_library:
         return [NO_JSON]
     return [DIFFERENCES + (DIGIT_COMMAS if settings.split_digit_commas and any(tokenizer.ends_in_digit_comma) else "")]
+
+
+def _write_symbols(tokenizer: Tokenizer, folder: Path) -> list[str]:
+    (folder / SYMBOLS_JSON).write_bytes(tokenizer.model)
+    if (of_library := symbols_json(tokenizer)) is None:
+        return [
+            f"transformers has no tokenizer for such records: {SYMBOLS_JSON} lists their symbols in the order of ids"
+        ]
+    _write_json(folder / TOKENIZER_JSON, of_library)
+    names = {f"{name}_token": SPECIAL_PIECES[i] for name, i in {**_SPECIAL, "eos": EOD}.items()}
+    _write_json(folder / TOKENIZER_CONFIG, {"tokenizer_class": _AS_TOKENIZER_JSON, **names})
+    return ["AutoTokenizer of transformers reads a record as <s>, its symbols and <eod>, with our ids"]
 
 
 def _write_json(file: Path, content: Mapping[str, Any]) -> None:

@@ -15,7 +15,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from data_pipelines.tokenizer import CLS, EOP, MASK, SEP, SPACE, SPECIAL_PIECES, UNK, Tokenizer
+from data_pipelines.records import SPACED
+from data_pipelines.tokenizer import BOS, CLS, EOD, EOP, MASK, SEP, SPACE, SPECIAL_PIECES, UNK, Tokenizer
 
 Json = dict[str, Any]
 
@@ -67,6 +68,33 @@ def tokenizer_json(
         "decoder": {"type": "Sequence", "decoders": list(_decoders(model))},
         "model": vocabulary,
     }
+
+
+def symbols_json(tokenizer: Tokenizer) -> Json | None:
+    """Return the content of tokenizer.json for records of one field, which are read as <s>, their symbols and <eod>;
+    None for several fields, and for symbols that match a regular expression of one's own."""
+    assert tokenizer.records
+    field, *others = tokenizer.records.parsed
+    if others or field.level.startswith("/"):
+        return None
+    frame = [(SPECIAL_PIECES[BOS], 0), ("A", 0), (SPECIAL_PIECES[EOD], 0)]
+    one = _regex(field.pattern.pattern if field.pattern else r"[\s\S]")
+    each = {"type": "Split", "pattern": one, "behavior": "Isolated", "invert": False}
+    is_spaced = field.level in SPACED
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [_special(i) for i in range(len(SPECIAL_PIECES))],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"} if is_spaced else each,
+        "post_processor": _around(frame, [*frame, *(("B" if name == "A" else name, 0) for name, _ in frame)]),
+        "decoder": None if is_spaced else {"type": "Fuse"},
+        "model": {
+            "type": "WordLevel", "vocab": {piece: i for i, piece in enumerate(tokenizer.pieces)},
+            "unk_token": SPECIAL_PIECES[UNK],
+        },
+    }  # fmt: skip
 
 
 def _unigram(tokenizer: Tokenizer, model: Any, kinds: Any, byte_fallback: bool) -> Json:
@@ -146,7 +174,9 @@ def _around(single: Sequence[tuple[str, int]], pair: Sequence[tuple[str, int]]) 
         return [{kinds[name in ("A", "B")]: {"id": name, "type_id": segment}} for name, segment in form]
 
     special = {
-        SPECIAL_PIECES[i]: {"id": SPECIAL_PIECES[i], "ids": [i], "tokens": [SPECIAL_PIECES[i]]} for i in (CLS, SEP)
+        SPECIAL_PIECES[i]: {"id": SPECIAL_PIECES[i], "ids": [i], "tokens": [SPECIAL_PIECES[i]]}
+        for i in (BOS, CLS, SEP, EOD)
+        if (SPECIAL_PIECES[i], 0) in single or i in (CLS, SEP)
     }
     return {"type": "TemplateProcessing", "single": parts(single), "pair": parts(pair), "special_tokens": special}
 

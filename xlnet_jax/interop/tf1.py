@@ -182,7 +182,7 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     """
     p = pretrained
     config = _to_config(p.model, p.head)
-    if p.tokenizer and p.tokenizer.foreign:
+    if p.tokenizer and (p.tokenizer.foreign or p.tokenizer.symbols):
         raise InputError(f"the 2019 code needs a {MODEL_FILE}, which this tokenizer is not: use `to` native")
     table = list(weights(p.model, p.head))
     variables = to_theirs(p.params, table)
