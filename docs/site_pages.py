@@ -21,6 +21,7 @@ FROM_OUTSIDE = {
     "launch/colab/finetune_tpu.ipynb": "notebook_finetune.md",
     "launch/colab/library.ipynb": "notebook_library.md",
     "launch/colab/any_order.ipynb": "notebook_any_order.md",
+    "launch/colab/sequences.ipynb": "notebook_sequences.md",
 }
 """Pages of the repository that the site shows too, each with its name on the site."""
 GENERATED = ("settings.md", "api.md")

@@ -13,7 +13,7 @@ import nbformat
 from nbclient import NotebookClient
 
 COLAB = Path(__file__).resolve().parent
-NOTEBOOKS = ("pretrain_tpu.ipynb", "finetune_tpu.ipynb", "library.ipynb", "any_order.ipynb")
+NOTEBOOKS = ("pretrain_tpu.ipynb", "finetune_tpu.ipynb", "library.ipynb", "any_order.ipynb", "sequences.ipynb")
 """File names, in order: the second notebook uses the model of the first. The others stand alone."""
 EXECUTED = "executed_sources"
 """Key of a notebook's metadata with the digest of the code that made its outputs."""

@@ -86,6 +86,7 @@ def test_every_command_can_be_parsed(page, tmp_path, monkeypatch):
     for name in ("SST-2/train", "SST-2/dev", "STS-B/train", "STS-B/dev"):  # `compare` looks for them
         Path(f"glue/{name}.tsv").parent.mkdir(parents=True, exist_ok=True)
         Path(f"glue/{name}.tsv").touch()
+    Path("small.json").write_text("{}")  # of docs/sequences.md
     for line in commands_on(page):
         words = shlex.split(line, comments=True)
         if words[:2] == ["python", "-m"] and "--help" not in words and not re.search(FORM, line):

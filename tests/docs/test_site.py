@@ -74,7 +74,7 @@ def test_index_and_site_list_every_page_once():
     entries = [entry for section in SETTINGS["nav"] for entries in section.values() for entry in entries]
     shown = [page for entry in entries for page in (entry.values() if isinstance(entry, dict) else [entry])]
     of_the_repository = ["first_run.md", "contributing.md", "changelog.md"]
-    notebooks = ["notebook_pretrain.md", "notebook_finetune.md", "notebook_library.md", "notebook_any_order.md"]
+    notebooks = [f"notebook_{name}.md" for name in ("pretrain", "finetune", "library", "any_order", "sequences")]
     assert sorted(shown) == sorted([*pages, *of_the_repository, *notebooks])
     package = configparser.ConfigParser()
     package.read(ROOT / "setup.cfg")

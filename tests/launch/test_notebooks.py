@@ -24,7 +24,7 @@ from launch.colab.execute import COLAB, EXECUTED, NOTEBOOKS, digest, execute  # 
 ROOT = COLAB.parents[1]
 REPOSITORY = re.search(r"^url = (.*)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)[1]
 SMALL = {"XLNET_STEPS": "2", "XLNET_VOCAB_SIZE": "500", "XLNET_TEST_SIZE": "40", "XLNET_TEXT": "my.txt"}
-TPU, CPU = ("pretrain_tpu.ipynb", "finetune_tpu.ipynb"), ("library.ipynb", "any_order.ipynb")
+TPU, CPU = ("pretrain_tpu.ipynb", "finetune_tpu.ipynb"), ("library.ipynb", "any_order.ipynb", "sequences.ipynb")
 EXTRAS = dict.fromkeys(TPU, "tpu,hub") | dict.fromkeys(CPU, "hub")
 DEVICES = dict.fromkeys(TPU + CPU, 1) | {"finetune_tpu.ipynb": 8}  # as on a v5e-1, a v2-8, a CPU
 
@@ -64,7 +64,7 @@ def test_the_notebooks_run_from_top_to_bottom(tmp_path, monkeypatch):
         monkeypatch.setenv("XLA_FLAGS", f"{flags} --xla_force_host_platform_device_count={DEVICES[name]}")
         printed.append(shown(execute(name, tmp_path, cell_timeout=300)))
         assert not re.search(r"^error: |Traceback|Warning", printed[-1], re.MULTILINE)
-    pretrained, finetuned, library, any_order = printed
+    pretrained, finetuned, library, any_order, sequences = printed
     assert "500 pieces in runs/notebook/tokenizer" in pretrained
     assert re.search(r"^step 2/2 +loss", pretrained, re.MULTILINE)
     assert "| hidden | its probability | likeliest |" in pretrained
@@ -74,6 +74,7 @@ def test_the_notebooks_run_from_top_to_bottom(tmp_path, monkeypatch):
     assert re.search(r"loss \d+\.\d+, after 2 steps \d+\.\d+ nats", library)
     assert "the most confident four first, 16 passes:" in any_order
     assert re.search(r"^mean over all \d+ orders +-\d+\.\d+ nats$", any_order, re.MULTILINE)
+    assert re.search(r"^the network +\d+\.\d+, \d+\.\d+ more$", sequences, re.MULTILINE)
     predicted = re.findall(r"^(\w+) \((\S+)%\), labeled", library, re.MULTILINE)
     exported = re.findall(r"^(\w+) \((\S+)%\) without xlnet_jax", library, re.MULTILINE)
     assert len(predicted) == 2
@@ -148,10 +149,11 @@ def test_kept_outputs_are_those_of_the_code_show_learning_and_hold_nothing_of_th
         assert not any(output.output_type == "error" for output in outputs)
         for own in ("/work", "/tmp", "/home", "/root", "site-packages", sys.prefix, f"{getpass.getuser()}@", "\\u001b"):
             assert own not in json.dumps(outputs)
-    pretrained, finetuned, library, any_order = map(shown, kept)
+    pretrained, finetuned, library, any_order, sequences = map(shown, kept)
     assert re.search(r"held-out loss .* below the unigram line", pretrained)
     assert float(re.search(r"(\S+)% of an unseen novel is labeled correctly", finetuned)[1]) > 80
     first, last = map(float, re.search(r"loss (\S+), after \d+ steps (\S+) nats", library).groups())
     assert last < first - 0.3
     assert "the most confident four first, 16 passes:" in any_order
+    assert float(re.search(r"^the network .* (\S+) more$", sequences, re.MULTILINE)[1]) < 1  # nats
     assert "'plm'" in library  # the objective of the loop's own checkpoint, loaded
