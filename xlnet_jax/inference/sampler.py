@@ -4,9 +4,9 @@ With z_s the positions of pass s and x_given the tokens of the prompt,
 
     p(x | x_given) = Π_s Π_{i in z_s} p(x_i | x_given, x_{z_1}, …, x_{z_{s-1}})
 
-    prefill   read the prompt and predict; once. Its tokens see each other, or earlier ones in a causal network. They
-              never see drawn pieces. Hugging Face's `generate` for XLNet hides only the last token from the others, so
-              its earlier draws may see later ones.
+    prefill   read the prompt and predict; once. Its tokens see each other, or earlier ones in a causal network and in a
+              record, whose symbols never see all others in pretraining. They never see drawn pieces. Hugging Face's
+              `generate` for XLNet hides only the last token from the others, so its earlier draws may see later ones.
     sample    draw a piece for each of the next positions, by temperature, top-k and top-p
     decode    read the pieces drawn last and predict; and sample again, until no position is open
 
@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from data_pipelines.stateless import Purpose, smallest_first, uniforms
-from data_pipelines.tokenizer import EOD, MASK, PAD, SPACE
+from data_pipelines.tokenizer import BOS, EOD, MASK, PAD, SPACE
 from data_pipelines.tokenizer.symbols import SymbolPieces
 from xlnet_jax.checkpoints.pretrained import Pretrained, scoring_tokenizer, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
@@ -54,6 +54,7 @@ class Sampling(NamedTuple):
     temperature: float
     top_k: int
     top_p: float
+    in_order: bool  # given symbols of a record see those before them, as pretraining predicts them all
 
 
 class Targets(NamedTuple):
@@ -94,6 +95,7 @@ class Sampler:
             self.context,
             settings.order == "confidence",
             *(settings.parallel, settings.temperature, settings.top_k, settings.top_p),
+            in_order=self.tokenizer.records is not None and not self.is_causal,
         )
         self._params = pretrained.params
         self._prepared: dict[bool, tuple[Any, Any]] = {}
@@ -267,6 +269,9 @@ def _prefill_and_sample(
     """Read the given tokens and draw in one pass; return (state, drawn) as `_decode_and_sample` does."""
     nothing_BC = jnp.zeros((len(ids_BL), sampling.parallel), jnp.int32)
     of_text = {"slots": sampling.context, "segment_BS": targets.segment_BS}
+    if sampling.in_order:
+        is_end_BL = (ids_BL == BOS) | (ids_BL == EOD)
+        of_text["rank_BL"] = jnp.where(is_end_BL, 0, jnp.arange(ids_BL.shape[1])[None])
     predict: Any = functools.partial(prefill, sampling.config, params, ids_BL, **of_text)
     if sampling.is_masked:
         predict = functools.partial(decode_masked, sampling.config, params, ids_BL, ids_BL[:, :1], nothing_BC[:, :1])

@@ -90,9 +90,11 @@ def prefill(
     target_BP: jnp.ndarray,
     slots: int,
     segment_BS: jnp.ndarray | None = None,
+    rank_BL: jnp.ndarray | None = None,
 ) -> tuple[Cache, jnp.ndarray]:
     """Read the given text in one pass of the full network, where all tokens see each other or, in a causal network,
-    those before them. Return the cache of K = slots positions, and float32 logits [B, P, V] of the targets.
+    those before them; with ranks, those of at most their own. Return the cache of K = slots positions, and float32
+    logits [B, P, V] of the targets.
 
     ids: PAD where there is no token; all tokens are below position K. target: positions below L without a token, one in
     a causal network. segment: of each position, at least L; None = all tokens are in one segment.
@@ -104,6 +106,7 @@ def prefill(
     inputs = compact_inputs(
         ids_BL,
         segment_ids_BL=None if segment_BS is None else segment_BS[:, :length],
+        perm_rank_BL=rank_BL,
         target_positions_BP=query_BP,
         memory_BM=jnp.zeros((batch, memory), bool),
         attention_mask_BL=known_BL,

@@ -77,9 +77,12 @@ def ordinary_log_probs_PV(model, request, ids_L, position):
     known_L = np.isin(np.arange(len(ids_L)), request.targets_P, invert=True)
     drawn = request.targets_P[: len(request.ids_P)]
     known_L[drawn[drawn < position]] = True
+    place_L = np.arange(len(ids_L))
+    place_L[[0, -1]] = 0  # <s> and <eod>, which all see
+    place_L[request.targets_P] += 100  # what is given comes first
     segments_L = segment_of_V(TOKENIZER, model.model)[ids_L]
     if model.objective == "plm":
-        rank_L = np.where(known_L, 0, 1)
+        rank_L = np.where(known_L, place_L, 1000)
         inputs = compact_inputs(
             jnp.asarray(ids_L)[None],
             segment_ids_BL=jnp.asarray(segments_L)[None],
@@ -109,7 +112,7 @@ def test_draws_follow_the_conditional_of_the_network_within_the_field(objective)
     ids_L[first.targets_P] = rows[0].ids_P
     for i, position in enumerate(first.targets_P):
         log_probs_V = ordinary_log_probs_PV(model, rows[0], ids_L, position)
-        np.testing.assert_allclose(rows[0].log_probs_P[i], log_probs_V[ids_L[position]], atol=3e-5)
+        np.testing.assert_allclose(rows[0].log_probs_P[i], log_probs_V[ids_L[position]], atol=2e-4)
         if i == 0:  # what was drawn has the frequencies of the conditional, within the field
             probs_V = np.exp(log_probs_V) * allowed_XV(TOKENIZER)[1]
             found_V = np.bincount([row.ids_P[0] for row in rows], minlength=len(probs_V)) / len(rows)
@@ -127,7 +130,7 @@ def test_a_causal_network_predicts_after_what_it_drew():
     log_probs = np.asarray(jax.nn.log_softmax(logits[0]))
     begin = len(request.ids_L)
     expected = [log_probs[p - 1, ids_L[p]] for p in range(begin, len(ids_L))]
-    np.testing.assert_allclose(text.log_probs[: len(expected)], expected, atol=3e-5)
+    np.testing.assert_allclose(text.log_probs[: len(expected)], expected, atol=2e-4)
 
 
 def test_a_record_is_framed_and_open_fields_get_lengths_of_the_training_records():
@@ -151,7 +154,7 @@ def test_drawn_symbols_join_the_line_as_readers_write_it():
     request = dataclasses.replace(request, ids_P=drawn, passes_P=np.arange(len(drawn)))
     assert fill(TOKENIZER, request) == "TRBV3▁x\tCAS\t3 11 7 12 13"
     shown = [text for text, number in segments(TOKENIZER, request) if number is not None]
-    assert shown == ["TRBV3▁x", "A", "S", "11", "12", " 13"]
+    assert shown == ["TRBV3▁x", "A", "S", " 11", " 12", " 13"]
 
 
 @pytest.mark.parametrize(
