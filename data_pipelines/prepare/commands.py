@@ -141,15 +141,18 @@ def print_corpus(settings: PrepareSettings) -> None:
         corpus = prepare_corpus(settings, lambda done: show(f"{done:,} files written"))
     seconds = time.monotonic() - begin
     manifest = corpus.manifest
-    tokens = sum(split.tokens for split in manifest.splits.values())
-    took = "already there" if was_there else f"{seconds:.1f} s, {tokens / seconds:,.0f} tokens/s"
+    count = sum(split.tokens for split in manifest.splits.values())
+    took = "already there" if was_there else f"{seconds:.1f} s, {count / seconds:,.0f} tokens/s"
     print(f"corpus      {corpus.folder}, {took}")
-    normalization = corpus.tokenizer.settings.normalization
-    print(f"tokenizer   {corpus.tokenizer.vocab_size:,} pieces, normalization {normalization}")
+    of_records, texts, tokens = corpus.tokenizer.records, "documents", "tokens"
+    how = f"normalization {corpus.tokenizer.settings.normalization}"
+    if of_records:
+        how, texts, tokens = f"symbols of {' '.join(of_records.fields)}", "records", "symbols"
+    print(f"tokenizer   {corpus.tokenizer.vocab_size:,} pieces, {how}")
     for split_name, split in manifest.splits.items():
         dropped = f", {split.dropped_tokens:,} after the last block dropped" if split.dropped_tokens else ""
         print(
-            f"{split_name:11} {split.blocks:,} blocks of {corpus.block_len:,} from {split.documents:,} documents, "
+            f"{split_name:11} {split.blocks:,} blocks of {corpus.block_len:,} from {split.documents:,} {texts}, "
             f"{split.tokens:,} tokens{dropped}"
         )
     train = manifest.splits["train"]
@@ -157,9 +160,12 @@ def print_corpus(settings: PrepareSettings) -> None:
     width = max(9, *map(len, manifest.sources))
     for source, weight, blocks in zip(manifest.sources, weights, train.source_blocks, strict=True):
         print(f"  {source:{width}} {blocks:,} training blocks, {weight:.1%} of the rows")
-    print(f"unknown     {corpus.unknown_share:.2%} of the training tokens are <unk>")
-    print(f"unigram     {manifest.unigram_entropy:.3f} nats, the entropy of the training tokens")
-    print(f"next        {shlex.join(['python', '-m', 'xlnet_jax.train', '--corpus', str(corpus.folder)])}")
+    print(f"unknown     {corpus.unknown_share:.2%} of the training {tokens} are <unk>")
+    if not of_records:
+        print(f"unigram     {manifest.unigram_entropy:.3f} nats, the entropy of the training tokens")
+    # A block of records is one window.
+    windows = ["--data.seq-len", str(corpus.block_len - 1)] if of_records else []
+    print(f"next        {shlex.join(['python', '-m', 'xlnet_jax.train', '--corpus', str(corpus.folder), *windows])}")
 
 
 def prepare(

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import xlnet_jax
 from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import BOS, EOD, PAD, Tokenizer
 from tests.xlnet_jax.training.tiny_run import assert_same, state_of
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.errors import InputError
 
 FIELDS = ("v:word", "cdr3:protein", "j:word")
@@ -207,3 +209,18 @@ def test_one_thing_says_what_is_held_out(table, tmp_path):
     with pytest.raises(InputError, match="`hold_out` last with `validation`: both say what is held out"):
         pretrain(tmp_path / "run", corpus=table, validation=table.replace("receptors", "other"), fields=FIELDS,
                  hold_out="last")  # fmt: skip
+
+
+def test_prepare_counts_records_and_proposes_a_command_that_trains(table, tmp_path, capsys):
+    words = ["--source", table, "--fields", *FIELDS, "--block-len", "33", "--out", str(tmp_path / "corpus")]
+    assert COMMANDS["prepare"].main(words) == 0
+    out = capsys.readouterr().out
+    assert "pieces, symbols of v:word cdr3:protein j:word\n" in out
+    assert re.search(r"train +\d+ blocks of 33 from 1\d\d records, ", out)
+    assert "document" not in out
+    proposed = shlex.split(out.split("next")[1])
+    assert proposed[2:] == ["xlnet_jax.train", "--corpus", str(tmp_path / "corpus"), "--data.seq-len", "32"]
+    sizes = {f"--model.{name.replace('_', '-')}": str(size) for name, size in NETWORK.items()}
+    rest = [word for pair in sizes.items() for word in pair]
+    more = ["--steps", "1", "--data.batch-size", "8", "--workdir", str(tmp_path / "run")]
+    assert COMMANDS["train"].main([*proposed[3:], *more, *rest]) == 0
