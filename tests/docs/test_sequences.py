@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.pictures import assert_same_picture
 from xlnet_jax.__main__ import COMMANDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "sequences.md"
@@ -96,6 +97,8 @@ def test_a_walk_prints_what_the_page_shows(name, settings):
         if ".generate" in code:  # draws are others where the last bits of a network are
             assert len(lines) == len(said.splitlines())
             continue
+        for picture in re.findall(r"--out (\w+\.png)", code):
+            assert_same_picture(Path.cwd() / picture)
         missing = [one for one in said.splitlines() if not any(is_like(one, line) for line in lines)]
         assert missing == [], code
 

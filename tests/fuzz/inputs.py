@@ -123,6 +123,19 @@ def _kinds() -> Iterator[Kind]:
     yield Kind("prompts", generate, "prompts.txt", "text")
     score = "xlnet_jax.score in/native --out out/scores.jsonl --max-len 24 --texts in/few.txt"
     yield Kind("sentences", score, "few.txt", "text")
+    # ---- texts of records ----
+    generate_records = "xlnet_jax.generate in/of_records --prompt-file in/record_prompts.txt --max-new-tokens 24"
+    yield Kind("prompts of records", generate_records, "record_prompts.txt", "text")
+    variants = (
+        "xlnet_jax.score in/of_records --max-len 24 --out out/scores.tsv --reference in/reference.fasta "
+        "--variants in/variants.csv --measured growth"
+    )
+    yield Kind("variants", variants, "variants.csv reference.fasta", "text")
+    score_records = "xlnet_jax.score in/of_records --max-len 24 --out out/scores.jsonl --texts in/records.fasta"
+    yield Kind("scores of records", score_records, "records.fasta", "text")
+    yield Kind("symbols.json", f"{encode}of_records", "of_records/**/symbols.json", "json")
+    for name, command in (("generate", generate_records), ("score", variants)):
+        yield Kind(f"{COMMAND_LINE}: {name} of records", command)
     # ---- command lines ----
     for command in (
         "data_pipelines.tokenizer train --source in/text.txt --out out/tokenizer --vocab-size 50",

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import json
 import shutil
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,9 @@ TEXTS |= {
     "records.csv": "user,item\n" + "".join(f"{i},{(i + k) % 9}\n" for i in range(80) for k in range(2 + i % 4)),
     "records.jsonl": json_lines(RECORDS),
     "records.fasta": "".join(f">p{i} OS={one['gene']}\n{one['residues']}\n" for i, one in enumerate(RECORDS)),
+    "reference.fasta": f">reference\n{RESIDUES}\n",
+    "variants.csv": "mutant,growth\nA1C,0.5\nC2A:E4Y,-1\nWT,0\n",
+    "record_prompts.txt": "ACD___GH\n\nACD\n___\n",
     "records.smi": "".join(f"C{'(=O)C' * (i % 4)}[NH+]{'c1ccccc1' * (i % 2)}Cl m{i}\n" for i in range(120)),
 }
 
@@ -118,6 +122,8 @@ def _write_corpora(folder: Path, tokenizer: Any) -> None:
 
 def _write_checkpoints(folder: Path, tokenizer: Any) -> None:
     import xlnet_jax
+    from data_pipelines.records import RecordFormat
+    from data_pipelines.tokenizer import Tokenizer
     from tests.xlnet_jax.random_models import random_model
     from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
@@ -125,6 +131,9 @@ def _write_checkpoints(folder: Path, tokenizer: Any) -> None:
     model = random_model(config, None, tokenizer)
     for form in ("native", "hf", "tf1"):
         xlnet_jax.save(model, folder / form, form)
+    symbols = Tokenizer.of_symbols([RESIDUES[:9], RESIDUES], RecordFormat(("residues:protein",)))
+    of_records = replace(config, vocab_size=symbols.vocab_size, mem_len=0, num_segments=2)
+    xlnet_jax.save(random_model(of_records, None, symbols), folder / "of_records")
     heads = {
         "answering": HeadConfig("question_answering"),
         "choosing": HeadConfig("multiple_choice", 4),

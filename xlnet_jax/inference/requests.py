@@ -221,7 +221,8 @@ def read_record(
             uniform = 0.5 if uniform_F is None else float(uniform_F[number])
             if (found := symbols.draw_length(number, least, most, uniform)) is None:
                 why = f"no training record has {least:,} to {most:,} symbols in {field.name!r}"
-                raise InputError(f"{why}, as the prompt {prompt[:40]!r} needs: write ___ where symbols are missing")
+                remedy = f"{'raise `max_new_tokens`, or ' * goes_on}write ___ where symbols are missing"
+                raise InputError(f"{why}, as the prompt {prompt[:40]!r} needs: {remedy}")
             drawn = found - length
         for i, (text, ids) in enumerate(row):
             if i:
