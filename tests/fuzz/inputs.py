@@ -133,7 +133,8 @@ def _kinds() -> Iterator[Kind]:
     yield Kind("variants", variants, "variants.csv reference.fasta", "text")
     score_records = "xlnet_jax.score in/of_records --max-len 24 --out out/scores.jsonl --texts in/records.fasta"
     yield Kind("scores of records", score_records, "records.fasta", "text")
-    yield Kind("symbols.json", f"{encode}of_records", "of_records/**/symbols.json", "json")
+    read_symbols = "data_pipelines.tokenizer encode in/symbols --file in/few_records.txt"
+    yield Kind("symbols.json", read_symbols, "symbols/symbols.json", "json")
     for name, command in (("generate", generate_records), ("score", variants)):
         yield Kind(f"{COMMAND_LINE}: {name} of records", command)
     # ---- command lines ----

@@ -64,6 +64,7 @@ TEXTS |= {
     "records.fasta": "".join(f">p{i} OS={one['gene']}\n{one['residues']}\n" for i, one in enumerate(RECORDS)),
     "reference.fasta": f">reference\n{RESIDUES}\n",
     "variants.csv": "mutant,growth\nA1C,0.5\nC2A:E4Y,-1\nWT,0\n",
+    "few_records.txt": "ACDEF\nGHIK\n",
     "record_prompts.txt": "ACD___GH\n\nACD\n___\n",
     "records.smi": "".join(f"C{'(=O)C' * (i % 4)}[NH+]{'c1ccccc1' * (i % 2)}Cl m{i}\n" for i in range(120)),
 }
@@ -89,8 +90,11 @@ def make(folder: Path, quick: bool) -> None:
 
 
 def _write_tokenizers(folder: Path) -> Any:
+    from data_pipelines.records import RecordFormat
     from data_pipelines.tokenizer import Tokenizer
 
+    records = RecordFormat(("residues:protein",))
+    Tokenizer.of_symbols([RESIDUES[:9], RESIDUES], records).save(folder / "symbols")
     tokenizer = Tokenizer.train(LINES, VOCABULARY, "english")
     tokenizer.save(folder / "tokenizer")
     letters = "abcdefghijklmnopqrstuvwxyz.,"
@@ -122,7 +126,6 @@ def _write_corpora(folder: Path, tokenizer: Any) -> None:
 
 def _write_checkpoints(folder: Path, tokenizer: Any) -> None:
     import xlnet_jax
-    from data_pipelines.records import RecordFormat
     from data_pipelines.tokenizer import Tokenizer
     from tests.xlnet_jax.random_models import random_model
     from xlnet_jax.settings.config import HeadConfig, ModelConfig
@@ -131,7 +134,7 @@ def _write_checkpoints(folder: Path, tokenizer: Any) -> None:
     model = random_model(config, None, tokenizer)
     for form in ("native", "hf", "tf1"):
         xlnet_jax.save(model, folder / form, form)
-    symbols = Tokenizer.of_symbols([RESIDUES[:9], RESIDUES], RecordFormat(("residues:protein",)))
+    symbols = Tokenizer.load(folder / "symbols")
     of_records = replace(config, vocab_size=symbols.vocab_size, mem_len=0, num_segments=2)
     xlnet_jax.save(random_model(of_records, None, symbols), folder / "of_records")
     heads = {
