@@ -256,7 +256,9 @@ def _start_prefix(config: Config) -> Config:
 
 
 def _prefix_contradictions(config: Config) -> Iterator[InputError]:
-    if config.data.pack:
+    if config.data.window == "records":
+        yield InputError("objective", "prefix", "does not read records: choose plm, clm, mdlm or mlm")
+    elif config.data.pack:
         why = "with `data.pack` True: only one document of a window would have a prefix; leave it out"
         yield InputError("objective", "prefix", why)
     if config.data.seq_len < 2:
