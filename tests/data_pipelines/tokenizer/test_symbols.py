@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_pipelines.records import KEY, MISSING, RecordFormat
@@ -60,6 +60,7 @@ def test_unknown_symbols_keep_their_field(receptors):
     assert receptors.encode_pieces(["TRBV77\tCAX\tTRBJ1-1"]) == [["TRBV77", "cdr3:C", "cdr3:A", "X", "j:TRBJ1-1"]]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no error
 @given(
     st.lists(st.lists(st.sampled_from(["a", "bb", "日本", "x▁y", "0"]), min_size=1, max_size=6), min_size=1, max_size=9)
 )
