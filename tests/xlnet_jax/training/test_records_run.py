@@ -225,3 +225,21 @@ def test_prepare_counts_records_and_proposes_a_command_that_trains(table, tmp_pa
     rest = [word for pair in sizes.items() for word in pair]
     more = ["--steps", "1", "--data.batch-size", "8", "--workdir", str(tmp_path / "run")]
     assert COMMANDS["train"].main([*proposed[3:], *more, *rest]) == 0
+
+
+def test_a_network_of_proteins_is_finetuned_to_labels(tmp_path):
+    (tmp_path / "proteins.fasta").write_text("".join(f">p{i}\n{c}LLK\n" for i, (_, c, _) in enumerate(rows())))
+    pretrain(tmp_path / "run", corpus=str(tmp_path / "proteins.fasta"))
+    table = "".join(f"{c},{'long' if len(c) > 7 else 'short'}\n" for _, c, _ in rows(16))
+    (tmp_path / "labels.csv").write_text(f"text,label\n{table}")
+    small = {"batch_size": 8, "seq_len": 32, "buckets": (32,)}
+    result = xlnet_jax.finetune(
+        task="classification", init=str(tmp_path / "run"), train=str(tmp_path / "labels.csv"),
+        workdir=str(tmp_path / "tuned"), steps=2, data=small,
+    )  # fmt: skip
+    model = xlnet_jax.load(result.checkpoint)
+    (prediction,) = model.predict(["CASSF"])
+    assert prediction.value in ("long", "short")
+    ids, mask, _ = model.tokenize(["CASSF"])
+    pieces = [model.tokenizer.pieces[i] for i in ids[0][mask[0] > 0]]
+    assert pieces == [*"CASSF", "<sep>", "<cls>"]
