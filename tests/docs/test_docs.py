@@ -149,7 +149,15 @@ def test_the_pictures_are_those_that_the_commands_draw(page, names, untrained_ru
 
 def test_every_picture_is_on_a_page_and_drawn_by_a_command():
     trained = {"demo_curves", "finetune_confusion", "finetune_curves"}  # by runs that take minutes; not compared
-    compared = {"any_order", "results_scaling", "attention", "data_window", "data_window_mlm", "long_window"}
+    compared = {
+        "any_order",
+        "results_scaling",
+        "receptors",
+        "attention",
+        "data_window",
+        "data_window_mlm",
+        "long_window",
+    }
     compared.add("records_window")  # by test_sequences.py
     assert {picture.stem for picture in DOCS.glob("*.png")} == trained | compared
     text = "".join(page.read_text() for page in DOCS.glob("*.md"))

@@ -4,7 +4,18 @@ import re
 
 import pytest
 
-from benchmarks import any_order, eight_tasks, fit_scaling, long_recall, modern, narrow_start, results, studies, table6
+from benchmarks import (
+    any_order,
+    eight_tasks,
+    fit_scaling,
+    long_recall,
+    modern,
+    narrow_start,
+    receptors,
+    results,
+    studies,
+    table6,
+)
 from docs import any_order_picture
 from tests.docs.pictures import assert_same_picture
 from xlnet_jax.__main__ import COMMANDS
@@ -16,6 +27,7 @@ REPORTS = {
     long_recall.NAME: long_recall.report,
     modern.NAME: modern.report,
     narrow_start.NAME: narrow_start.report,
+    receptors.NAME: receptors.report,
     table6.NAME: table6.report,
 }
 NOT_MEASURED: dict[str, set[str]] = {
@@ -82,6 +94,8 @@ def test_every_result_says_where_it_comes_from():
 def test_pictures_of_studies_are_drawn_from_their_records(tmp_path):
     fit_scaling.draw(read_fits(), tmp_path / "results_scaling.png")
     assert_same_picture(tmp_path / "results_scaling.png")
+    receptors.draw(studies.read(studies.MEASURED / receptors.NAME), tmp_path / "receptors.png")
+    assert_same_picture(tmp_path / "receptors.png")
     any_order_picture.draw(tmp_path / "any_order.png")
     assert_same_picture(tmp_path / "any_order.png")
 

@@ -1,0 +1,571 @@
+"""Compare models of receptors with the exact distribution that the receptors were drawn from, by objective.
+
+    python -m benchmarks.receptors DATA [--series minutes] [--only '*plm*'] [--jobs 2] [--workdir runs/receptors]
+    python -m benchmarks.receptors DATA --measure RUN [--out FILE]
+    python -m benchmarks.receptors --report
+
+DATA is the folder of benchmarks/receptors_truth.py, which draws receptors and computes their probabilities p with olga.
+The excess of a model q is the mean of ln p - ln q over the test sequences, in nats per sequence: 0 for the source
+itself, and no model is below 0 on average.
+
+All contenders have one network, windows and optimizer, and a learning rate from the same grid (`tune` runs, one seed,
+chosen by held-out loss). They read as many sequences as plm does in its steps, and again with as many FLOPs. Two sets
+of fields are trained:
+
+- cdr3: the sequence alone, so that every contender models p(cdr3) and nothing else. These runs are measured by p(cdr3),
+  and by p(middle | ends) given the length.
+- genes: cdr3, then v and j (plm: --data.field-order cdr3>v,j), for p(v | cdr3) with j hidden.
+
+A network that reads <eod> knows the length, so the log-probability of the length, by its frequency in the training
+text, is added to ln q. Ways to compute ln q:
+
+- clm: from left to right, with <eod>.
+- chain: one symbol after the other in a random order (plm, and mdlm and mlm by masking all later symbols); with K
+  orders, the log of the mean of their probabilities, which is a distribution too.
+- bound: the masked-diffusion bound of mdlm. pseudo: the sum over symbols given all others, of mlm; it is not the
+  log-probability of anything, so only its correlation with ln p means something.
+
+The n-grams are those of benchmarks/ngram.py, over sequences with an end. benchmarks/studies.py explains how runs are
+stopped, resumed and recorded.
+"""
+
+import argparse
+import csv
+import fnmatch
+import itertools
+import json
+import lzma
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import studies
+from benchmarks.modern import Settings, flags
+from benchmarks.ngram import probabilities
+from benchmarks.results import ROOT, keep_table
+from benchmarks.studies import MEASURED, Job, Record, Study, run_module
+from benchmarks.table6 import interval
+from data_pipelines.tokenizer import BOS, EOD
+from xlnet_jax import load, score_texts
+from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.inference import log_probs
+from xlnet_jax.inference.log_probs import Query
+from xlnet_jax.measurement.contenders import step_operations
+from xlnet_jax.objectives.presets import parse_config
+from xlnet_jax.settings.config import Config
+
+NAME = "receptors"
+TRUTH = MEASURED / "receptors_truth.json"
+PICTURE = ROOT / "docs" / "receptors.png"
+CONTENDERS: dict[str, Settings] = {
+    "plm": {"objective": "plm"},
+    "clm": {"objective": "clm"},
+    "mdlm": {"objective": "mdlm"},
+    "mlm": {"objective": "mlm"},
+    "plm-grouped": {"objective": "plm", "data.group-sizes": "1 2 4"},
+}
+FIELDS = {"cdr3": ("cdr3:protein",), "genes": ("cdr3:protein", "v:word", "j:word")}
+VOCAB_SIZES = {"cdr3": 34, "genes": 97}
+WINDOW, BATCH = 64, 64
+"""tokens of a window and windows of a batch: 222 receptors of `cdr3` in a step"""
+RATES = (5.6e-3, 1.12e-2, 2.24e-2)
+"""learning rates of the embeddings; matrices learn at 3.6 times these (Muon)"""
+ORDERS = {"plm": 32, "plm-grouped": 32, "mdlm": 8, "mlm": 8}
+"""largest K: a chain of plm is one pass, one of the others a pass per symbol"""
+GENE_ORDERS = 8
+"""orders of cdr3 in p(v | cdr3) of plm"""
+CURVE = (1, 2, 4, 8, 16, 32)
+"""numbers of orders K"""
+BOUND = 32
+"""samples of the bound"""
+NGRAMS = range(2, 9)
+BATCH_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Series:
+    """Sizes of a series of runs."""
+
+    layers: int
+    width: int
+    steps: int
+    """of plm; the others read as many sequences or spend as many FLOPs"""
+    tuning_steps: int
+    """at each of `RATES`; 0 = the rate below"""
+    seeds: range
+    lengths: tuple[int, ...] = ()
+    """steps of further runs of plm: its learning curve"""
+    rate: float = 5.6e-3
+
+
+SERIES = {
+    "minutes": Series(layers=2, width=64, steps=400, tuning_steps=0, seeds=range(1), lengths=(100, 200, 1_600)),
+    "full": Series(layers=2, width=64, steps=6_000, tuning_steps=600, seeds=range(5), lengths=(750, 1_500, 3_000)),
+}
+"""minutes: a first look, a few minutes of one core for each run, and no tuning. full: the study, 2e15 FLOPs, which are
+19 hours of one core at 3e10 per second, and 2 hours of measuring. Its runs of plm read each receptor 6 times."""
+
+
+# ---- the runs --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """One pretraining run."""
+
+    series: str
+    contender: str
+    fields: str
+    steps: int
+    rate: float
+    seed: int = 0
+    kind: str = "sequences"
+    """sequences or flops: what it has as much of as plm; tune; or length, a run of another length"""
+
+    @property
+    def name(self) -> str:
+        detail = {"tune": f"-{self.rate:g}", "length": f"-{self.steps}"}.get(self.kind, "")
+        return f"{self.series}-{self.contender}-{self.fields}-{self.kind}{detail}-seed-{self.seed}"
+
+    def words(self) -> list[str]:
+        """Return the settings of the train command as flags, but for its corpus."""
+        series = SERIES[self.series]
+        width = series.width
+        return flags(
+            {
+                "preset": "demo", "model.num-layers": series.layers, "model.d-model": width,
+                "model.num-heads": width // 32, "model.d-head": 32, "model.d-ff": 4 * width,
+                "model.init-std": round(0.08 * (128 / width) ** 0.5, 4), "model.zero-init": True,
+                "data.seq-len": WINDOW, "data.batch-size": BATCH, "optimizer.learning-rate": self.rate,
+                "optimizer.warmup-steps": max(self.steps // 20, 20), "steps": self.steps, "seed": self.seed,
+                "eval.every-steps": self.steps, "eval.max-windows": 1024, "log.every-steps": max(self.steps // 40, 1),
+                "checkpoint.every-steps": self.steps, "checkpoint.every-minutes": 3, "checkpoint.keep": 1,
+            }
+        ) + self.own_words()  # fmt: skip
+
+    def own_words(self) -> list[str]:
+        """Return the flags of the contender."""
+        contender = CONTENDERS[self.contender]
+        words = [word for name, value in contender.items() for word in (f"--{name}", *str(value).split())]
+        if self.fields == "genes":
+            words += ["--fields", *FIELDS["genes"]]
+            words += ["--data.field-order", "cdr3>v,j"] if contender["objective"] == "plm" else []
+        return words
+
+    def config(self) -> Config:
+        """Return the settings of the run."""
+        fields = [] if self.fields == "genes" else ["--fields", *FIELDS["cdr3"]]
+        sizes = ["--model.vocab-size", str(VOCAB_SIZES[self.fields])]
+        return parse_config([*self.words(), *fields, *sizes], "train", "")
+
+    def command(self, corpus: str, workdir: Path) -> list[str]:
+        """Return module and arguments of the run."""
+        return ["xlnet_jax.train", *self.words(), "--corpus", corpus, "--workdir", str(workdir)]
+
+    def job(self, corpora: Path, data: Path) -> Job:
+        """Return the job of the run. corpora: folder of `prepare`."""
+        corpus = str(corpora / self.fields)
+
+        def record(workdir: Path) -> Record:
+            out, (row,) = workdir / "measured.json", studies.rows_of(workdir, "validation")[-1:]
+            numbers = {}
+            if self.kind != "tune":
+                # In a process of its own: the next run is forked from this one, which must not have threads.
+                run_module("benchmarks.receptors", data, "--measure", workdir, "--out", out)
+                numbers = json.loads(out.read_text())
+            return {
+                "command": studies.shown(self.command(corpus, workdir), workdir, CORPUS=corpus),
+                "run": {"contender": self.contender, "fields": self.fields, "kind": self.kind, "seed": self.seed},
+                "rate": self.rate,
+                "steps": self.steps,
+                "flops": self.steps * step_operations(self.config()),
+                "loss": round(float(row["loss"]), 4),
+                **numbers,
+                **studies.time_of(workdir),
+            }
+
+        return Job(self.name, lambda workdir: self.command(corpus, workdir), record)
+
+
+def prepare(data: Path, folder: Path, fields: str) -> None:
+    """Prepare the corpus of a set of fields, unless it is there."""
+    run_module(
+        "data_pipelines.prepare", "--source", data / "train.tsv.xz", "--fields", *FIELDS[fields],
+        "--block-len", WINDOW + 1, "--validation-fraction", 0.02, "--out", folder / fields,
+    )  # fmt: skip
+
+
+def tuning(name: str) -> Iterator[Run]:
+    """Yield the runs that choose the learning rate of each contender."""
+    if steps := SERIES[name].tuning_steps:
+        for contender in CONTENDERS:
+            for rate in RATES:
+                yield Run(name, contender, "cdr3", steps, rate, kind="tune")
+
+
+def best_rate(name: str, contender: str, measured: dict[str, Record]) -> float:
+    """Return the learning rate of the best tuning run, or that of a series without them."""
+    losses = {run.rate: measured[run.name]["loss"] for run in tuning(name) if run.contender == contender}
+    return min(losses, key=lambda rate: losses[rate]) if losses else SERIES[name].rate
+
+
+def runs_of(name: str, measured: dict[str, Record]) -> Iterator[Run]:
+    """Yield the runs of a series after tuning, the ones that matter most first."""
+    series = SERIES[name]
+    rates = {contender: best_rate(name, contender, measured) for contender in CONTENDERS}
+    for seed in series.seeds:
+        for contender, rate in rates.items():
+            yield Run(name, contender, "cdr3", series.steps, rate, seed)
+    for contender in ("clm", "mdlm", "mlm"):
+        for seed in series.seeds:
+            steps = equal_steps(Run(name, "plm", "cdr3", series.steps, rates["plm"]), contender)
+            yield Run(name, contender, "cdr3", steps, rates[contender], seed, kind="flops")
+    for seed in series.seeds:
+        for contender, rate in rates.items():
+            yield Run(name, contender, "genes", series.steps, rate, seed)
+    for steps in series.lengths:
+        yield Run(name, "plm", "cdr3", steps, rates["plm"], kind="length")
+
+
+def equal_steps(run: Run, contender: str) -> int:
+    """Return the steps of a contender that have the FLOPs of a run."""
+    other = Run(run.series, contender, run.fields, run.steps, run.rate)
+    return round(run.steps * step_operations(run.config()) / step_operations(other.config()))
+
+
+# ---- measuring -------------------------------------------------------------------------------------------------------
+
+
+def read_test(data: Path) -> tuple[list[str], np.ndarray]:
+    """Return the test sequences and ln p of each: float64 [T]."""
+    with (data / "test_pgen.tsv").open() as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    log_p_T = np.log([float(row["pgen"]) for row in rows]) - json.loads(TRUTH.read_text())["log_productive"]
+    return [row["cdr3"] for row in rows], log_p_T
+
+
+def measure(run: Path, data: Path) -> Record:
+    """Return what a run is measured by: excess and correlation of p(cdr3), and errors of conditionals."""
+    pretrained, truth = load(run), json.loads(TRUTH.read_text())
+    assert pretrained.tokenizer
+    assert pretrained.tokenizer.records
+    sequences, log_p_T = read_test(data)
+    if len(pretrained.tokenizer.records.fields) > 1:
+        return {"v": _errors_of_genes(pretrained, sequences, truth)}
+    by_way = log_probs_of(pretrained, sequences)
+    found: Record = {
+        "ways": {way: _compare(log_p_T, log_q_T) for way, log_q_T in by_way.items()},
+        "excess": [round(float(more), 3) for more in log_p_T - [*by_way.values()][-1]],  # of the last way
+    }
+    if not pretrained.is_causal:
+        found["middle"] = _errors_of_middles(pretrained, sequences, truth)
+    return found
+
+
+def log_probs_of(pretrained: Pretrained, sequences: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return ln q of each sequence by every way to compute it: float64 [T]. The last way is the best one."""
+    tokenizer = pretrained.require_tokenizer()
+    if pretrained.is_causal:
+        return {"left-to-right": np.array([s.log_likelihood for s in score_texts(pretrained, sequences)])}
+    assert tokenizer.symbols
+    lengths_T = np.array([tokenizer.symbols.log_prob_of_lengths([len(sequence)]) for sequence in sequences])
+    found = {}
+    alone = {"mlm": "pseudo", "mdlm": f"bound:{BOUND}"}
+    if way := alone.get(pretrained.objective):
+        scores = score_texts(pretrained, sequences, way)
+        found[way] = np.array([score.log_likelihood for score in scores]) + lengths_T
+    encoded = tokenizer.encode_lines(sequences)
+    log_q_KT = chains(pretrained, encoded, [(0, len(ids)) for ids in encoded], ORDERS[pretrained.objective])
+    for k in CURVE:
+        if k <= len(log_q_KT):
+            found[f"K={k}"] = np.logaddexp.reduce(log_q_KT[:k]) - math.log(k) + lengths_T
+    return found
+
+
+def chains(
+    pretrained: Pretrained, encoded: Sequence[np.ndarray], hidden: Sequence[tuple[int, int]], orders: int
+) -> np.ndarray:
+    """Return the log-probability of the hidden part of each sequence, given the rest, in random orders: float64
+    [orders, T]. hidden: begin and end of each."""
+    queries, are_hidden = [], []
+    for number in range(orders):
+        rng = np.random.default_rng(number)
+        for ids, (begin, end) in zip(encoded, hidden, strict=True):
+            places = np.arange(len(ids))
+            queries.append(_query(pretrained, ids, (begin <= places) & (places < end), rng))
+            are_hidden.append((begin < queries[-1].positions_P) & (queries[-1].positions_P <= end))
+    scores = log_probs.log_likelihoods(pretrained, queries, BATCH_TOKENS)
+    sums = [score_P[is_hidden].sum(dtype=np.float64) for score_P, is_hidden in zip(scores, are_hidden, strict=True)]
+    return np.array(sums).reshape(orders, len(encoded))
+
+
+def _query(pretrained: Pretrained, ids: np.ndarray, group_P: np.ndarray, rng: np.random.Generator) -> Query:
+    """Return a query for the symbols of positive groups, the lower groups first, each group in a random order.
+
+    plm encodes a symbol from those before it in the order, so the visible symbols of group 0 have an order too, as in
+    training. Networks that read <mask> encode them from each other.
+    """
+    order = rng.permutation(len(ids))
+    rank_P = np.argsort(order[np.argsort(group_P[order], kind="stable")])
+    positions_P = np.arange(len(ids)) if pretrained.objective == "plm" else np.flatnonzero(group_P)
+    return Query(np.array([BOS, *ids, EOD], np.int32), 1 + positions_P, rank_P[positions_P])
+
+
+def _errors_of_middles(pretrained: Pretrained, sequences: Sequence[str], truth: Record) -> Record:
+    """Return the errors of ln p(middle | ends), by the largest K."""
+    middles = [row["middle"] for row in truth["rows"]]
+    encoded = pretrained.require_tokenizer().encode_lines(sequences[: len(middles)])
+    hidden = [(begin, end) for begin, end, _ in middles]
+    log_q_KT = chains(pretrained, encoded, hidden, ORDERS[pretrained.objective])
+    log_q_T = np.logaddexp.reduce(log_q_KT) - math.log(len(log_q_KT))
+    log_p_T = np.array([log_p for *_, log_p in middles])
+    return {**_compare(log_p_T, log_q_T), "absolute": round(float(abs(log_p_T - log_q_T).mean()), 4)}
+
+
+def _errors_of_genes(pretrained: Pretrained, sequences: Sequence[str], truth: Record) -> Record:
+    """Return the errors of p(v | cdr3): the mean Kullback-Leibler divergence, in nats, and the mean total variation."""
+    p_TG = np.array([row["v"] for row in truth["rows"]])
+    p_TG /= p_TG.sum(1, keepdims=True)
+    q_TG = genes_given(pretrained, sequences[: len(p_TG)], truth["genes"])
+    log_ratio_TG = np.log(np.maximum(p_TG, 1e-12)) - np.log(q_TG)
+    kl_T = np.where(p_TG > 0, p_TG * log_ratio_TG, 0).sum(1)
+    low, high = interval(kl_T)
+    numbers = {"kl": kl_T.mean(), "low": low, "high": high, "variation": abs(p_TG - q_TG).sum(1).mean() / 2}
+    return {name: round(float(number), 4) for name, number in numbers.items()}
+
+
+def genes_given(pretrained: Pretrained, sequences: Sequence[str], genes: Sequence[str]) -> np.ndarray:
+    """Return p(v | cdr3) of each gene, with j hidden: float64 [T, G]. Of plm, the mean over orders of cdr3."""
+    tokenizer = pretrained.require_tokenizer()
+    assert tokenizer.symbols
+    genes_G = np.array([tokenizer.pieces.index(f"v:{gene}") for gene in genes])
+    any_j = tokenizer.pieces[tokenizer.symbols.ids_of(2)[0]].removeprefix("j:")
+    rows = tokenizer.encode_lines([f"{sequence}\t{genes[0]}\t{any_j}" for sequence in sequences])
+    if pretrained.is_causal:
+        texts = [np.array([BOS, *ids[:-2], gene], np.int32) for ids in rows for gene in genes_G]
+        scores = log_probs.causal_beside_likeliest(pretrained, texts, BATCH_TOKENS)
+        log_q_KTG = np.array([score_L2[-1, 0] for score_L2 in scores], np.float64).reshape(1, len(rows), -1)
+    else:
+        orders = GENE_ORDERS if pretrained.objective == "plm" else 1
+        groups = [np.maximum(np.arange(len(ids)) - len(ids) + 3, 0) for ids in rows]  # v is in group 1, j in group 2
+        queries = [
+            _query(pretrained, ids, group_P, np.random.default_rng(number))
+            for number in range(orders)
+            for ids, group_P in zip(rows, groups, strict=True)
+        ]
+        by_query = log_probs.log_probs_of_vocabulary(pretrained, queries, BATCH_TOKENS)
+        log_q_KTG = np.array([of_PV[-2][genes_G] for of_PV in by_query], np.float64).reshape(orders, len(rows), -1)
+    q_TG = np.exp(log_q_KTG).mean(0)
+    return np.asarray(q_TG / q_TG.sum(1, keepdims=True))
+
+
+def measure_ngrams(data: Path) -> Record:
+    """Return excess and correlation of n-grams of each order."""
+    sequences, log_p_T = read_test(data)
+    with lzma.open(data / "train.tsv.xz", "rt") as file:
+        train = [row["cdr3"] for row in csv.DictReader(file, delimiter="\t")]
+    symbols = {symbol: i for i, symbol in enumerate(sorted(set("".join(train))), start=2)}
+    begins, width = max(NGRAMS) - 1, max(map(len, [*train, *sequences])) + 1
+    begin, end = len(symbols) + 2, 1
+
+    def blocks(lines: Sequence[str]) -> np.ndarray:
+        rows = np.zeros((len(lines), begins + width), np.int64)
+        rows[:, :begins] = begin
+        for row, line in zip(rows, lines, strict=True):
+            row[begins : begins + len(line) + 1] = [*(symbols[symbol] for symbol in line), end]
+        return rows
+
+    held_out, train_blocks, found = blocks(sequences), blocks(train), {}
+    is_target = (held_out > 0) & (np.arange(held_out.shape[1]) >= begins)
+    for order in NGRAMS:
+        probability = probabilities(train_blocks, held_out, len(symbols) + 3, order)
+        log_q_T = np.where(is_target, np.log(probability), 0).sum(1)
+        found[str(order)] = _compare(log_p_T, log_q_T)
+    return {"ngrams": found}
+
+
+def _compare(log_p_T: np.ndarray, log_q_T: np.ndarray) -> Record:
+    """Return the excess of a model, its interval over sequences, and the correlation of ln q with ln p."""
+    low, high = interval(log_p_T - log_q_T)
+    numbers = {"excess": (log_p_T - log_q_T).mean(), "low": low, "high": high, "r": np.corrcoef(log_p_T, log_q_T)[0, 1]}
+    return {name: round(float(number), 4) for name, number in numbers.items()}
+
+
+# ---- reporting -------------------------------------------------------------------------------------------------------
+
+
+def report(measured: dict[str, Record]) -> None:
+    """Print the tables of each series that has records."""
+    truth = json.loads(TRUTH.read_text())
+    keep_table(
+        "receptors-truth",
+        ("test sequences", "mean -ln p, nats", "ln of the productive share", "in the training file"),
+        [[f"{truth['test']:,}", f"{truth['mean_nats']:.3f}", f"{truth['log_productive']:.4f}", str(truth["in_train"])]],
+    )
+    if ngrams := measured.get("ngrams"):
+        rows = [[f"{order}-gram", _excess(one), f"{one['r']:.3f}"] for order, one in ngrams["ngrams"].items()]
+        keep_table("receptors-ngrams", ("model", "excess", "correlation"), rows)
+    for name in SERIES:
+        runs = _of_series(measured, name)
+        if any("ways" in run for run in runs.values()):
+            keep_table(f"receptors-{name}", *excess_table(runs))
+            keep_table(f"receptors-{name}-orders", *orders_table(runs))
+            keep_table(f"receptors-{name}-genes", *genes_table(runs))
+            keep_table(f"receptors-{name}-lengths", *lengths_table(runs))
+            print(f"\n{sum(run['seconds'] for run in runs.values()) / 3600:.1f} CPU hours")
+
+
+def _of_series(measured: dict[str, Record], name: str) -> dict[str, Record]:
+    return {key: run for key, run in measured.items() if key.startswith(f"{name}-")}
+
+
+def _excess(one: Record) -> str:
+    return f"{one['excess']:.3f} ({one['low']:.3f} to {one['high']:.3f})"
+
+
+def _groups(runs: dict[str, Record], fields: str) -> dict[tuple[str, str], list[Record]]:
+    """Return the records of each contender and kind of run, those of all seeds together."""
+    found: dict[tuple[str, str], list[Record]] = {}
+    for group in itertools.product(CONTENDERS, ("sequences", "flops")):
+        wanted = dict(zip(("contender", "kind", "fields"), (*group, fields), strict=True))
+        if of := [run for run in runs.values() if wanted.items() <= run["run"].items()]:
+            found[group] = of
+    return found
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
+
+
+def excess_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
+    """Return the excess of each contender in one order and in its best way, and the error of p(middle | ends)."""
+    rows = []
+    for (contender, kind), of in _groups(runs, "cdr3").items():
+        ways = list(of[0]["ways"])
+        first, best = "K=1" if "K=1" in ways else ways[0], ways[-1]
+        middles = [run["middle"]["excess"] for run in of if "middle" in run]
+        cells = [
+            f"{contender}, equal {kind}", len(of), f"{of[0]['steps']:,}", f"{of[0]['flops']:.2g}", f"{of[0]['rate']:g}",
+            *(_spread([run["ways"][way]["excess"] for run in of]) for way in (first, best)), best,
+            _spread([run["ways"][best]["r"] for run in of]), _spread(middles) if middles else "",
+        ]  # fmt: skip
+        rows.append(list(map(str, cells)))
+    head = ["contender", "seeds", "steps", "FLOPs", "rate", "excess, one order", "excess, best", "best"]
+    return [*head, "correlation", "p(middle, given ends), excess"], rows
+
+
+def orders_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
+    """Return the excess of each contender over K orders, and of its bound or its pseudo-likelihood."""
+    rows = []
+    for (contender, kind), of in _groups(runs, "cdr3").items():
+        if contender != "clm":
+            ways = [f"bound:{BOUND}", "pseudo", *(f"K={k}" for k in CURVE)]
+            cells = [[run["ways"][way]["excess"] for run in of if way in run["ways"]] for way in ways]
+            rows.append([f"{contender}, equal {kind}", *(_spread(cell) if cell else "" for cell in cells)])
+    return ["excess", "bound", "pseudo", *(f"K = {k}" for k in CURVE)], rows
+
+
+def genes_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
+    """Return the error of p(v | cdr3) of each contender."""
+    rows = [
+        [contender, str(len(of)), *(_spread([run["v"][error] for run in of]) for error in ("kl", "variation"))]
+        for (contender, _), of in _groups(runs, "genes").items()
+    ]
+    return ["p(v, given cdr3)", "seeds", "divergence, nats", "total variation"], rows
+
+
+def lengths_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
+    """Return the excess of plm after runs of several lengths."""
+    of_plm = [
+        r for r in runs.values() if r["run"]["contender"] == "plm" and r["run"]["fields"] == "cdr3" and "ways" in r
+    ]
+    rows = []
+    for steps in sorted({run["steps"] for run in of_plm}):
+        of, best = [run for run in of_plm if run["steps"] == steps], f"K={ORDERS['plm']}"
+        excess = (_spread([run["ways"][way]["excess"] for run in of]) for way in ("K=1", best))
+        others = (_spread([run["ways"][best]["r"] for run in of]), _spread([run["middle"]["excess"] for run in of]))
+        rows.append([f"{steps:,}", *excess, *others])
+    head = ["steps of plm", "excess, one order", f"excess, K = {ORDERS['plm']}", "correlation"]
+    return [*head, "p(middle, given ends), excess"], rows
+
+
+def draw(measured: dict[str, Record], path: Path) -> None:
+    """Draw the excess by contender, its curve over K, and ln q of plm against ln p, for the largest series."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 4), dpi=110, layout="constrained")
+    bars, curve, scatter = figure.subplots(1, 3)
+    runs = next(runs for name in reversed(SERIES) if "ways" in str(runs := _of_series(measured, name)))
+    groups = _groups(runs, "cdr3")
+    for place, ((contender, kind), of) in enumerate(groups.items()):
+        best = [[*run["ways"].values()][-1] for run in of]
+        mean = np.mean([one["excess"] for one in best])
+        error = [[mean - np.mean([one["low"] for one in best])], [np.mean([one["high"] for one in best]) - mean]]
+        color = f"C{[*CONTENDERS].index(contender)}"
+        bars.barh(place, mean, xerr=error, color=color, alpha=1 if kind == "sequences" else 0.5)
+        ks = [k for k in CURVE if f"K={k}" in of[0]["ways"]]
+        if ks:
+            excess = [np.mean([run["ways"][f"K={k}"]["excess"] for run in of]) for k in ks]
+            line = "o-" if kind == "sequences" else "s:"
+            curve.plot(ks, excess, line, color=color, label=f"{contender}, equal {kind}")
+    labels = [f"{contender}, equal {kind}" for contender, kind in groups]
+    if ngrams := measured.get("ngrams"):
+        order, least = min(ngrams["ngrams"].items(), key=lambda item: item[1]["excess"])
+        bars.barh(len(labels), least["excess"], color="gray")
+        labels.append(f"{order}-gram")
+    bars.set(yticks=range(len(labels)), yticklabels=labels, xlabel="excess, nats per sequence")
+    bars.invert_yaxis()
+    curve.set(xscale="log", xlabel="orders K", ylabel="excess, nats per sequence")
+    curve.set_xticks(CURVE, [str(k) for k in CURVE])
+    curve.legend(fontsize="small")
+    log_p_T = np.array(json.loads(TRUTH.read_text())["log_p"])
+    excess_T = np.array(groups["plm", "sequences"][0]["excess"])
+    scatter.plot(log_p_T, log_p_T - excess_T, ".", ms=2)
+    scatter.axline((-20, -20), slope=1, color="gray", lw=1)
+    scatter.set(xlabel="ln p, exact", ylabel=f"ln q of plm, K = {ORDERS['plm']}")
+    for axes in (bars, curve, scatter):
+        axes.grid(alpha=0.3)
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("--series", choices=SERIES, default="full")
+    parser.add_argument("--measure", type=Path, help="run to measure, and exit")
+    parser.add_argument("--out", type=Path, help="with --measure: JSON file")
+    studies.add_arguments(parser, NAME)
+    parser.add_argument("--report", action="store_true", help="print the tables of recorded runs, and exit")
+    given = parser.parse_args()
+    if given.measure:
+        measured = json.dumps(measure(given.measure, given.data))
+        given.out.write_text(measured) if given.out else print(measured)
+        return
+    if not given.report:
+        run_series(given)
+    measured = studies.read(MEASURED / NAME)
+    report(measured)
+    draw(measured, PICTURE)
+
+
+def run_series(given: argparse.Namespace) -> None:
+    """Run what is not recorded of a series."""
+    study, corpora = Study(NAME, given.workdir, given.jobs), given.workdir / "corpora"
+    for fields in FIELDS:
+        prepare(given.data, corpora, fields)
+
+    def jobs_of(runs: Iterator[Run]) -> Iterator[Job]:
+        return (run.job(corpora, given.data) for run in runs if fnmatch.fnmatch(run.name, given.only))
+
+    study.run(jobs_of(tuning(given.series)))
+    study.run(jobs_of(runs_of(given.series, study.measured())))
+    if not (ngrams := study.folder / "ngrams.json").exists():
+        study.folder.mkdir(parents=True, exist_ok=True)
+        ngrams.write_text(json.dumps(measure_ngrams(given.data)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
