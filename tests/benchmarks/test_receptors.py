@@ -53,8 +53,8 @@ def test_n_grams_of_the_whole_source_have_no_excess(data, monkeypatch):
 
 @pytest.mark.parametrize("objective", ["plm", "mdlm", "mlm"])
 def test_probabilities_of_a_hidden_symbol_sum_to_one(objective, data):
-    records = [np.array([symbol, 12]) for symbol in range(ALONE.vocab_size)]
-    log_q_KT = receptors.chains(network_of(ALONE, objective), records, [(0, 1)] * len(records), 1)
+    records = [np.array([12, symbol]) for symbol in range(ALONE.vocab_size)]
+    log_q_KT = receptors.chains(network_of(ALONE, objective), records, [(1, 2)] * len(records), 1)
     np.testing.assert_allclose(np.exp(log_q_KT).sum(), 1, rtol=1e-4)
 
 
