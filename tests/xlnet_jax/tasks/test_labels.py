@@ -128,11 +128,9 @@ def test_words_may_have_numbers_for_tags_and_ner_says_that_it_needs_tags(tmp_pat
 
 
 def test_a_run_prints_what_it_read_in_four_lines_at_most_and_check_stops_there(pretrained, tmp_path, capsys):
-    pd = pytest.importorskip("pandas")
-    train = pd.DataFrame(
-        {"text": ["one", "sad", "rain " * 40, " ", None, "vain"], "label": ["a", "A", "b ", "a", "a", "b"]}
-    )
-    dev = pd.DataFrame({"text": ["one", "day"], "label": ["a", "b"]})
+    texts, labels = ["one", "sad", "rain " * 40, " ", None, "vain"], ["a", "A", "b ", "a", "a", "b"]
+    train = [{"text": text, "label": label} for text, label in zip(texts, labels, strict=True)]
+    dev = [{"text": "one", "label": "a"}, {"text": "day", "label": "b"}]
     result = xlnet_jax.finetune(
         task="classification", init=str(pretrained), train=train, eval=dev, predict=dev, check=True,
         workdir=str(tmp_path / "run"), data={"seq_len": 32},

@@ -79,7 +79,7 @@ def test_the_card_of_a_finetuned_model_has_its_task_and_its_scores(tmp_path):
     rows = (
         "task | sst-2",
         "started from | mine",
-        "training examples | train.tsv",
+        "training examples | train",
         "held-out accuracy | 0.9166 (baseline 0.5)",
     )
     for words in (*(f"| {row} |" for row in rows), "(a, b, c)"):

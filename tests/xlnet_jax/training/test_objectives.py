@@ -127,7 +127,7 @@ def test_an_end_of_a_document_counts_as_a_word_of_one_character():
     """And a piece that is a byte counts as a character where it is the first of one."""
     pieces = [*SPECIAL_PIECES, "▁né", "e", "<0xC3>", "<0xA9>"]
     tables = PieceTables.of(pieces, [*[None] * 11, 0xC3, 0xA9])
-    tokenizer = SimpleNamespace(vocab_size=len(pieces), tables=tables)
+    tokenizer = SimpleNamespace(vocab_size=len(pieces), tables=tables, records=None, unknown_ids=[UNK])
     ids = np.array([[9, 10, EOD, UNK, 11, 12, 9, 9]])
     batch = {"target_ids": ids, "target_weights": np.array([[1, 1, 1, 1, 1, 1, 1, 0]])}
     content = content_of([batch], tokenizer, "clm")
