@@ -102,7 +102,7 @@ class Series:
 
 
 SERIES = {
-    "minutes": Series(layers=2, width=64, steps=400, tuning_steps=0, seeds=range(1), lengths=(100, 200, 1_600)),
+    "minutes": Series(layers=2, width=64, steps=400, tuning_steps=0, seeds=range(1), lengths=(100, 200, 1_600, 4_000)),
     "full": Series(layers=2, width=64, steps=6_000, tuning_steps=600, seeds=range(5), lengths=(750, 1_500, 3_000)),
 }
 """minutes: a first look, a few minutes of one core for each run, and no tuning. full: the study, 2e15 FLOPs, which are
