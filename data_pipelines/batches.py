@@ -57,7 +57,7 @@ class BatchSource:
     seed: int  # of training
     filling: Filling
     max_windows: int | None = None
-    fields: FieldTables | None = None  # of records
+    record_fields: FieldTables | None = None
 
     def __post_init__(self) -> None:
         of_records = self._records
@@ -197,13 +197,13 @@ class BatchSource:
         arrays["is_reversed"] = visit["is_reversed"]
         if data.pack:
             arrays |= documents_of(visit["documents"], begin, data)
-        if self.fields:
-            arrays["segment_ids"] = self.fields.segment_V[arrays["input_ids"]]
+        if self.record_fields:
+            arrays["segment_ids"] = self.record_fields.segment_V[arrays["input_ids"]]
         is_last_only = self._is_last_only
         if is_last_only and data.num_predict is None:
             data = replace(data, targets="all")
         filled = self.filling.fill(
-            Windows(arrays, self.is_word_start, draw, data, self.mem_len > 0, self.fields, is_last_only)
+            Windows(arrays, self.is_word_start, draw, data, self.mem_len > 0, self.record_fields, is_last_only)
         )
         filled["is_reversed"] = arrays["is_reversed"]
         filled["mem_filled"] = np.full(len(rows), min(self.mem_len, index * data.reuse_len), np.int32)

@@ -88,7 +88,7 @@ class Windows:
     draw: Draw
     data: DataConfig
     has_memory: bool
-    fields: FieldTables | None = None  # of records
+    record_fields: FieldTables | None = None
     is_last_only: bool = False  # only the last symbol of a record is a target, as in held-out last symbols
 
     @property
@@ -105,7 +105,7 @@ class Windows:
     @property
     def breaks(self) -> np.ndarray | None:
         """True where a record or a field begins, bool [B, L], which no span of targets crosses; None in prose."""
-        if self.fields is None:
+        if self.record_fields is None:
             return None
         begins, segments = self.arrays["document_start"] == np.arange(self.data.seq_len), self.arrays["segment_ids"]
         begins[:, 1:] |= segments[:, 1:] != segments[:, :-1]

@@ -21,7 +21,7 @@ def fill(windows: Windows) -> Batch:
     """Return input_ids, perm_rank and the targets. Any token of text and any symbol of a record can be a target, and
     all targets read `<mask>`."""
     ids, length = windows.arrays["input_ids"], windows.data.seq_len
-    can_be = windows.is_symbol if windows.fields else np.ones(ids.shape, bool)
+    can_be = windows.is_symbol if windows.record_fields else np.ones(ids.shape, bool)
     draw, size_B1 = windows.draw(Purpose.DIFFUSION, 1 + length), can_be.sum(1, keepdims=True)
     count_B1 = 1 + choice(draw[:, :1], size_B1)
     is_masked = np.zeros(ids.shape, bool)

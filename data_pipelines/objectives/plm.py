@@ -20,7 +20,7 @@ def fill(windows: Windows) -> Batch:
     """
     ids, data, draw = windows.arrays["input_ids"], windows.data, windows.draw
     functional = (ids == SEP) | (ids == CLS)
-    if windows.fields:
+    if windows.record_fields:
         candidates = windows.is_symbol
     else:
         # Spans can fall on <sep> and <cls>, and are dropped there: their slots become padding, as in the original.
@@ -63,9 +63,9 @@ def fill(windows: Windows) -> Batch:
 def _places_of_fields(windows: Windows) -> np.ndarray | None:
     """Return int32 [B, L], the place of each token's field in an order that is drawn for each row; None if the fields
     stand together."""
-    if windows.fields is None or not windows.fields.place_OV.any():
+    if windows.record_fields is None or not windows.record_fields.place_OV.any():
         return None
-    place_OV = windows.fields.place_OV
+    place_OV = windows.record_fields.place_OV
     order_B1 = choice(windows.draw(Purpose.FIELD_ORDER, 1), len(place_OV))
     return place_OV[order_B1, windows.arrays["input_ids"]]
 

@@ -102,10 +102,12 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
     settings = with_plain_paths(settings)
     settings.check()
     tokenizer, records = None, RecordFormat.of(settings)
-    if settings.tokenizer:
-        tokenizer = Tokenizer.load(settings.tokenizer, partial(_choose_settings, settings))
-        records = records or tokenizer.records
     train = sources.find(settings.source, settings, records=records)
+    if settings.tokenizer:
+        tokenizer = Tokenizer.load(settings.tokenizer, lambda: _usual_settings(train))
+        if tokenizer.records and records is None:
+            records = tokenizer.records
+            train = sources.find(settings.source, settings, records=records)
     if tokenizer is None:
         if records is None:
             raise InputError("tokenizer", "", "names no tokenizer: give one, or the `fields` of records")
@@ -129,8 +131,8 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
     )
 
 
-def _choose_settings(settings: PrepareSettings) -> TokenizerSettings:
-    return TokenizerSettings.usual_for(sources.choose_normalization(sources.find(settings.source, settings)))
+def _usual_settings(text: Sequence[Source]) -> TokenizerSettings:
+    return TokenizerSettings.usual_for(sources.choose_normalization(text))
 
 
 def print_corpus(settings: PrepareSettings) -> None:

@@ -263,7 +263,9 @@ def encode(part: TextPart, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     is_line[(line_end - lengths)[has_text]] = True
     has_lines = np.bincount(document[has_text], minlength=documents) > 0
     hashes = np.zeros(documents, np.uint64)
-    hashed = [line.partition(KEY)[2] or line for line, has in zip(lines, has_text, strict=True) if has]
+    hashed = [line for line, has in zip(lines, has_text, strict=True) if has]
+    if tokenizer.records:
+        hashed = [line.partition(KEY)[2] or line for line in hashed]
     np.add.at(hashes, document[has_text], line_hashes(hashed))
     keep[line_end] = is_end & (has_lines[document] | (document == before))
     return {

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from data_pipelines.records import FIELD, KEY, MISSING, SPACE, SPACED, SYMBOL, RecordFormat
@@ -80,8 +81,8 @@ class SymbolPieces:
         where = f"tokenizer {origin}"
         content = parse_json(model, where)
         with naming_damage(where):
-            symbols = _checked(content["symbols"], dict[str, list[str]], where)
-            self._lengths = _checked(content["lengths"], list[list[tuple[Count, Count]]], where)
+            symbols = msgspec.convert(content["symbols"], dict[str, list[str]])
+            self._lengths = msgspec.convert(content["lengths"], list[list[tuple[Count, Count]]])
             self.records = RecordFormat(tuple(symbols), content.get("group_by"), content.get("unknown", "refuse"))
         fields, several = self.records.parsed, len(symbols) > 1
         self._pieces, of_field = [*SPECIAL_PIECES], [0] * len(SPECIAL_PIECES)
@@ -234,10 +235,6 @@ class SymbolPieces:
     @cached_property
     def _symbol_of(self) -> dict[int, str]:
         return {i: symbol for ids in self._ids for symbol, i in ids.items()}
-
-
-def _checked(value: Any, form: Any, where: str) -> Any:
-    return parse_json(json.dumps(value), where, form)
 
 
 def _columns(lines: Sequence[str], records: RecordFormat) -> list[Sequence[str]]:

@@ -22,7 +22,7 @@ TOKENIZER = SimpleNamespace(
 
 def view_of(filling):
     fields = FieldTables(SEGMENT_V, np.zeros((1, len(SEGMENT_V)), np.int32))
-    source = BatchSource(Records(), "train", np.ones(len(PIECES), bool), DATA, 0, 0, filling, fields=fields)
+    source = BatchSource(Records(), "train", np.ones(len(PIECES), bool), DATA, 0, 0, filling, record_fields=fields)
     return source, view_window(source, TOKENIZER, 0, 1)
 
 

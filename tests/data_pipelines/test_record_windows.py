@@ -57,7 +57,7 @@ class Records:
 def batch_of(filling, data=DATA, orders=((0, 0, 0),), split="train", **corpus):
     fields = FieldTables(SEGMENT_V, np.array(orders, np.int32)[:, SEGMENT_V])
     is_word_start = np.ones(VOCAB_SIZE, bool)
-    source = BatchSource(Records(**corpus), split, is_word_start, data, 0, 0, filling, fields=fields)
+    source = BatchSource(Records(**corpus), split, is_word_start, data, 0, 0, filling, record_fields=fields)
     return source.batch_at(0)
 
 

@@ -3,7 +3,7 @@
 A target is ranked among all items, and among 100 items that its record does not hold, drawn for each record: the
 protocol of SASRec (Kang and McAuley 2018, section 4.4), whose numbers are higher and may order contenders differently
 (Krichene and Rendle 2020). Items are the symbols of the target's field. If no history holds an item twice, the items of
-the history are no candidates. A target that is no candidate, or not in the vocabulary, counts as missed. Where other
+the history are not candidates. A target that is not one, or not in the vocabulary, counts as missed. Where other
 candidates have the score of the target, its metrics are means over all orders of them: a constant score has those of
 chance.
 
@@ -161,8 +161,8 @@ class Candidates:
         return self.records[number][:-1]
 
     def arrays(self, numbers: Sequence[int], rows: int) -> tuple[np.ndarray, ...]:
-        """Return (targets [B], items that are no candidates [B, E], drawn items [B, Q]) of these records, padded with V
-        to this number of rows."""
+        """Return (targets [B], items that are not candidates [B, E], drawn items [B, Q]) of these records, padded with
+        V to this number of rows."""
         none = len(self.is_item_V)
         seen = [self.history(number) if self.leaves_out_history else self.records[0][:0] for number in numbers]
         longest = round_up_size(max(1, *map(len, seen)), 2)
@@ -180,7 +180,7 @@ def _above_ties_B22(
     scores_BV: jax.Array, is_item_V: jax.Array, target_B: jax.Array, seen_BE: jax.Array, drawn_BQ: jax.Array
 ) -> jax.Array:
     """Return how many candidates score (higher than, as high as) the target, among (all, drawn) items: int32
-    [B, 2, 2]. A score that is no number is above all, and a target with such a score below all."""
+    [B, 2, 2]. A score that is not a number is above all, and a target with such a score below all."""
     rows_B1, own_B1 = jnp.arange(len(target_B))[:, None], jnp.take_along_axis(scores_BV, target_B[:, None], axis=1)
     is_other_BV = jnp.broadcast_to(is_item_V, scores_BV.shape).at[rows_B1, target_B[:, None]].set(False)
     all_BV = is_other_BV.at[rows_B1, seen_BE].set(False, mode="drop")

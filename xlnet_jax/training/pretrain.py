@@ -62,13 +62,13 @@ def propose_next(config: Config, folder: str, begin: str = BEGIN, needs_tiny: bo
     begin: text to continue. needs_tiny: propose to start from the weights of tiny, because a longer run would not help.
     """
     there, copy = name_on_disk(folder)
-    if config.fields and not objective_named(config.objective).order and config.corpus:
+    if objective_named(config.objective).order:
+        first = {"generate": ["python", "-m", "xlnet_jax.generate", there, begin]}
+    elif config.fields and config.corpus:
         vectors = ["--text", *config.corpus, "--per", "symbol", "--out", "vectors.parquet"]
         first = {"embed": ["python", "-m", "xlnet_jax.embed", there, *vectors]}
-    elif config.fields and not objective_named(config.objective).order:
+    elif config.fields:
         first = {"evaluate": ["python", "-m", "xlnet_jax.evaluate", there]}
-    elif objective_named(config.objective).order:
-        first = {"generate": ["python", "-m", "xlnet_jax.generate", there, begin]}
     else:
         finetune = ["python", "-m", "xlnet_jax.finetune", "--task", "classification", "--init", there]
         first = {"finetune": [*finetune, "--train", "mine.csv", "--eval", "dev.csv"]}

@@ -11,7 +11,7 @@ from etils import epath
 from rich.console import Console
 
 from data_pipelines import sources, windows
-from data_pipelines.corpus import Corpus, is_corpus
+from data_pipelines.corpus import TOKENIZER_FOLDER, Corpus, Manifest, is_corpus
 from data_pipelines.formats import BEGINNING
 from data_pipelines.ids import IdCorpus
 from data_pipelines.prepare.commands import prepare
@@ -115,8 +115,10 @@ class Text:
             )
         if known and (known.records.fields if known.records else ()) != config.fields:
             reads = f"records of {' '.join(known.records.fields)}" if known.records else "prose"
-            given = f"{' '.join(config.fields)} and its form" if config.fields else "none, so the text is prose"
-            raise InputError("fields", "", f": {given}, but the tokenizer of {origin} reads {reads}")
+            text = "the text is records" if config.fields else "there are none, so the text is prose"
+            raise InputError(
+                "fields", " ".join(config.fields), f": {text}, but the tokenizer of {origin} reads {reads}"
+            )
         if known:
             settings.require(
                 {"model.vocab_size": known.vocab_size},
@@ -232,9 +234,9 @@ def choose_records(settings: Resolution[Config], of_weights: Tokenizer | None, s
     config = settings.config
     tokenizer, why = of_weights, f"the tokenizer of `init` {config.init} reads records"
     if len(config.corpus) == 1 and is_corpus(config.corpus[0]):
-        corpus = Corpus(config.corpus[0])
-        tokenizer, why = corpus.tokenizer, "the corpus has records"
-        if made := corpus.manifest.made_from.get("records"):
+        folder = epath.Path(config.corpus[0]).expanduser()
+        if made := Manifest.load(folder).made_from.get("records"):
+            tokenizer, why = Tokenizer.load(folder / TOKENIZER_FOLDER), "the corpus has records"
             settings.require(
                 {"data.seq_len": made["seq_len"], "long": made["long"]},
                 lambda has: f"the windows of corpus {config.corpus[0]} were made with {has}; leave it out",
@@ -250,6 +252,9 @@ def choose_records(settings: Resolution[Config], of_weights: Tokenizer | None, s
         settings.choose({"fields": records.fields}, why)
         settings.choose({"group_by": records.group_by, "unknown": records.unknown})
         settings.choose(windows_of_records(settings.config, settings.config.long))
+    if not settings.config.fields:
+        for name in ("group_by", "unknown", "min_count", "hold_out", "long"):
+            settings.refuse(name, InputError(name, "", "has no effect on prose: give `fields`, or leave it out"))
 
 
 def _field_of_fasta(path: str) -> str:

@@ -206,6 +206,12 @@ def test_a_prepared_corpus_brings_its_fields_and_windows(table, tmp_path):
     assert corpus.manifest.splits["train"].documents + corpus.manifest.splits["validation"].documents == len(rows())
 
 
+@pytest.mark.parametrize(("name", "value"), [("hold_out", "last"), ("group_by", "user"), ("long", "cut")])
+def test_settings_of_records_are_refused_for_prose(name, value, tmp_path):
+    with pytest.raises(InputError, match=f"`{name}` has no effect on prose: give `fields`, or leave it out"):
+        xlnet_jax.pretrain(xlnet_jax.preset("demo", workdir=str(tmp_path / "run"), **{name: value}))
+
+
 def test_one_thing_says_what_is_held_out(table, tmp_path):
     with pytest.raises(InputError, match="`hold_out` last with `validation`: both say what is held out"):
         pretrain(tmp_path / "run", corpus=table, validation=table.replace("receptors", "other"), fields=FIELDS,
