@@ -36,7 +36,7 @@ from xlnet_jax.models.masks import HIGHEST
 from xlnet_jax.objectives.registry import objective_named, segment_of_V
 from xlnet_jax.settings.config import ModelConfig
 
-CHUNK = 32  # passes on the device between two checks by the host
+CHUNK = 32  # most passes on the device between two checks by the host
 SHORTEST = 32  # smallest padded length; lengths of given texts are rounded up to powers of two
 DEFAULT_CONTEXT = 512
 FEW = 512  # likeliest pieces, which hold most draws; on a CPU, sorting all pieces takes longer than a small network
@@ -51,10 +51,11 @@ class Sampling(NamedTuple):
     context: int
     by_confidence: bool
     parallel: int  # C, pieces drawn in a pass; 0 = all
-    temperature: float
+    is_greedy: bool  # temperature 0
     top_k: int
-    top_p: float
+    has_top_p: bool  # below 1
     in_order: bool  # given symbols of a record see those before them, as pretraining predicts them all
+    chunk: int = CHUNK  # passes on the device between two checks by the host
 
 
 class Targets(NamedTuple):
@@ -65,6 +66,7 @@ class Targets(NamedTuple):
     position_BP: Any  # int32
     kind_BP: Any  # int32, a Kind
     keys_B: Any  # random key of each text
+    limits: tuple[Any, Any]  # temperature and top_p: numbers, so that all of them share a program
     allowed_XV: Any  # bool, pieces that may be drawn, by Kind
     stops_V: Any  # bool, pieces that end a text
     after_V: Any = None  # int32, the Kind of a position of Kind AFTER, by the piece before it; None in prose
@@ -94,9 +96,10 @@ class Sampler:
             objective_named(pretrained.objective).filling.replaces,
             self.context,
             settings.order == "confidence",
-            *(settings.parallel, settings.temperature, settings.top_k, settings.top_p),
+            *(settings.parallel, settings.temperature == 0, settings.top_k, settings.top_p < 1),
             in_order=self.tokenizer.records is not None and not self.is_causal,
         )
+        self._limits = np.float32(settings.temperature), np.float32(settings.top_p)
         self._params = pretrained.params
         self._prepared: dict[bool, tuple[Any, Any]] = {}
         self._allowed_XV = allowed_XV(self.tokenizer)
@@ -105,24 +108,28 @@ class Sampler:
         self._after_V = len(records.parsed) + self.tokenizer.field_of_V if records else None
         self._segment_V = segment_of_V(self.tokenizer, model) if records and has_segments else None
 
-    def draw(self, requests: Sequence[Request], key: jax.Array, first: int = 0) -> Iterator[None]:
-        """Draw pieces into the requests until all are done; yield after the first pass and after every CHUNK passes.
+    def draw(
+        self, requests: Sequence[Request], key: jax.Array, first: int = 0, chunk: int = CHUNK
+    ) -> Iterator[list[tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+        """Draw pieces into the requests until all are done. After the first pass, and after every `chunk` passes, yield
+        what has been drawn for the targets of each request: (ids, PAD where a target is open; log-probabilities;
+        passes). Later draws change these arrays.
 
-        first: number of the first text; the draws of a text depend on its number, not on the other texts. requests:
-        must be accepted by `require_room`.
+        key: of all texts, or the key of each. first: number of the first text; the draws of a text depend on its
+        number, or its key, not on the other texts. requests: must be accepted by `require_room`.
         """
         counts = [len(request.targets_P) for request in requests]
         most = power_of_two(max(counts))
         parallel = min(self._sampling.parallel or most, most)
-        sampling = self._sampling._replace(parallel=parallel)
-        keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(len(requests)))
+        sampling = self._sampling._replace(parallel=parallel, chunk=chunk)
+        keys_B = key if key.ndim else jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(len(requests)))
         seeds = [int.from_bytes(data.tobytes()[:8], "little") for data in np.asarray(jax.random.key_data(keys_B))]
         orders = [order_of(self._order, n, parallel, seed) for n, seed in zip(counts, seeds, strict=True)]
         found = [(np.full(n, PAD, np.int32), np.zeros(n, np.float32), np.full(n, NONE, np.int32)) for n in counts]
         left, state = orders, None
-        while longest := max(map(len, left)):
-            width = parallel * (CHUNK if state else 1)
-            width = max(parallel, power_of_two(longest)) if sampling.by_confidence else width
+        while any(map(len, left)):
+            # By confidence, also where few are left: one program for all is compiled sooner than one for each width.
+            width = most if sampling.by_confidence else parallel * (chunk if state else 1)
             targets = self._targets(requests, left, width, keys_B)
             if state is None:
                 params, layers, ids_BL = self._read(requests, targets)
@@ -132,7 +139,7 @@ class Sampler:
             passes_P = np.arange(drawn[0].shape[1]) // parallel
             rows: Any = zip(requests, orders, found, *map(np.asarray, drawn), strict=True)
             left = [self._record(request, order, known, (*new, passes_P)) for request, order, known, *new in rows]
-            yield
+            yield found
 
     def _record(
         self, request: Request, order: np.ndarray, found: Sequence[np.ndarray], drawn: Sequence[np.ndarray]
@@ -161,7 +168,7 @@ class Sampler:
         position_BP, kind_BP = (np.where(number_BP == NONE, 0, rows) for rows in zip(*both, strict=True))
         columns = jnp.asarray(number_BP), jnp.asarray(position_BP), jnp.asarray(kind_BP)
         vocabulary = jnp.asarray(self._allowed_XV), jnp.asarray(self._stops_V), self._after_V
-        return Targets(*columns, keys_B, *vocabulary, self._segments_BS(requests))
+        return Targets(*columns, keys_B, self._limits, *vocabulary, self._segments_BS(requests))
 
     def _segments_BS(self, requests: Sequence[Request]) -> np.ndarray | None:
         """Return the segment of each position of the requests, which are records; None if all have the same."""
@@ -283,8 +290,8 @@ def _prefill_and_sample(
 def _decode_and_sample(
     sampling: Sampling, params: Any, layers: Any, state: tuple[Any, ...], targets: Targets
 ) -> tuple[tuple[Any, ...], tuple[jnp.ndarray, ...]]:
-    """Draw up to CHUNK times; return (state, (numbers of targets [B, P], their pieces, their log-probabilities)), C for
-    each pass, with the number NONE where no piece was drawn.
+    """Draw up to `chunk` times; return (state, (numbers of targets [B, P], their pieces, their log-probabilities)), C
+    for each pass, with the number NONE where no piece was drawn.
 
     state: (cache, or the text with <mask>; the pieces drawn last, which are not in it yet, [B, C]; their positions).
     """
@@ -294,7 +301,7 @@ def _decode_and_sample(
 
     def is_more(carry: tuple) -> jnp.ndarray:
         s, _, is_open_BP, _ = carry
-        return (s < CHUNK) & is_open_BP.any()
+        return (s < sampling.chunk) & is_open_BP.any()
 
     def draw_once(carry: tuple) -> tuple:
         s, state, is_open_BP, drawn = carry
@@ -302,7 +309,7 @@ def _decode_and_sample(
         place = 0, s * sampling.parallel
         return s + 1, state, is_open_BP, tuple(map(jax.lax.dynamic_update_slice, drawn, new, (place,) * 3))
 
-    shape = len(state[1]), CHUNK * sampling.parallel
+    shape = len(state[1]), sampling.chunk * sampling.parallel
     nothing = jnp.full(shape, NONE), jnp.full(shape, PAD), jnp.zeros(shape, jnp.float32)
     start = jnp.int32(0), state, targets.number_BP != NONE, nothing
     _, state, _, drawn = jax.lax.while_loop(is_more, draw_once, start)
@@ -335,7 +342,7 @@ def _draw(
     if targets.after_V is not None:
         kind_BC = jnp.where(kind_BC == AFTER, targets.after_V[last[0]], kind_BC)
     keys_BC = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(targets.keys_B, number_BC)
-    token_BC = sample(sampling, jnp.where(targets.allowed_XV[kind_BC], logits_BCV, -jnp.inf), keys_BC)
+    token_BC = sample(sampling, targets.limits, jnp.where(targets.allowed_XV[kind_BC], logits_BCV, -jnp.inf), keys_BC)
     # All that was drawn is kept. A step that verifies drafts, as speculative decoding has, would narrow is_new_BC here:
     # what is not new stays open and is drawn again.
     token_BC = _at(jnp.where(is_new_BC, jnp.arange(sampling.parallel)[None], 0), token_BC)
@@ -372,10 +379,16 @@ def _at(column_BC: jnp.ndarray, array: jnp.ndarray) -> jnp.ndarray:
     return jnp.take_along_axis(array, column_BC.reshape(*column_BC.shape, *[1] * (array.ndim - 2)), axis=1)
 
 
-def sample(sampling: Sampling, logits_BCV: jnp.ndarray, keys_BC: jax.Array) -> jnp.ndarray:
-    """Draw a piece for each row of logits, int32 [B, C]."""
+def sample(sampling: Sampling, limits: tuple[Any, Any], logits_BCV: jnp.ndarray, keys_BC: jax.Array) -> jnp.ndarray:
+    """Draw a piece for each row of logits, int32 [B, C]. limits: temperature and top_p."""
     rows = logits_BCV.reshape(-1, logits_BCV.shape[-1]), keys_BC.reshape(-1)
-    limited = functools.partial(choose, sampling.temperature, sampling.top_k, sampling.top_p)
+    temperature, top_p = limits
+    limited = functools.partial(
+        choose,
+        None if sampling.is_greedy else temperature,
+        sampling.top_k,
+        top_p if sampling.has_top_p else None,
+    )
     # On a CPU one by one: in a batch, a branch is taken for all or none.
     is_cpu = platform() == CPU
     token_C = jax.lax.map(lambda row: limited(row[0], row[1], FEW), rows) if is_cpu else jax.vmap(limited)(*rows)
@@ -383,17 +396,18 @@ def sample(sampling: Sampling, logits_BCV: jnp.ndarray, keys_BC: jax.Array) -> j
 
 
 def choose(
-    temperature: float, top_k: int, top_p: float, logits_V: jnp.ndarray, key: jax.Array, few: int | None = None
+    temperature: Any, top_k: int, top_p: Any, logits_V: jnp.ndarray, key: jax.Array, few: int | None = None
 ) -> jnp.ndarray:
     """Draw the id of a piece, int32, by temperature, top_k and top_p in Hugging Face's order (Holtzman et al. 2020,
     section 3.1). Pieces with a logit of minus infinity are never drawn.
 
-    few: sort only so many of the likeliest pieces if they hold all that top_p allows; None = sort all.
+    temperature: above 0; None = take the likeliest piece. top_p: None = 1. few: sort only so many of the likeliest
+    pieces if they hold all that top_p allows; None = sort all.
     """
-    if temperature == 0:
+    if temperature is None:
         return logits_V.argmax().astype(jnp.int32)
     scaled_V = logits_V / temperature
-    if not top_k and top_p == 1:
+    if not top_k and top_p is None:
         return jax.random.categorical(key, scaled_V).astype(jnp.int32)
     most = min(top_k or len(scaled_V), len(scaled_V))
 
@@ -403,8 +417,9 @@ def choose(
         probs_Q = jax.nn.softmax(best_Q) if count == most else jnp.exp(best_Q - jax.nn.logsumexp(scaled_V))
         # The likeliest piece always stays: the sum before it is 0, below top_p.
         before_Q = jnp.cumsum(probs_Q) - probs_Q
-        place = jax.random.categorical(key, jnp.where(before_Q < top_p, best_Q, -jnp.inf))
-        return ids_Q[place], before_Q[-1] >= top_p
+        limit = 1 if top_p is None else top_p
+        place = jax.random.categorical(key, jnp.where(before_Q < limit, best_Q, -jnp.inf))
+        return ids_Q[place], before_Q[-1] >= limit
 
     if few is None or top_k or most <= few:
         return draw(most)[0]

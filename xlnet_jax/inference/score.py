@@ -183,9 +183,7 @@ def _write_scores(settings: ScoreSettings, file: IO[str]) -> Totals:
         texts = (_checked_record(tokenizer, row) for row in texts)
     pretrained = on_device(pretrained, settings.dtype)
     as_table = (settings.out or "").endswith(".tsv")
-    names = {PSEUDO: "pseudo_log_likelihood", BOUND: "log_likelihood_bound"}
     orders = settings.orders or (LEFT_TO_RIGHT,)
-    likelihood = names.get(orders[0].rstrip("0123456789"), "log_likelihood")
     faults, done, pieces, log_likelihood, unknown = Faults(), 0, 0, 0.0, 0
     with progress(shown=settings.out is not None) as show:
         while records := list(itertools.islice(texts, TEXTS_AT_ONCE)):
@@ -196,7 +194,7 @@ def _write_scores(settings: ScoreSettings, file: IO[str]) -> Totals:
                 field_order=settings.field_order, max_len=max_len, mem_len=mem_len, names=[r.where for r in records],
             )  # fmt: skip
             for record, score in zip(records, scores, strict=True):
-                _write_record(file, as_table, done, record, score, likelihood)
+                _write_record(file, as_table, done, record, score, orders[0])
                 done, pieces = done + 1, pieces + len(score.pieces)
                 log_likelihood += score.log_likelihood if score.pieces else 0.0
                 unknown += sum(piece in unknown_pieces for piece in score.pieces)
@@ -481,20 +479,14 @@ def open_output(settings: ScoreSettings) -> Iterator[IO[str]]:
         yield file
 
 
-def _write_record(file: IO[str], as_table: bool, number: int, record: "TextRow", score: TextScore, name: str) -> None:
-    """Write the scores of one text as a table row, after a header for the first one, or as a JSON object. name: name of
-    the log-likelihood."""
+def numbers_of(score: TextScore, order: str) -> dict[str, Any]:
+    """Return the numbers of a score as JSON has them, rounded; None for a text without pieces. order: the first of the
+    orders, which decides the name of the log-likelihood."""
+    names = {PSEUDO: "pseudo_log_likelihood", BOUND: "log_likelihood_bound"}
     numbers = score.log_likelihood, score.perplexity
     likelihood, perplexity = (round(number, DIGITS) if score.pieces else None for number in numbers)
-    if as_table:
-        table = csv.writer(file, dialect="excel-tab", lineterminator="\n")
-        if number == 0:
-            table.writerow(["id", name, "pieces", "perplexity", "text"])
-        text_id = number if record.id is None else record.id
-        table.writerow([text_id, likelihood, len(score.pieces), perplexity, record.text])
-        return
-    values: dict[str, Any] = {} if record.id is None else {"id": record.id}
-    values |= {"text": record.text, name: likelihood, "perplexity": perplexity}
+    values: dict[str, Any] = {names.get(order.rstrip("0123456789"), "log_likelihood"): likelihood}
+    values["perplexity"] = perplexity
     if len(score.log_likelihoods_O) > 1:
         values["log_mean_likelihood"] = round(score.log_mean_likelihood, DIGITS)
         values["log_likelihoods"] = score.log_likelihoods_O.round(DIGITS).tolist()
@@ -503,5 +495,19 @@ def _write_record(file: IO[str], as_table: bool, number: int, record: "TextRow",
         values["log_likelihood_by_field"] = {field: round(log_p, DIGITS) for field, log_p in by_field}
     if score.log_prob_of_lengths is not None:
         values["log_prob_of_lengths"] = round(score.log_prob_of_lengths, DIGITS)
-    values |= {"pieces": score.pieces, "log_probs": score.log_probs_P.round(DIGITS).tolist()}
-    print(json.dumps(values, ensure_ascii=False), file=file)
+    return values | {"pieces": score.pieces, "log_probs": score.log_probs_P.round(DIGITS).tolist()}
+
+
+def _write_record(file: IO[str], as_table: bool, number: int, record: "TextRow", score: TextScore, order: str) -> None:
+    """Write the scores of one text as a row of a table, after a header for the first one, or as a JSON object."""
+    numbers = numbers_of(score, order)
+    if as_table:
+        table = csv.writer(file, dialect="excel-tab", lineterminator="\n")
+        name, likelihood = next(iter(numbers.items()))
+        if number == 0:
+            table.writerow(["id", name, "pieces", "perplexity", "text"])
+        text_id = number if record.id is None else record.id
+        table.writerow([text_id, likelihood, len(score.pieces), numbers["perplexity"], record.text])
+        return
+    values: dict[str, Any] = {} if record.id is None else {"id": record.id}
+    print(json.dumps({**values, "text": record.text, **numbers}, ensure_ascii=False), file=file)

@@ -354,6 +354,41 @@ def test_every_target_has_a_key_of_its_own(model):
     assert len(set(even.ids_P.tolist())) > 20
 
 
+def test_temperatures_and_top_p_share_a_program(model):
+    """A page on which a user tries them would otherwise compile for each."""
+    text = read_prompt(model.tokenizer, TEXT, max_new_tokens=9)
+    drawn, counts = [], []
+    for temperature, top_p in ((1.0, 0.9), (0.3, 0.9), (2.0, 0.5)):
+        (row,) = draw(make_sampler(model, temperature=temperature, top_p=top_p), [text])
+        drawn.append(row.ids_P.tolist())
+        counts.append((sampling._prefill_and_sample._cache_size(), sampling._decode_and_sample._cache_size()))
+    assert len(set(counts)) == 1
+    assert drawn[0] != drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize("order", ["left", "random", "confidence"])
+def test_each_pass_is_shown_and_keys_of_texts_make_their_draws(model, order):
+    """Texts of two seeds are drawn together as each alone, and what is yielded after each pass adds up to the text."""
+    tokenizer, settings = model.tokenizer, {"temperature": 1.0, "order": order, "parallel": 2}
+    texts = [read_prompt(tokenizer, prompt, gap_pieces=[3]) for prompt in (GAPS, "She ___ the ___, ___.")]
+    alone = [draw(make_sampler(model, **settings), [text], seed)[0] for text, seed in zip(texts, (3, 8), strict=True)]
+    keys = jax.vmap(jax.random.fold_in, (0, None))(jax.vmap(jax.random.key)(np.array([3, 8])), 0)
+    together = [dataclasses.replace(text) for text in texts]
+    shown = [0, 0]
+    for passes, known in enumerate(make_sampler(model, **settings).draw(together, keys, chunk=1)):
+        for i, (ids_P, log_probs_P, passes_P) in enumerate(known):
+            is_drawn_P = ids_P != PAD
+            assert is_drawn_P.sum() >= shown[i]
+            np.testing.assert_array_equal(passes_P[is_drawn_P] <= passes, True)
+            np.testing.assert_array_equal(log_probs_P[~is_drawn_P], 0)
+            shown[i] = is_drawn_P.sum()
+    for (ids_P, log_probs_P, passes_P), row, one in zip(known, together, alone, strict=True):
+        np.testing.assert_array_equal(row.ids_P, one.ids_P)
+        np.testing.assert_array_equal(ids_P[: len(row.ids_P)], one.ids_P)
+        np.testing.assert_array_equal(passes_P[: len(one.passes_P)], one.passes_P)
+        np.testing.assert_allclose(log_probs_P[: len(one.log_probs_P)], one.log_probs_P, atol=1e-4)
+
+
 def test_a_text_ends_at_a_stop(model, greedy):
     bias = np.zeros(300, np.float32)
     bias[EOD] = 1e3
@@ -377,7 +412,7 @@ def test_limits_leave_the_likeliest_pieces_in_their_proportions():
     probs = np.array([0.4, 0.3, 0.2, 0.1])
     logits, keys = jnp.log(probs), jax.random.split(jax.random.key(0), 4000)
 
-    def shares(temperature=1.0, top_k=0, top_p=1.0):
+    def shares(temperature=1.0, top_k=0, top_p=None):
         pieces = jax.jit(jax.vmap(lambda key: choose(temperature, top_k, top_p, logits, key)))(keys)
         return np.bincount(pieces, minlength=4) / len(keys)
 
@@ -388,7 +423,7 @@ def test_limits_leave_the_likeliest_pieces_in_their_proportions():
     np.testing.assert_allclose(shares(top_p=0.75), [4 / 9, 3 / 9, 2 / 9, 0], atol=noise)
     np.testing.assert_allclose(shares(top_k=3, top_p=0.5), [4 / 7, 3 / 7, 0, 0], atol=noise)
     np.testing.assert_allclose(shares(temperature=0.5), probs**2 / (probs**2).sum(), atol=noise)
-    assert shares(temperature=0.0)[0] == shares(top_p=1e-9)[0] == shares(top_k=1)[0] == 1
+    assert shares(temperature=None)[0] == shares(top_p=1e-9)[0] == shares(top_k=1)[0] == 1
 
 
 @pytest.mark.parametrize("scale", [4, 0.1])  # likely pieces are fewer than FEW, or more
