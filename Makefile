@@ -38,7 +38,7 @@ lint: $(STAMP)-lint  ## formatting, lint, types and shell scripts
 constraints: $(STAMP)-base  ## write the newest versions of all packages to constraints.txt, and their hashes to launch/requirements.txt; ARGS="--upgrade-package jax": only one
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 	echo transformers | $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 --strip-extras --no-annotate \
-		$(addprefix --extra ,tpu gpu gcs hub s3 https hf lm-eval notebook test tuners docs package lint) \
+		$(addprefix --extra ,tpu gpu gcs hub s3 https hf clean lm-eval notebook test tuners docs package lint) \
 		--custom-compile-command "make constraints" --output-file constraints.txt $(or $(ARGS),--upgrade) setup.cfg -
 	$(BIN)/python -m uv pip compile --quiet --python-version 3.12 --python-platform x86_64-manylinux_2_31 --strip-extras \
 		--no-annotate --extra tpu --extra gcs --generate-hashes --constraint constraints.txt \

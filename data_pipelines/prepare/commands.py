@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import re
 import shlex
 import time
@@ -21,6 +22,7 @@ from etils import epath
 
 from data_pipelines import sources, windows
 from data_pipelines.corpus import Corpus, Manifest, SplitName, is_corpus
+from data_pipelines.prepare import cleaning
 from data_pipelines.prepare.encoding import EncodedSource, encode_text, fingerprint
 from data_pipelines.prepare.holdout import choose, holds_out
 from data_pipelines.prepare.packing import RecordWindows
@@ -30,13 +32,14 @@ from data_pipelines.readers import TextFile
 from data_pipelines.records import RecordFormat
 from data_pipelines.remote import is_remote
 from data_pipelines.sources import Source
-from data_pipelines.tokenizer import Tokenizer, TokenizerSettings
+from data_pipelines.tokenizer import Tokenizer, TokenizerSettings, VocabularyTooLarge
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import progress, tell, without_secrets
 from xlnet_jax.settings.common import RecordSettings
 from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.settings.fields import at_least, between, check_bounds, setting, with_plain_paths
 from xlnet_jax.storage.outputs import drop_leftovers, resumable_folder
+from xlnet_jax.storage.reading import read_json
 
 # Keys of Manifest.made_from, and the words of the error if an existing corpus differs in them.
 MADE_FROM = {
@@ -47,7 +50,10 @@ MADE_FROM = {
     "tokenizer": "its tokenizer differs",
     "block_len": "the length of its blocks differs",
     "records": "the way its records are cut into windows or held out differs",
+    "clean": "the way its text is cleaned differs",
 }
+CLEAN_FILE = "clean.json"
+VOCABULARY = 32_000
 REMEDY = "give more text, lower `data.windows_per_block` or `data.seq_len` (prepare: `block_len`), or use `preset` demo"
 
 
@@ -60,7 +66,7 @@ class PrepareSettings(RecordSettings):
     tokenizer: str | None = None
     """tokenizer folder (from python -m data_pipelines.tokenizer train), SentencePiece .model file (the normalization is
     chosen from the text), or the name of a model on the Hugging Face Hub, such as xlnet-base-cased; None = the symbols
-    of the records"""
+    of the records; for prose train one of 32,000 pieces, or as many as the text has, on the text, after --clean"""
     source: tuple[str, ...] = ()
     """files, globs, folders, URLs, tfds:NAME or hf:NAME"""
     weights: tuple[float, ...] = ()
@@ -69,6 +75,9 @@ class PrepareSettings(RecordSettings):
     """held-out text, in the same forms as --source; none = hold out some documents of each source"""
     validation_fraction: float = setting(0.05, between(0, 1, "()"))
     """share of the documents to hold out; if a source is one document, its last blocks are held out"""
+    clean: tuple[str, ...] | None = None
+    """remove markup, repeated lines, pages that are no prose and near duplicates, and list examples in clean.json
+    (docs/data.md); with codes of languages, such as en de, keep only those; None = take the text as it is"""
     block_len: int = setting(windows.block_len(DataConfig()), at_least(8))
     """tokens in a block, the unit of shuffling and of memory; the default holds 16 windows of 512 tokens; of records: a
     window and one token"""
@@ -108,9 +117,9 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
         if tokenizer.records and records is None:
             records = tokenizer.records
             train = sources.find(settings.source, settings, records=records)
-    if tokenizer is None:
-        if records is None:
-            raise InputError("tokenizer", "", "names no tokenizer: give one, or the `fields` of records")
+    if records and settings.clean is not None:
+        raise InputError("clean", "", "works on prose, not on records: leave it out")
+    if tokenizer is None and records:
         lines, holds_out_last = sources.read_lines(train), settings.hold_out == "last"
         tokenizer = Tokenizer.of_symbols(lines, records, settings.min_count, holds_out_last)
     runner: Runner = partial(run_here, on_progress=on_written)
@@ -128,11 +137,21 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
         runner=runner,
         records=RecordWindows(settings.block_len - 1, long=settings.long) if records else None,
         holds_out_last=settings.hold_out == "last",
+        clean=settings.clean,
     )
 
 
 def _usual_settings(text: Sequence[Source]) -> TokenizerSettings:
     return TokenizerSettings.usual_for(sources.choose_normalization(text))
+
+
+def _train_tokenizer(text: Sequence[Source]) -> Tokenizer:
+    """Train a tokenizer of VOCABULARY pieces, or of as many as the text has."""
+    normalization = sources.choose_normalization(text)
+    try:
+        return Tokenizer.train(sources.read_lines(text), VOCABULARY, normalization)
+    except VocabularyTooLarge as error:
+        return Tokenizer.train(sources.read_lines(text), error.largest, normalization)
 
 
 def print_corpus(settings: PrepareSettings) -> None:
@@ -146,6 +165,10 @@ def print_corpus(settings: PrepareSettings) -> None:
     count = sum(split.tokens for split in manifest.splits.values())
     took = "already there" if was_there else f"{seconds:.1f} s, {count / seconds:,.0f} tokens/s"
     print(f"corpus      {corpus.folder}, {took}")
+    if "clean" in manifest.made_from:
+        for line in cleaning.describe_cleaning(read_json(corpus.folder / CLEAN_FILE)):
+            print(line)
+        print(f"  ten examples of each are in {corpus.folder / CLEAN_FILE}")
     of_records, texts, tokens = corpus.tokenizer.records, "documents", "tokens"
     how = f"normalization {corpus.tokenizer.settings.normalization}"
     if of_records:
@@ -173,7 +196,7 @@ def print_corpus(settings: PrepareSettings) -> None:
 def prepare(
     train: Sequence[Source],
     validation: Sequence[Source] | None,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     out: epath.PathLike,
     *,
     block_len: int,
@@ -182,16 +205,18 @@ def prepare(
     runner: Runner = run_here,
     records: RecordWindows | None = None,
     holds_out_last: bool = False,
+    clean: Sequence[str] | None = None,
 ) -> Corpus:
     """Write the corpus folder `out`, or open it if it was already made from the same text and settings. The folder
     appears only when it is complete.
 
     train: text of the training split; empty = both splits hold the validation text, to measure a model on all of it.
     validation: text of the validation split; None = hold out about `validation_fraction` of the documents of `train`,
-    by their content (`holdout`). block_len: tokens in a block. weights: share of the rows that read each source of
-    `train`; empty = in proportion to size. runner: where the work runs (`runners`). records: windows of records, if the
-    sources hold records; blocks then have their length. holds_out_last: train on records without their last symbol, and
-    hold out the whole records.
+    by their content (`holdout`). tokenizer: None = train one on the text. block_len: tokens in a block. weights: share
+    of the rows that read each source of `train`; empty = in proportion to size. runner: where the work runs
+    (`runners`). records: windows of records, if the sources hold records; blocks then have their length.
+    holds_out_last: train on records without their last symbol, and hold out the whole records. clean: clean the text
+    and keep only documents in these languages, empty = in all; None = take it as it is.
 
     Raises InputError if text is missing, too short, not text or given twice, or if `out` was made from something else,
     and OSError if `out` cannot be written. After an error, the next call reuses the parts that are already encoded.
@@ -204,18 +229,32 @@ def prepare(
     made_from: dict[str, Any] = {
         "validation_fraction": None if validation else validation_fraction,
         "weights": list(weights),
-        "tokenizer": tokenizer.sha256,
         "block_len": block_len,
     }
+    if tokenizer:
+        made_from["tokenizer"] = tokenizer.sha256
+    if clean is not None:
+        cleaning.require_cleaning(clean)
+        made_from["clean"] = {"version": cleaning.VERSION, "languages": sorted(clean)}
     if records:
         made_from["records"] = {**dataclasses.asdict(records), "holds_out_last": holds_out_last}
     if out.exists():
         return _reopen(out, made_from, given)
     with resumable_folder(out) as (folder, work):
-        for to_encode in (*given["validation"], *given["train"]):
+        # Validation first, to find errors in the shorter text sooner, and to drop its duplicates from training text.
+        found, report = [*given["validation"], *given["train"]], None
+        read = found
+        if clean is not None:
+            read, fingerprints, report = cleaning.clean_text(found, clean, work, runner)
+        if tokenizer is None:
+            tokenizer = _train_tokenizer(read[len(given["validation"]) :] or read)
+            made_from["tokenizer"] = tokenizer.sha256
+        for to_encode in read:
             tokenizer.require_known(_readable_lines(to_encode), f"text {to_encode.argument}")
-        # Validation first, to find errors in the shorter text sooner.
-        encoded = encode_text([*given["validation"], *given["train"]], tokenizer, work, runner)
+        encoded = encode_text(read, tokenizer, work, runner)
+        if report:  # the corpus is known by the text as it was
+            as_found = zip(encoded, found, fingerprints, strict=True)
+            encoded = [dataclasses.replace(made, text=text, fingerprint=name) for made, text, name in as_found]
         for source in encoded:
             if len(source.documents) == 1 and not records:
                 size = f"one document of {source.tokens:,} tokens"
@@ -238,6 +277,8 @@ def prepare(
         if not held_out:
             contents = _hold_out(learned, validation_fraction, block_len, records, holds_out_last)
         write_corpus(folder, contents, tokenizer, block_len, weights, made_from, origins, runner)
+        if report:
+            (folder / CLEAN_FILE).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     return Corpus(out)
 
 
@@ -247,7 +288,7 @@ def _reopen(out: epath.Path, made_from: Mapping[str, Any], given: Mapping[SplitN
     if not is_corpus(out):
         raise InputError(f"{out} exists and is not a prepared corpus; name a folder that does not exist yet")
     corpus = Corpus(out)
-    asked = dict(made_from)
+    asked = {"tokenizer": corpus.manifest.made_from["tokenizer"], **made_from}
     asked.update((split, _fingerprints(split, text, corpus.manifest) or None) for split, text in given.items())
     found = corpus.manifest.made_from
     if differences := [what for key, what in MADE_FROM.items() if found.get(key) != asked.get(key)]:

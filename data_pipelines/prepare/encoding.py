@@ -133,10 +133,10 @@ def _last_document_end(text: str) -> int:
 
 def fingerprint(source: Source) -> str:
     """Return the SHA-256, in hex, of the text of a source. File names do not count."""
-    return _fingerprint_of(part.sha256 for group in groups_of(source) for part in cut_parts(group))
+    return join_fingerprints(part.sha256 for group in groups_of(source) for part in cut_parts(group))
 
 
-def _fingerprint_of(parts: Iterable[str]) -> str:
+def join_fingerprints(parts: Iterable[str]) -> str:
     """Return the fingerprint of a source from the hashes of its parts, in order."""
     whole = hashlib.sha256()
     for part in parts:
@@ -185,7 +185,7 @@ def encode_text(
         for number, source in enumerate(text)
     ]
     seeds = list(itertools.chain.from_iterable(groups))
-    runner(seeds, partial(_encode_part, parts, tokenizer), partial(_unfinished_parts, parts))
+    runner(seeds, partial(_encode_part, parts, tokenizer), partial(unfinished_parts, parts))
     encoded = []
     for source, of_source in zip(text, groups, strict=True):
         listed = [read_json(file, list[str]) for file, _ in of_source if file.exists()]
@@ -194,7 +194,7 @@ def encode_text(
     return encoded
 
 
-def _unfinished_parts(parts: epath.Path, seed: tuple[epath.Path, Group]) -> Iterator[TextPart]:
+def unfinished_parts(parts: epath.Path, seed: tuple[epath.Path, Group]) -> Iterator[TextPart]:
     """Yield the parts of a group that are not encoded yet, then write the list of all its parts into a file. seed: the
     file and the group."""
     file, group = seed
@@ -235,13 +235,13 @@ def join_parts(source: Source, files: Sequence[str]) -> EncodedSource:
     document = np.cumsum(np.concatenate(begins)) - 1
     hashes = np.zeros(np.count_nonzero(np.concatenate(begins)), np.uint64)
     np.add.at(hashes, document, np.concatenate(piece_hashes))
-    parts = _fingerprint_of(epath.Path(file).stem for file in files)
+    parts = join_fingerprints(epath.Path(file).stem for file in files)
     return EncodedSource(source, parts, tuple(files), np.concatenate(pieces), document, hashes)
 
 
 def encode(part: TextPart, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     """Encode a part and return its `FIELDS`. Lines and documents that are empty after normalization give no tokens."""
-    lines = _lines(part)
+    lines = lines_of(part)
     ids, lengths = tokenizer.encode_flat(lines, threads=1)
     is_end = np.array([not line for line in lines], bool)
     document = np.cumsum(is_end) - is_end  # document number of each line
@@ -278,7 +278,7 @@ def encode(part: TextPart, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     }
 
 
-def _lines(part: TextPart) -> list[str]:
+def lines_of(part: TextPart) -> list[str]:
     """Return the stripped lines of a part, with one empty line after each document that ends in it."""
     lines = [line.strip() for line in part.text.split("\n")]
     kept = [line for line, before in zip(lines, [part.continues and "x", *lines], strict=False) if line or before]

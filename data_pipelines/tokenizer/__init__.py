@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from data_pipelines.tokenizer.model import MODEL_FILE, SETTINGS_FILE, Tokenizer
     from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize
     from data_pipelines.tokenizer.pieces import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPACE, SPECIAL_PIECES, UNK
+    from data_pipelines.tokenizer.pieces import UNSPACED as UNSPACED
     from data_pipelines.tokenizer.settings import SAMPLE_LINES, TokenizerSettings
     from data_pipelines.tokenizer.symbols import SYMBOLS_JSON
     from data_pipelines.tokenizer.training import VocabularyTooLarge

@@ -24,6 +24,11 @@ WIDE_STOPS = frozenset("。．！？｡")  # not followed by a space
 CLOSERS = frozenset("\"'”’»)]）］」』】〉》｣")
 # Scripts without spaces between words, as prefixes of the Unicode names of their letters.
 UNSPACED_SCRIPTS = ("CJK ", "HIRAGANA ", "KATAKANA ", "HALFWIDTH KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ")
+# Thai, Lao, Burmese and Khmer; Chinese and Japanese with their punctuation and full-width forms. Korean has spaces.
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u312f\u3190-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff9f"
+    "\U00020000-\U0003ffff]"
+)
 # Letters that continue a syllable: small kana, and vowels of Thai and Lao that are written after a consonant.
 CONTINUING = re.compile(
     r"(HIRAGANA|KATAKANA|HALFWIDTH KATAKANA) LETTER SMALL |(THAI CHARACTER|LAO VOWEL SIGN) "

@@ -310,7 +310,7 @@ def _gather(argv: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
     others, of_flag = words, dict[str, list[str]]()
     for word in line:
         flag, equals, value = word.partition("=")
-        if flag in hints and get_origin(hints[flag]) is tuple:
+        if flag in hints and _is_list(hints[flag]):
             words = of_flag.setdefault(flag, [flag])
             words += [value] if equals else []
             continue
@@ -331,11 +331,15 @@ def _check_words(words: Sequence[str], hints: Mapping[str, Any]) -> None:
             if values and values[0].lower() in ("true", "false", "yes", "no", "on", "off", "0", "1"):
                 raise InputError(f"{name} takes no value, such as {values[0]}: give {name} alone, or {_negated(name)}")
             continue
-        if not values and get_origin(hint) is not tuple:
+        if not values and not _is_list(hint):
             raise InputError(f"{name} needs {describe_type(hint)}{_example(hint)}; it has no value")
-        for value in values if get_origin(hint) is tuple else values[:1]:
+        for value in values if _is_list(hint) else values[:1]:
             if not _can_be(value, hint):
                 raise InputError(f'{name} needs {describe_type(hint)}{_example(hint)}; it is "{value}"')
+
+
+def _is_list(hint: Any) -> bool:
+    return tuple in (get_origin(each) for each in (hint, *get_args(hint)))
 
 
 def _values_of(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

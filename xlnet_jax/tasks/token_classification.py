@@ -20,7 +20,7 @@ import optax
 from etils import epath
 
 from data_pipelines.readers import numbered_lines
-from data_pipelines.tokenizer import EOP, SPACE, SPECIAL_PIECES, UNK, Tokenizer
+from data_pipelines.tokenizer import EOP, SPACE, SPECIAL_PIECES, UNK, UNSPACED, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, apply
 from xlnet_jax.plots.confusion import draw_confusion
@@ -37,11 +37,6 @@ PREDICTIONS, REPORT = "predictions.txt", "entities.tsv"
 BLANK = "_"  # in predictions.txt, for a word that a line cannot hold
 NO_LABEL = ("", "-100")  # Hugging Face numbers tags from 0, and a word without one -100
 _BREAKS_LINES = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # as str.splitlines
-# Thai, Lao, Burmese and Khmer; Chinese and Japanese with their punctuation and full-width forms. Korean has spaces.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u312f\u3190-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff9f"
-    "\U00020000-\U0003ffff]"
-)
 
 
 @dataclass(frozen=True)
@@ -282,10 +277,10 @@ def spaces_before(words: Sequence[str]) -> list[bool]:
     There is no space beside a character of a script without spaces. In a sentence with such characters, there is also
     none between two single characters, such as 1 9 9 8 in a text that was split into characters.
     """
-    unspaced = any(map(_UNSPACED.search, words))
+    unspaced = any(map(UNSPACED.search, words))
 
     def between(left: str, right: str) -> bool:
-        apart = len(left) == len(right) == 1 or _UNSPACED.match(left[-1:]) or _UNSPACED.match(right)
+        apart = len(left) == len(right) == 1 or UNSPACED.match(left[-1:]) or UNSPACED.match(right)
         return not (unspaced and apart)
 
     return [i == 0 or between(words[i - 1], word) for i, word in enumerate(words)]
