@@ -10,6 +10,7 @@ if __name__ == "__main__":  # before any other import
 
     leave_current_folder()
 
+import contextlib
 import difflib
 import os
 import re
@@ -34,6 +35,7 @@ from xlnet_jax.errors import (
 )
 from xlnet_jax.printing import is_reader_gone, print_safely, without_secrets
 from xlnet_jax.storage.import_path import keep_children_out
+from xlnet_jax.storage.programs import keep_programs
 from xlnet_jax.storage.quiet import keep_tensorflow_quiet
 
 Main = Callable[[Sequence[str]], int]
@@ -63,7 +65,7 @@ class Command:
     is_training: bool = False
     """restart with huge pages (`machine.start_with_huge_pages`)"""
     is_brief: bool = False
-    """its programs run for seconds (`machine.compile_quickly`)"""
+    """its programs run for seconds: they are compiled quickly (`machine.compile_quickly`) and kept for the next call"""
 
     @property
     def module(self) -> str:
@@ -87,7 +89,8 @@ class Command:
         """Do the work and print; return the exit code. InputErrors name settings as flags."""
         try:
             settings, (_, work, _) = self.parse(argv), self.load()
-            return work(settings) or 0
+            with keep_programs() if self.is_brief else contextlib.nullcontext():
+                return work(settings) or 0
         except InputError as mistake:
             mistake.name, mistake.why = with_flags(str(mistake)), ""
             raise

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 import jax
-import jax.numpy as jnp
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
@@ -60,7 +59,7 @@ def on_device(pretrained: P, dtype: Literal["float32", "bfloat16"] = "float32") 
     """Return the checkpoint with its weights on the device, so that they are not copied for every batch. dtype: compute
     type."""
     model = replace(pretrained.model, dtype=dtype, remat="none")
-    (device,) = jnp.zeros(()).devices()  # the default one
+    (device,) = jax.device_put(0).devices()  # the default one
     return replace(pretrained, model=model, params=jax.device_put(pretrained.params, device))
 
 

@@ -28,6 +28,7 @@ from xlnet_jax.settings.fields import (
     with_plain_paths,
 )
 from xlnet_jax.storage.outputs import new_file
+from xlnet_jax.storage.programs import keep_programs
 
 if TYPE_CHECKING:
     from data_pipelines.sources import Id
@@ -155,8 +156,9 @@ def embed_texts(
         raise InputError("pooling", "cls", "is for prose: a record has no <cls>; give mean, last or first")
     texts = list_of_texts(texts)
     vectors_BD = np.zeros((len(texts), pretrained.model.d_model), np.float32)
-    for places, _, pooled_BD in _read(pretrained, texts, pooling, layer, specials, max_len, mem_len, batch_tokens):
-        vectors_BD[places] += pooled_BD
+    with keep_programs():
+        for places, _, pooled_BD in _read(pretrained, texts, pooling, layer, specials, max_len, mem_len, batch_tokens):
+            vectors_BD[places] += pooled_BD
     return _normalized(vectors_BD) if normalize else vectors_BD
 
 

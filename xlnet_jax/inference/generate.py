@@ -17,6 +17,7 @@ from xlnet_jax.plots.passes import draw_passes
 from xlnet_jax.settings.fields import check_bounds, list_of_texts
 from xlnet_jax.settings.parser import with_keywords
 from xlnet_jax.storage.outputs import new_file
+from xlnet_jax.storage.programs import keep_programs
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -51,7 +52,8 @@ def generate(
     loaded = None if isinstance(model, str | Path) else model
     wanted = with_keywords(GenerateSettings("loaded" if loaded else str(model)), settings)
     wanted = dataclasses.replace(wanted, prompt=tuple(list_of_texts(prompts, "prompts")))
-    return list(draw_texts(wanted, loaded, on_part))
+    with keep_programs():
+        return list(draw_texts(wanted, loaded, on_part))
 
 
 def print_texts(settings: GenerateSettings) -> None:

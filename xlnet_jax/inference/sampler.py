@@ -122,7 +122,8 @@ class Sampler:
         most = power_of_two(max(counts))
         parallel = min(self._sampling.parallel or most, most)
         sampling = self._sampling._replace(parallel=parallel, chunk=chunk)
-        keys_B = key if key.ndim else jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(len(requests)))
+        numbers_B = np.arange(first, first + len(requests), dtype=np.uint32)
+        keys_B = key if key.ndim else _keys_of_texts(key, numbers_B)
         seeds = [int.from_bytes(data.tobytes()[:8], "little") for data in np.asarray(jax.random.key_data(keys_B))]
         orders = [order_of(self._order, n, parallel, seed) for n, seed in zip(counts, seeds, strict=True)]
         found = [(np.full(n, PAD, np.int32), np.zeros(n, np.float32), np.full(n, NONE, np.int32)) for n in counts]
@@ -166,8 +167,8 @@ class Sampler:
         number_BP = padded([order.reshape(-1)[:width] for order in left], len(requests), width, NONE)
         both = [(request.targets_P[i], request.kinds_P[i]) for request, i in zip(requests, number_BP, strict=True)]
         position_BP, kind_BP = (np.where(number_BP == NONE, 0, rows) for rows in zip(*both, strict=True))
-        columns = jnp.asarray(number_BP), jnp.asarray(position_BP), jnp.asarray(kind_BP)
-        vocabulary = jnp.asarray(self._allowed_XV), jnp.asarray(self._stops_V), self._after_V
+        columns = (np.asarray(column_BP, np.int32) for column_BP in (number_BP, position_BP, kind_BP))
+        vocabulary = self._allowed_XV, self._stops_V, self._after_V
         return Targets(*columns, keys_B, self._limits, *vocabulary, self._segments_BS(requests))
 
     def _segments_BS(self, requests: Sequence[Request]) -> np.ndarray | None:
@@ -267,6 +268,11 @@ def spread_order(targets: int, parallel: int, seed: int) -> np.ndarray:
 
 
 # ---- on the device ---------------------------------------------------------------------------------------------------
+
+
+@jax.jit
+def _keys_of_texts(key: jax.Array, number_B: jnp.ndarray) -> jax.Array:
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, number_B)
 
 
 @functools.partial(jax.jit, static_argnums=0)

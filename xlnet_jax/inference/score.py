@@ -45,6 +45,7 @@ from xlnet_jax.settings.fields import (
     with_plain_paths,
 )
 from xlnet_jax.storage.outputs import new_file
+from xlnet_jax.storage.programs import keep_programs
 
 if TYPE_CHECKING:
     from data_pipelines.faults import TextRow
@@ -290,6 +291,7 @@ def _checked_record(tokenizer: "Tokenizer", row: "TextRow") -> "TextRow":
     return row._replace(text=line)
 
 
+@keep_programs()
 def score_ids(
     pretrained: "Pretrained",
     texts: Sequence[np.ndarray],

@@ -98,9 +98,9 @@ def optional_params(config: ModelConfig, head: HeadConfig | None) -> Mapping[str
     def shapes(module: nn.Module, *inputs: Any) -> Any:
         return jax.eval_shape(lambda: meta.unbox(module.init(jax.random.key(0), *inputs)["params"]))
 
-    found |= flatten({"pair_head": shapes(PairHead(config), jnp.zeros((1, 1, config.d_model)))})
+    found |= flatten({"pair_head": shapes(PairHead(config), np.zeros((1, 1, config.d_model), np.float32))})
     if detector := DETECTORS.get(config.network):
-        of_detector = shapes(detector(config), text_inputs(jnp.zeros((1, 1), jnp.int32)))
+        of_detector = shapes(detector(config), text_inputs(np.zeros((1, 1), np.int32)))
         found |= flatten({"detector": of_detector["detector"]})
     return found
 

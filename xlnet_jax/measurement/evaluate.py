@@ -23,6 +23,7 @@ from xlnet_jax.settings.fields import at_least, check_bounds, flatten, setting
 from xlnet_jax.settings.parser import with_keywords
 from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage.outputs import new_file
+from xlnet_jax.storage.programs import keep_programs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -139,6 +140,7 @@ def evaluate(
     return found
 
 
+@keep_programs()
 def _evaluate(asked: EvaluateSettings, on_batch: OnBatch) -> EvaluationResult:
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.native import PretrainingRun

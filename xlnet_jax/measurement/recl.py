@@ -25,6 +25,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.printing import Console, progress
 from xlnet_jax.settings.common import TextSourceSettings
 from xlnet_jax.settings.fields import at_least, check_bounds, setting, with_plain_paths
+from xlnet_jax.storage.programs import keep_programs
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -113,6 +114,7 @@ def recl(settings: ReclSettings) -> EffectiveContext:
     return EffectiveContext(by_share, name, len(targets_P))
 
 
+@keep_programs()
 def print_recl(settings: ReclSettings) -> None:
     """Measure the lengths, and print a table."""
     found = recl(settings)

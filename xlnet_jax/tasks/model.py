@@ -20,6 +20,7 @@ from xlnet_jax.models.heads import build_model
 from xlnet_jax.printing import progress
 from xlnet_jax.settings.fields import from_dict, with_values
 from xlnet_jax.settings.hints import check_calls
+from xlnet_jax.storage.programs import keep_programs
 
 if TYPE_CHECKING:
     from xlnet_jax.tasks.config import FinetuneConfig
@@ -45,6 +46,7 @@ class Model(Pretrained):
     finetuning: FinetuneConfig | None = None
     """settings of the finetuning that made the checkpoint; None = unknown, or it was not finetuned"""
 
+    @keep_programs()
     @check_calls
     def predict(
         self, inputs: Iterable[Any], *, batch_size: int | None = None, seq_len: int | None = None

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import jax
 from etils import epath
-from jax.experimental.compilation_cache import compilation_cache
 
 from xlnet_jax.checkpoints.listing import has_weights, list_checkpoints
 from xlnet_jax.errors import InputError
@@ -28,6 +27,7 @@ from xlnet_jax.settings.config import Config, RunConfig
 from xlnet_jax.settings.fields import differences, from_dict, identity_difference, to_dict
 from xlnet_jax.storage.files import in_bucket, require_bucket_library
 from xlnet_jax.storage.lock import BucketLock, DiskLock, lock
+from xlnet_jax.storage.programs import keep_programs
 from xlnet_jax.storage.reading import read_versioned, write_versioned
 
 R = TypeVar("R", bound=RunConfig)
@@ -156,22 +156,10 @@ class Workdir:
             self._lock.release()
             self._lock = None
 
-    @contextlib.contextmanager
-    def keep_programs(self) -> Iterator[None]:
-        """Keep compiled programs here for a restart, which may be on another machine that shares only the workdir.
-        Programs that compile faster than jax_persistent_cache_min_compile_time_secs are not kept.
-
-        JAX_COMPILATION_CACHE_DIR names another folder. On CPUs programs are kept only there: compilation is short, and
-        a program compiled for one CPU may crash on another.
-        """
-        if jax.config.values["jax_compilation_cache_dir"] is not None or jax.default_backend() not in PLATFORMS:
-            yield
-            return
-        _use_compilation_cache(str(self.compiled))
-        try:
-            yield
-        finally:
-            _use_compilation_cache(None)
+    def keep_programs(self) -> contextlib.AbstractContextManager[None]:
+        """Keep compiled programs here for a restart, which may be on another machine that shares only the workdir;
+        those of CPUs in the user's folder, for other runs too. JAX_COMPILATION_CACHE_DIR names another folder."""
+        return keep_programs(str(self.compiled) if jax.default_backend() in PLATFORMS else None)
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
@@ -199,11 +187,6 @@ class Workdir:
             raise InputError(
                 f"{self.config} does not hold settings of a run of this kind ({reason}): give another `workdir`"
             ) from None
-
-
-def _use_compilation_cache(folder: str | None) -> None:
-    compilation_cache.reset_cache()  # jax reads the setting once, when it first compiles
-    jax.config.update("jax_compilation_cache_dir", folder)
 
 
 def _has_text_of(ours: Config, theirs: Config) -> bool:

@@ -109,13 +109,15 @@ def test_a_restart_finds_its_programs_compiled(watched):
     assert second == first
 
 
-def test_on_a_cpu_and_beside_a_cache_of_the_users_own_none_is_kept(tmp_path, monkeypatch):
+def test_programs_of_a_cpu_are_kept_for_all_runs_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of-user"))
+
     def cache():
         with Workdir(tmp_path).keep_programs():
             return jax.config.values["jax_compilation_cache_dir"]
 
     with no_compile_cache_but_ours():
-        assert cache() is None
+        assert cache() == str(tmp_path / "of-user" / "xlnet_jax" / "programs")
         monkeypatch.setattr(workdir, "PLATFORMS", ("cpu",))
         assert cache() == str(tmp_path / "compiled")
         jax.config.update("jax_compilation_cache_dir", "mine")
