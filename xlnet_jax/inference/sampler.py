@@ -167,7 +167,8 @@ class Sampler:
         number_BP = padded([order.reshape(-1)[:width] for order in left], len(requests), width, NONE)
         both = [(request.targets_P[i], request.kinds_P[i]) for request, i in zip(requests, number_BP, strict=True)]
         position_BP, kind_BP = (np.where(number_BP == NONE, 0, rows) for rows in zip(*both, strict=True))
-        columns = (np.asarray(column_BP, np.int32) for column_BP in (number_BP, position_BP, kind_BP))
+        # NumPy's arrays: jax would compile programs that convert them.
+        columns = np.int32(number_BP), np.int32(position_BP), np.int32(kind_BP)
         vocabulary = self._allowed_XV, self._stops_V, self._after_V
         return Targets(*columns, keys_B, self._limits, *vocabulary, self._segments_BS(requests))
 

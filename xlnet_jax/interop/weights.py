@@ -100,7 +100,7 @@ def optional_params(config: ModelConfig, head: HeadConfig | None) -> Mapping[str
 
     found |= flatten({"pair_head": shapes(PairHead(config), np.zeros((1, 1, config.d_model), np.float32))})
     if detector := DETECTORS.get(config.network):
-        of_detector = shapes(detector(config), text_inputs(np.zeros((1, 1), np.int32)))
+        of_detector = shapes(detector(config), text_inputs(jnp.asarray(np.zeros((1, 1), np.int32))))
         found |= flatten({"detector": of_detector["detector"]})
     return found
 
