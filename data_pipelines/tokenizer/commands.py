@@ -62,6 +62,8 @@ class Train(TextSourceSettings):
     """text normalization; auto = english for English text with few accents, none for Thai and Lao, else nfkc"""
     lower: bool = False
     """lowercase all text, as in the original's uncased models"""
+    user_symbols: tuple[str, ...] = ()
+    """pieces that are never cut or joined, such as <url> @user, for pieces and characters"""
     sample_megabytes: int = setting(SAMPLE_BYTES // MEGABYTE, at_least(1))
     """train on a uniform sample of the lines if the text is larger; training needs up to 30 times this memory"""
 
@@ -139,7 +141,7 @@ def train_tokenizer(settings: Train) -> dict[str, str]:
         drawn, seen = sample(sources.read_lines(text), sample_bytes)
         tokenizer = Tokenizer.train(
             drawn, settings.vocab_size, normalization, token_level=settings.token_level, lower=settings.lower,
-            sample_bytes=sample_bytes,
+            sample_bytes=sample_bytes, user_symbols=settings.user_symbols,
         )  # fmt: skip
         tokenizer.write(folder)
     share = "all" if len(drawn) == seen else f"a sample of {len(drawn):,}"

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -122,21 +122,25 @@ class Tokenizer:
         token_level: TokenLevel = "piece",
         lower: bool = False,
         sample_bytes: int = SAMPLE_BYTES,
+        user_symbols: Sequence[str] = (),
     ) -> Tokenizer:
         """Train a tokenizer on the non-empty lines. Equal lines give equal bytes.
 
         vocab_size: number of pieces; for words and characters, the maximum; ignored for bytes. normalization: auto =
         none for bytes, else guessed from lines across the text. sample_bytes: if the text is larger, train on a uniform
-        sample of its lines of this size. Raises InputError, with a size that works, if the vocabulary size is too large
-        or too small for the text. Errors of `lines` pass through.
+        sample of its lines of this size. user_symbols: pieces that are never cut or joined, such as <url>. Raises
+        InputError for a symbol that cannot stay whole (`require_symbols`), and, with a size that works, if the
+        vocabulary size is too large or too small for the text. Errors of `lines` pass through.
         """
         text = [] if token_level == "byte" else sample(lines, sample_bytes)[0]
         if normalization == "auto":
             step = -(-len(text) // SAMPLE_LINES) or 1
             normalization = "none" if token_level == "byte" else guess_normalization(text[::step])
         settings = TokenizerSettings.usual_for(normalization, lower, token_level)
+        require_symbols(user_symbols, settings)
         normalized = (settings.normalize([line])[0] for line in text)
-        return cls(train_model(normalized, vocab_size, settings.normalization, token_level), settings)
+        model = train_model(normalized, vocab_size, settings.normalization, token_level, user_symbols)
+        return cls(model, settings)
 
     @classmethod
     def of_symbols(
@@ -389,6 +393,27 @@ class Tokenizer:
         commas[places] = self._processor.piece_to_id(",")
         split = np.insert(commas, np.repeat(places, counts), np.concatenate(digits))
         return split, lengths + np.bincount(line, counts, len(lengths)).astype(np.int64)
+
+
+def require_symbols(symbols: Sequence[str], settings: TokenizerSettings) -> None:
+    """Raise InputError for the first user-defined symbol that would not stay whole in a text."""
+    if symbols and settings.token_level not in ("piece", "character"):
+        raise InputError("user_symbols", symbols, f": a vocabulary of the level {settings.token_level} has none")
+    for number, symbol in enumerate(symbols):
+        normalized = settings.normalize([symbol])[0]
+        if not symbol or SPACE in symbol or any(map(str.isspace, symbol)):
+            why = "is empty or has a space in it; a symbol is one piece"
+        elif symbol in symbols[:number]:
+            why = "is given twice"
+        elif symbol in SPECIAL_PIECES:
+            why = "is one of XLNet's special pieces, which every tokenizer has"
+        elif normalized != symbol:
+            why = f"becomes {normalized!r} by normalization, as in any text: give it in that form"
+        elif settings.split_digit_commas and re.search(r"\d,\Z", symbol):
+            why = "ends in a digit and a comma, which are split in English"
+        else:
+            continue
+        raise InputError("user_symbols", repr(symbol), why)
 
 
 def _sentencepiece(model: bytes, origin: str) -> sentencepiece.SentencePieceProcessor:

@@ -9,7 +9,7 @@ import heapq
 import io
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import sentencepiece
@@ -82,12 +82,17 @@ def _uniforms() -> Iterator[float]:
 
 
 def train_model(
-    text: Iterable[str], vocab_size: int, normalization: Normalization, token_level: TokenLevel = "piece"
+    text: Iterable[str],
+    vocab_size: int,
+    normalization: Normalization,
+    token_level: TokenLevel = "piece",
+    user_symbols: Sequence[str] = (),
 ) -> bytes:
     """Train a model on normalized lines, and return the content of its .model file. Equal lines give equal bytes on any
     machine.
 
     vocab_size: number of pieces; for words and characters, the maximum, and the others become <unk>; ignored for bytes.
+    user_symbols: pieces that are never cut or joined, in addition to those of the recipe; for pieces and characters.
     Raises InputError, with a size that works, if the vocabulary size is too large or too small for the text.
     """
     if token_level == "byte":
@@ -98,7 +103,9 @@ def train_model(
             vocab_size,
             f"is too small: {len(SPECIAL_PIECES)} pieces are special symbols, and the text needs more",
         )
-    model = io.BytesIO()
+    model, recipe = io.BytesIO(), dict(RECIPES[token_level])
+    if user_symbols:
+        recipe["user_defined_symbols"] = list(dict.fromkeys([*recipe["user_defined_symbols"], *user_symbols]))
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(text),
@@ -110,7 +117,7 @@ def train_model(
             minloglevel=2,
             shuffle_input_sentence=True,
             input_sentence_size=10_000_000,
-            **RECIPES[token_level],
+            **recipe,
         )
     except RuntimeError as error:
         raise _vocabulary_error(vocab_size, str(error)) from None

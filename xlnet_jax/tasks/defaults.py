@@ -174,6 +174,9 @@ def _contradictions(config: FinetuneConfig) -> Iterator[InputError]:
     if config.epochs is not None:
         why = f"and `steps` {config.steps} both say how long to train: leave one of them out"
         Resolution.of(config).refuse("steps", InputError("epochs", f"{config.epochs:g}", why))
+    if config.balance != "none" and config.head.task not in ("classification", "token_classification"):
+        why = f": `task` {config.task} has no classes to balance: leave it out, as only classification and tagging do"
+        yield InputError("balance", config.balance, why)
     if config.reinitialize and not config.train:
         yield InputError("reinitialize", "", "initializes all weights randomly: give `train` to learn some")
     if config.seed and config.seed not in config.seeds:  # a run writes its own seed into config.json

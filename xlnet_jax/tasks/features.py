@@ -1,8 +1,8 @@
 """Features of examples, and batches of a few shapes from texts of different lengths.
 
-Batch t is a pure function of (features, settings, seed, t). Each epoch shuffles all items and cuts them into pools of
-many batches. Each pool is sorted by length, so that batches have little padding. Then the batches of the epoch are
-shuffled again.
+Batch t is a pure function of (features, settings, seed, t). Each epoch shuffles all items, or draws as many by their
+weights, and cuts them into pools of many batches. Each pool is sorted by length, so that batches have little padding.
+Then the batches of the epoch are shuffled again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,6 +99,16 @@ def collate(
     return batch
 
 
+def weigh_labels(features: Features) -> np.ndarray:
+    """Return the weight of each label: number of labels / (number of classes * labels of its class), as "balanced" of
+    scikit-learn; float32 in the shape of values["labels"], 0 for words without one."""
+    labels = features.values["labels"]
+    is_label = features.values.get("target_weights", np.ones(labels.shape)) > 0
+    counts = np.bincount(labels[is_label])
+    of_class = is_label.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    return (of_class[labels] * is_label).astype(np.float32)
+
+
 def restore_order(parts: Sequence[tuple[np.ndarray, dict[str, Any]]], count: int) -> Outputs:
     """Return the outputs of batches as [count, …] in the order of the items. parts: (items, outputs) of each batch,
     with the items of `batch_by_length`."""
@@ -125,6 +135,8 @@ class TrainingBatches:
     features_of: Callable[[int], Features]
     data: TaskDataConfig
     seed: int
+    sampled: bool = False
+    """draw items with replacement, in proportion to the mean weight of their labels (`weigh_labels`)"""
 
     @cached_property
     def steps_per_epoch(self) -> int:
@@ -149,6 +161,10 @@ class TrainingBatches:
         """Return the features of an epoch, and the items of its batches, [steps, B]."""
         features, rng = self.features_of(epoch), np.random.default_rng([self.seed, epoch])
         order, lengths = rng.permutation(len(features)), features.lengths
+        if self.sampled:
+            weights = weigh_labels(features).reshape(len(features), -1).astype(np.float64)
+            share = weights.sum(1) / np.maximum((weights > 0).sum(1), 1)
+            order = rng.choice(len(features), len(features), p=share / share.sum())
         pool = POOL * self.data.batch_size
         pools = [order[i : i + pool] for i in range(0, len(order), pool)]
         by_length = np.concatenate([p[np.argsort(-lengths[p], kind="stable")] for p in pools])

@@ -221,7 +221,8 @@ def finetune_seed(prepared: Prepared, workdir: Workdir, process: Process, callba
     process.require_same("other examples in `train`", {"SHA-256": prepared.sha256[:12]})
     workdir.require_shared()
     # ---- program and weights ----------------------------------------------------------------------------------------
-    batches = TrainingBatches(prepared.training_features, settings.config.data, settings.config.seed)
+    given = settings.config
+    batches = TrainingBatches(prepared.training_features, given.data, given.seed, given.balance == "sampling")
     program, memory = build_fitting(settings, _builder(settings.config, task, batches, process), workdir, process)
     config = settings.final()
     params, origin = dict[str, Any](), "all weights randomly initialized"

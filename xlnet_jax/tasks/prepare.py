@@ -2,6 +2,7 @@
 papers' (benchmarks/narrow_start.py measures the gain of each).
 """
 
+import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from xlnet_jax.settings.resolution import Resolution, Values
 from xlnet_jax.tasks.baseline import Baseline, measure_baseline
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, make_task, validate_finetuning
-from xlnet_jax.tasks.features import EncodedExamples, Features
+from xlnet_jax.tasks.features import EncodedExamples, Features, weigh_labels
 from xlnet_jax.tasks.labels import describe_labels
 from xlnet_jax.tasks.readers import Role
 from xlnet_jax.tasks.task import Task
@@ -82,7 +83,11 @@ def prepare(config: FinetuneConfig, seed: int, workdirs: Sequence[Workdir], cons
 
     @functools.lru_cache(1)
     def drawn(epoch: int) -> Features:
-        return task.features(train, tokenizer, head, training=True, epoch=epoch)
+        features = task.features(train, tokenizer, head, training=True, epoch=epoch)
+        if config.balance == "weights":
+            values = {**features.values, "target_weights": weigh_labels(features)}
+            features = dataclasses.replace(features, values=values)
+        return features
 
     def training_features(epoch: int) -> Features:
         return drawn(epoch if task.draws_anew else 0)

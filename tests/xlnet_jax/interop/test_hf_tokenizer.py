@@ -26,14 +26,15 @@ ODD = [
     "e\u0301 ½\u0327 A\u030a ﬁ ① Ⅻ ｶﾞ", "한국어 각 ㅎㅏㄴ", "กำลัง ຳ हिन्दी", "1,234,567.89 - 5–6 (£7) €8 $9,",
     "zero\u200bwidth", "İstanbul ΑΣ", "<eop> a<eop>b", "日本語のテキスト。",
     "emoji 😀 👩\u200d👩\u200d👧", "...---...", "a" * 500,
+    "see <url> and x@user5, <url><url>lovely <url", "don't, <URL>日本語の本",
 ]  # fmt: skip
+SYMBOLS = ("<url>", "@user", "<URL>", "日本", "don't")
 SPECIAL = re.compile("<(unk|s|/s|cls|sep|pad|mask|eod)>")
 
 
-def trained(normalization, level="piece", size=1000, lower=False):
-    return Tokenizer.train(
-        AUSTEN[:400] + CHINESE * 20 + ODD[2:9] * 3, size, normalization, token_level=level, lower=lower
-    )
+def trained(normalization, level="piece", size=1000, lower=False, symbols=()):
+    lines = AUSTEN[:400] + CHINESE * 20 + ODD[2:9] * 3
+    return Tokenizer.train(lines, size, normalization, token_level=level, lower=lower, user_symbols=symbols)
 
 
 TOKENIZERS = {
@@ -46,6 +47,8 @@ TOKENIZERS = {
     "spaces": lambda: Tokenizer(trained("english").model, TokenizerSettings(remove_space=False)),
     "words": lambda: trained("english", "word"),
     "characters": lambda: trained("nfkc", "character"),
+    "symbols": lambda: trained("english", symbols=SYMBOLS),
+    "symbols and characters": lambda: trained("nfkc", "character", symbols=SYMBOLS),
     "bytes": lambda: trained("none", "byte"),
 }
 
