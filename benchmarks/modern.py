@@ -32,9 +32,9 @@ from benchmarks import eight_tasks, studies
 from benchmarks.eight_tasks import Task
 from benchmarks.results import keep_table
 from benchmarks.studies import Job, Record, Study, run_module
+from xlnet_jax.costs import layer_parameters
 from xlnet_jax.measurement.contenders import step_operations
 from xlnet_jax.objectives.presets import parse_config
-from xlnet_jax.planning.scaling_law import layer_parameters
 from xlnet_jax.settings.config import Config
 
 NAME = "modern"

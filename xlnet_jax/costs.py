@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.config import Config, ModelConfig
 
 GIB = 2**30
 
@@ -87,6 +87,13 @@ def peak_flops(device_kind: str) -> float | None:
     """Return the peak bfloat16 FLOPs a second of one device; None where it is unknown."""
     chip = chip_of(device_kind)
     return chip.flops / chip.devices if chip else None
+
+
+def layer_parameters(model: ModelConfig) -> int:
+    """Return the number of weights of the matrices in all layers: attention's q, k, v, o and, with relative positions,
+    r, and the feed-forward's two. Embeddings, biases and normalization are not counted."""
+    attention = (5 if model.positions == "relative" else 4) * model.num_heads * model.d_head
+    return model.num_layers * model.d_model * (attention + 2 * model.d_ff)
 
 
 class MultiplyAdds(NamedTuple):

@@ -113,6 +113,8 @@ def _contradictions(settings: CompareConfig) -> Iterable[InputError]:
                 near = difflib.get_close_matches(name, known, 1, 0.5)
                 hint = f"did you mean {near[0]}?" if near else f"give some of {', '.join(known)}"
                 yield InputError(argument, name, f": {hint}")
+    if settings.dial:
+        yield InputError(settings.dial, "", "is for train; give `budget`")
     if settings.selection.patience:
         why = ": each contender trains for the whole budget; leave it at 0"
         yield InputError("selection.patience", settings.selection.patience, why)

@@ -13,7 +13,13 @@ from xlnet_jax.costs import MultiplyAdds, network_multiply_adds, remat_flops, sp
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.records import OBJECTIVES, ObjectiveRecord
 from xlnet_jax.settings.config import Config, ModelConfig
-from xlnet_jax.settings.rules import absolute_positions, data_contradictions, memory_contradictions, run_contradictions
+from xlnet_jax.settings.rules import (
+    absolute_positions,
+    data_contradictions,
+    dial_contradictions,
+    memory_contradictions,
+    run_contradictions,
+)
 
 if TYPE_CHECKING:
     from data_pipelines.batches import BatchSource
@@ -113,6 +119,7 @@ def recomputed_flops(config: Config) -> int:
 def validate(config: Config) -> None:
     """Check the settings of a pretraining run. Raises InputError with the first contradiction."""
     for contradictions in (
+        dial_contradictions(config),
         run_contradictions(config),
         _network_contradictions(config),
         _batch_contradictions(config),
@@ -218,4 +225,6 @@ def unread(config: Config) -> dict[str, str]:
         )
     if model.positions != "relative":
         found["model.untie_r"] = f"it is for relative positions, and `model.positions` is {model.positions}"
+    if config.dial:
+        found["steps"] = f"`{config.dial}` {getattr(config, config.dial):g} chooses the steps"
     return found

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from etils import epath
 
-from xlnet_jax.settings.config import Config, ModelConfig
+from xlnet_jax.costs import layer_parameters
+from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.reading import read_json
 
 FILE = Path(__file__).with_name("scaling_law.json")
@@ -54,13 +55,6 @@ class Fit:
     """fewest and most of the runs"""
     tokens: tuple[float, float]
     """fewest and most of the runs"""
-
-
-def layer_parameters(model: ModelConfig) -> int:
-    """Return the number of weights of the matrices in all layers: attention's q, k, v, o and, with relative positions,
-    r, and the feed-forward's two. Embeddings, biases and normalization are not counted."""
-    attention = (5 if model.positions == "relative" else 4) * model.num_heads * model.d_head
-    return model.num_layers * model.d_model * (attention + 2 * model.d_ff)
 
 
 def predict_loss(config: Config) -> str:

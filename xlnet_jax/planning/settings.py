@@ -86,6 +86,8 @@ def check_plan(settings: PlanConfig) -> None:
     for name in ("topology", "batch_per_device"):
         if settings.search and len(getattr(settings, name)) > 1:
             raise InputError("search", "", f"accepts only one `{name}`")
+    if settings.dial:
+        raise InputError(settings.dial, "", "is for train, which measures a step; a plan needs the sizes and `steps`")
     for name in ("init", "tokenizer"):
         if getattr(settings, name):
             raise InputError(name, "", ": a plan reads no files; give the sizes with `preset` and `model` settings")

@@ -421,6 +421,10 @@ class RunConfig(RecordingSettings):
     log: LogConfig = LogConfig()
 
 
+DIALS = ("minutes", "hours", "flops")
+"""Settings of which one chooses all sizes of a run"""
+
+
 @dataclass(frozen=True)
 class Config(RunConfig, RecordSettings):
     """One pretraining run."""
@@ -440,3 +444,14 @@ class Config(RunConfig, RecordSettings):
     rtd: ReplacedConfig = ReplacedConfig()
     eval: EvalConfig = EvalConfig()
     selection: SelectionConfig = SelectionConfig()
+    minutes: float | None = operational(None, above(0), "common")
+    """minutes for the whole run: network, vocabulary, batch and steps are chosen for them (docs/scale.md)"""
+    hours: float | None = operational(None, above(0))
+    """the same in hours"""
+    flops: float | None = operational(None, above(0))
+    """the same for FLOPs of training, whatever the time; a config.json has none of the three, but what was chosen"""
+
+    @property
+    def dial(self) -> str:
+        """Name of the dial that the user gave: minutes, hours or flops; "" = none."""
+        return next((name for name in DIALS if getattr(self, name) is not None), "")

@@ -6,7 +6,7 @@ from itertools import chain
 
 from xlnet_jax.dims import CLS_SEGMENT, WINDOW_SPECIALS
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.config import DataConfig, HeadConfig, ModelConfig, RunConfig
+from xlnet_jax.settings.config import DIALS, Config, DataConfig, HeadConfig, ModelConfig, RunConfig
 from xlnet_jax.settings.fields import out_of_bounds
 
 
@@ -47,6 +47,23 @@ def run_contradictions(config: RunConfig) -> Iterator[InputError]:
         why = "with `model.share_layers` True: all layers share their parameters; leave it at 1"
         yield InputError("optimizer.layer_decay", f"{decay:g}", why)
     yield from _trace_steps(config)
+
+
+def dial_contradictions(config: Config) -> Iterator[InputError]:
+    """Yield what contradicts a dial, which chooses the sizes of a run."""
+    given = [name for name in DIALS if getattr(config, name) is not None]
+    if not given:
+        return
+    dial, value = given[0], f"{getattr(config, given[0]):g}"
+    if len(given) > 1:
+        yield InputError(dial, value, f"and `{given[1]}` both say how long to train: leave one of them out")
+    if config.preset != "demo":
+        why = f"with `preset` {config.preset}: both choose the network; leave one of them out"
+        yield InputError(dial, value, why)
+    for name in ("init", "fields"):
+        if getattr(config, name):
+            why = f"with `{name}`: no scaling law covers such runs; give `steps` instead"
+            yield InputError(dial, value, why)
 
 
 def traced_steps(steps: str | None) -> range:

@@ -7,7 +7,8 @@ import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import flax.linen as nn
 import numpy as np
@@ -27,9 +28,11 @@ from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import with_plain_paths
 from xlnet_jax.storage.files import name_on_disk
+from xlnet_jax.storage.reading import read_versioned
 from xlnet_jax.training.attention import check_attention
 from xlnet_jax.training.callbacks import usual_callbacks
 from xlnet_jax.training.checkpoint import Checkpoints
+from xlnet_jax.training.dial import Pace, change_choice, seconds_of
 from xlnet_jax.training.evaluation import (
     count_windows,
     describe_losses,
@@ -46,7 +49,7 @@ from xlnet_jax.training.loop import Callback, Run, train
 from xlnet_jax.training.metrics import read_records, speed
 from xlnet_jax.training.resolve import folder_of, resolve_text
 from xlnet_jax.training.selection import Evaluation, Result
-from xlnet_jax.training.step import make_eval_step, pretraining_program
+from xlnet_jax.training.step import Program, make_eval_step, pretraining_program
 from xlnet_jax.training.stop import exit_code_of
 from xlnet_jax.training.workdir import Workdir
 
@@ -143,6 +146,7 @@ def _pretrain(
     workdir = Workdir(folder_of(config, own_text))
     with connect(config, is_command) as process, closing(workdir), workdir.keep_programs():
         # ---- text and tokenizer -------------------------------------------------------------------------------------
+        pace = [Pace(seconds)] if (seconds := seconds_of(config)) and not workdir.has_checkpoints else []
         settings, (start, corpus, tokenizer) = resolve_text(config, workdir, process, dataset, sequences)
         batches = batch_source(corpus, tokenizer, settings.config)
         # ---- program ------------------------------------------------------------------------------------------------
@@ -162,33 +166,56 @@ def _pretrain(
         # ---- evaluation ---------------------------------------------------------------------------------------------
         held_out = held_out_batches(corpus, tokenizer, config)
         unigram_nats = unigram_line(corpus.unigram_counts, held_out, tokenizer)
-        eval_step = make_eval_step(program.objective, program.plan, program.mesh, config.optimizer.accumulate)
-        evaluation = Evaluation(
-            config.eval.every_steps,
-            functools.partial(mean_losses, program, eval_step, held_out),
-            functools.partial(describe_losses, unigram_nats),
-            "loss",
-            is_better_high=False,
-            patience=config.selection.patience,
-        )
         # ---- loop ---------------------------------------------------------------------------------------------------
         block = batches.steps_per_block
         run = Run(
-            config, workdir, program, batches, evaluation, params, origin, memory,
+            config, workdir, program, batches, _evaluation(program, held_out, unigram_nats), params, origin, memory,
             rates=functools.partial(speed, config),
             locate=functools.partial(_locate, config, workdir, block),
-            callbacks=[*usual_callbacks(workdir, config.log.wandb, process.console), *callbacks],
+            callbacks=[*usual_callbacks(workdir, config.log.wandb, process.console), *pace, *callbacks],
             reference={"unigram": unigram_nats},
         )  # fmt: skip
-        _describe(run, corpus, tokenizer, block, held_out, process.console)
+        is_usual = settings.is_open("steps", "preset", "objective", "init") and not (
+            config.fields or workdir.choice.exists()
+        )
+        _describe(run, corpus, tokenizer, block, held_out, process.console, is_usual)
         own = " ".join(name for name, value in (("objective", objective), ("optimizer", optimizer)) if value)
         data = {"manifest_sha256": corpus.manifest.sha256, **({"own": own} if own else {})}
-        with Checkpoints(workdir.checkpoints, config, workdir.tokenizer, block, data, process, evaluation) as saved:
-            loop = train(run, saved, process)
-            result = loop.result()
+        while True:
+            saved = Checkpoints(
+                workdir.checkpoints, config, workdir.tokenizer, block, data, process, cast(Evaluation, run.evaluation)
+            )
+            with saved:
+                loop = train(run, saved, process)
+                result = loop.result()
+            steps = next((each.steps for each in pace if each.steps), None)
+            if steps is None:
+                break
+            settings.set({"steps": steps})
+            program, memory = build_fitting(settings, build, workdir, process)
+            config = settings.final()
+            workdir.write_settings(config)
+            change_choice(config, workdir, process.console)
+            evaluation = _evaluation(program, held_out, unigram_nats)
+            run = replace(run, config=config, program=program, memory=memory, evaluation=evaluation)
         if process.first and not loop.is_interrupted:
             _report(result, run, corpus, None if own else tokenizer, process.console)
         return result
+
+
+def _evaluation(program: Program[Any], held_out: Sequence[Batch], unigram_nats: float) -> Evaluation:
+    """Return how a run evaluates."""
+    config = program.config
+    assert isinstance(config, Config)
+    eval_step = make_eval_step(program.objective, program.plan, program.mesh, config.optimizer.accumulate)
+    return Evaluation(
+        config.eval.every_steps,
+        functools.partial(mean_losses, program, eval_step, held_out),
+        functools.partial(describe_losses, unigram_nats),
+        "loss",
+        is_better_high=False,
+        patience=config.selection.patience,
+    )
 
 
 def _locate(config: Config, workdir: Workdir, steps_per_block: int, batch: int) -> str:
@@ -207,13 +234,19 @@ def _describe(
     windows_per_block: int,
     held_out: Sequence[Batch],
     console: Console,
+    is_usual: bool,
 ) -> None:
-    """Print the sizes of the run and of its text."""
+    """Print the sizes of the run and of its text. is_usual: the user chose neither preset nor steps."""
     config = run.config
     assert isinstance(config, Config)
     console.print(run.describe(f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"))
     an_epoch = max(corpus.num_blocks("train") * windows_per_block // config.data.batch_size, 1)
     console.print(f"steps       {config.steps:,}, {config.steps / an_epoch:,.1f} epochs of {an_epoch:,}")
+    if config.steps < an_epoch and config.corpus and is_usual:
+        command = shlex.join(without_secrets([*TRAIN, "--corpus", *config.corpus, "--minutes", "30"]))
+        console.print(
+            f"            that reads {config.steps / an_epoch:.1%} of the text; 30 minutes use it better: {command}"
+        )
     there = corpus.num_blocks("validation") * windows_per_block
     if (read := count_windows(held_out)) < there:
         console.print(
@@ -260,6 +293,8 @@ def _report(result: Result, run: Run, corpus: Corpus | IdCorpus, tokenizer: Toke
     places["curves"] = str(workdir.curves)
     ended = f"ended at step {result.steps:,} of {config.steps:,} by {result.stopped}\n" if result.stopped else ""
     measured = f"held-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n" if loss < math.inf else ""
+    if measured and workdir.choice.exists():
+        measured += f"expected: {read_versioned(workdir.choice, 'run')['expected_loss']:.3f}\n"
     lines = [f"  {name:12} {place}" for name, place in places.items()]
     lines += ["next"] * bool(following) + [f"  {name:12} {command}" for name, command in following.items()]
     console.print(f"\n{ended}{measured}" + "\n".join(lines))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from etils import epath
-from rich.console import Console
 
 from data_pipelines import sources, windows
 from data_pipelines.corpus import TOKENIZER_FOLDER, Corpus, Manifest, is_corpus
@@ -31,6 +30,7 @@ from xlnet_jax.settings.resolution import Resolution
 from xlnet_jax.storage.outputs import drop_leftovers
 from xlnet_jax.training import sharding, text_size
 from xlnet_jax.training.attention import choose_attention
+from xlnet_jax.training.dial import MOST_CHARACTERS, Dial
 from xlnet_jax.training.fit import keep_fit
 from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.initial import begin_from, tokenizer_of
@@ -135,9 +135,14 @@ class Text:
         if not is_demo and before:  # reading a large text again takes minutes
             settings.choose({"model.vocab_size": before.model.vocab_size})
             return
-        enough = text_size.enough_characters(config)
-        size = text_size.TextSize.of(self.train, self.validation, enough, RecordFormat.of(config))
-        text_size.choose_sizes(settings, size)
+        text_size.choose_sizes(settings, self.size(config, text_size.enough_characters(config)))
+
+    def size(self, config: Config, most: int) -> text_size.TextSize:
+        """Return the size of the text. most: characters after which a source is large."""
+        if self.prepared:
+            tables, counts = self.prepared.tokenizer.tables, self.prepared.unigram_counts
+            return text_size.TextSize((int(counts @ tables.characters),), (), 0)
+        return text_size.TextSize.of(self.train, self.validation, most, RecordFormat.of(config))
 
     def counted_tokenizer(self, config: Config, workdir: Workdir, is_chosen: bool = False) -> Tokenizer | None:
         """Return the tokenizer whose vocabulary size is known only after training it: words, characters, bytes, and
@@ -288,7 +293,7 @@ def resolve_text(
     if process.first:
         workdir.lock()
         if dataset is None:
-            found = _prepare(settings, workdir, process.console, sequences)
+            found = _prepare(settings, workdir, process, sequences)
         else:
             found = _claim_ids(settings, workdir, dataset)
         shared = {"config": to_dict(settings.config), "corpus": str(found[1].folder)}
@@ -301,8 +306,9 @@ def resolve_text(
 
 
 def _prepare(
-    settings: Resolution[Config], workdir: Workdir, console: Console, sequences: Sequence[Any] | None
+    settings: Resolution[Config], workdir: Workdir, process: Process, sequences: Sequence[Any] | None
 ) -> _Prepared:
+    console = process.console
     # ---- a run that resumes, and weights ----------------------------------------------------------------------------
     before = workdir.resumes(Config)
     keep_fit(settings, before)
@@ -310,9 +316,15 @@ def _prepare(
     # ---- text -------------------------------------------------------------------------------------------------------
     choose_records(settings, tokenizer_of(start, settings.config) if start else None, sequences)
     text = Text.of(settings.config, sequences)
-    # ---- sizes for a small text -------------------------------------------------------------------------------------
+    # ---- sizes for a small text, or for a time ----------------------------------------------------------------------
     most = settings.config.model.vocab_size
-    text.choose_sizes(settings, before)
+    dial = Dial(settings, process.began, console) if settings.config.dial else None
+    if dial and before:
+        dial.resume(before, workdir)
+    elif dial:
+        dial.choose_network(text.size(settings.config, MOST_CHARACTERS))
+    else:
+        text.choose_sizes(settings, before)
     if before:  # whose steps may change, and its curve not
         settings.choose({"optimizer.warmup_steps": before.optimizer.warmup_steps})
     for line in settings.log:
@@ -320,7 +332,7 @@ def _prepare(
     validate(settings.config)
     # ---- tokenizer --------------------------------------------------------------------------------------------------
     known = text.required_tokenizer(settings, tokenizer_of(start, settings.config) if start else None)
-    is_chosen = settings.config.model.vocab_size < most
+    is_chosen = settings.config.model.vocab_size != most
     if known is None and (known := text.counted_tokenizer(settings.config, workdir, is_chosen)):
         settings.set({"model.vocab_size": known.vocab_size})
     # Refuse settings that do not fit the devices before spending hours on a text.
@@ -337,6 +349,8 @@ def _prepare(
         console.print(
             f"{split:11} {blocks:,} blocks of {corpus.block_len:,} tokens, {blocks * corpus.block_len:,} in all"
         )
+    if dial and not before:
+        dial.choose_steps(corpus, workdir)
     return start, corpus, tokenizer
 
 

@@ -108,6 +108,19 @@ def choose_sizes(settings: Resolution[Config], size: TextSize) -> None:
     if settings.config.preset != "demo":
         return
     usual = settings.config
+    fit_windows(settings, size, why)
+    if settings.config != usual:
+        settings.choose(held_out_share(size, settings.config), why)
+        if steps := settings.choose(steps_for(size, settings.config), why):
+            settings.choose(intervals_of(**steps))
+
+
+def fit_windows(settings: Resolution[Config], size: TextSize, why: str = "") -> None:
+    """Choose shorter blocks and windows and smaller batches if the text has too few blocks of those in the settings.
+
+    Raises InputError if the text is too small for the smallest windows.
+    """
+    usual = settings.config
     settings.choose_first(
         (sizes_of_windows(usual, *row) for row in SIZES),
         lambda config: _is_enough(config, size),
@@ -116,10 +129,6 @@ def choose_sizes(settings: Resolution[Config], size: TextSize) -> None:
         together=WINDOWS,
     )
     require_enough(settings.config, size)
-    if settings.config != usual:
-        settings.choose(held_out_share(size, settings.config), why)
-        if steps := settings.choose(steps_for(size, settings.config), why):
-            settings.choose(intervals_of(**steps))
 
 
 def vocabulary_for(size: TextSize, most: int) -> Values:
@@ -134,7 +143,7 @@ def sizes_of_windows(usual: Config, windows_per_block: int, seq_len: int, batch_
         "model.mem_len": usual.model.mem_len * seq_len // usual.data.seq_len,
         "data.seq_len": seq_len,
         "data.windows_per_block": min(windows_per_block, usual.data.windows_per_block),
-        "data.batch_size": batch_size,
+        "data.batch_size": batch_size if batch_size < SIZES[0][2] else usual.data.batch_size,
     }
 
 

@@ -4,6 +4,7 @@ config.json        the resolved settings         metrics.jsonl   losses and rate
 tokenizer/         spiece.model and its settings  tensorboard/    the same as events
 corpus/            token blocks                   curves.png      the picture, at the end
 checkpoints/STEP/  the state of training          text.json       fingerprints of the text
+choice.json        what a dial chose, and why
 compiled/          programs, for a restart        wandb-id        id of the run at Weights & Biases
 results.json       of a finished finetuning run   predictions/    of a finished finetuning run
 confusion.png      of its labels                  predicted.png   of its numbers
@@ -46,6 +47,7 @@ class Workdir:
         self.folder = folder = epath.Path(folder)
         self.config = folder / "config.json"
         self.text = folder / "text.json"
+        self.choice = folder / "choice.json"
         self.tokenizer = folder / "tokenizer"
         self.corpus = folder / "corpus"
         self.checkpoints = folder / "checkpoints"

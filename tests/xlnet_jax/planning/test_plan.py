@@ -13,14 +13,14 @@ from rich.console import Console
 from tests.xlnet_jax.planning.compilers import TINY, needs_libtpu, run_plan
 from tests.xlnet_jax.random_models import SMALL
 from tests.xlnet_jax.training.tiny import CONFIG, changed
-from xlnet_jax.costs import chip_named
+from xlnet_jax.costs import chip_named, layer_parameters
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import abstract_params
 from xlnet_jax.objectives.presets import PRESETS, base, demo, large, with_objective
 from xlnet_jax.objectives.registry import recomputed_flops
 from xlnet_jax.planning import report, scaling_law
 from xlnet_jax.planning.estimate import Plan, abstract_step, follows_from, list_candidates, search
-from xlnet_jax.planning.scaling_law import Fit, Law, layer_parameters, predict_loss, recipe_of
+from xlnet_jax.planning.scaling_law import Fit, Law, predict_loss, recipe_of
 from xlnet_jax.planning.settings import PlanConfig, list_runs
 from xlnet_jax.planning.step_cost import Collective, Cost
 from xlnet_jax.planning.topologies import GPUS, Topology

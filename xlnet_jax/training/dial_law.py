@@ -1,0 +1,139 @@
+"""Predict the held-out loss of a run from its network, vocabulary and text.
+
+`python -m benchmarks.fit_scaling` fits the law and writes dial_law.json beside this file.
+"""
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from etils import epath
+
+from data_pipelines.corpus import Corpus, SplitName
+from xlnet_jax.costs import layer_parameters
+from xlnet_jax.settings.config import Config
+from xlnet_jax.storage.reading import read_json
+
+FILE = Path(__file__).with_name("dial_law.json")
+SAMPLE = 400_000
+"""tokens of the training text, and of the held-out one, that trigrams are counted in"""
+
+
+@dataclass(frozen=True)
+class DialLaw:
+    """Gain G - A / N^alpha - B V^delta / (D - D0)^beta: nats per piece by which the held-out loss is below the unigram
+    line.
+
+    N: weights of the matrices in layers. V: pieces. D0: tokens in which a network learns frequencies only. D: tokens
+    read, where text that is read again counts less: U tokens that are read U + C tokens long count as
+    U + R U (1 - exp(-C / (R U))) (Muennighoff et al. 2023, "Scaling Data-Constrained Language Models", equation 5).
+    Below the unigram line, losses of different vocabularies compare (Tao et al. 2024, "Scaling Laws with Vocabulary",
+    section 2).
+    """
+
+    G: float
+    A: float
+    alpha: float
+    B: float
+    delta: float
+    beta: float
+    D0: float
+    R: float
+    vocabularies: tuple[tuple[int, float, float], ...]
+    """pieces, unigram line and characters per piece in the texts of the law"""
+    trigrams: tuple[float, float, float]
+    """a, b, c: there, trigrams of n tokens gain a + b log n + c log V over the unigram line"""
+    ranges: dict[str, tuple[float, float]]
+    """least and most of parameters, pieces, tokens read and of text, and passes over it, of the fitted runs"""
+    errors: tuple[float, ...]
+    """nats per piece by which the law missed runs that were not fitted"""
+
+    def gain(self, parameters: float, pieces: float, read: float, text: float) -> float:
+        """Return the expected gain. read, text: tokens that are read, and that the text has."""
+        again = max(read / text - 1, 0.0)
+        seen = min(read, text) + text * self.R * (1 - math.exp(-again / self.R))
+        of_data = self.B * pieces**self.delta / max(seen - self.D0, 1.0) ** self.beta
+        return max(self.G - self.A / parameters**self.alpha - of_data, 0.0)
+
+    def of_vocabulary(self, pieces: float) -> tuple[float, float]:
+        """Return the unigram line and the characters per piece of a vocabulary, in the texts of the law."""
+        known, *columns = np.array(self.vocabularies).T
+        unigram, characters = (float(np.interp(math.log(pieces), np.log(known), column)) for column in columns)
+        return unigram, characters
+
+    def nats_per_character(self, parameters: float, pieces: float, read: float, text: float) -> float:
+        """Return the expected loss in the texts of the law. read, text: as for `gain`."""
+        unigram, characters = self.of_vocabulary(pieces)
+        return (unigram - self.gain(parameters, pieces, read, text)) / characters
+
+    def ease(self, corpus: Corpus) -> float:
+        """Return how much more a text gives away than those of the law, as a factor of the gain: trigrams gain as much
+        more in it."""
+        tokens, gain = trigram_gain(corpus)
+        a, b, c = self.trigrams
+        return gain / (a + b * math.log(tokens) + c * math.log(corpus.manifest.vocab_size))
+
+    def limits(self, config: Config, read: float, text: float, ease: float) -> Iterator[str]:
+        """Yield why the law may not hold for a run. read, text: as for `gain`."""
+        facts = {
+            "parameters": layer_parameters(config.model), "pieces": config.model.vocab_size,
+            "million tokens read": read / 1e6, "million tokens of text": text / 1e6, "passes": read / text,
+        }  # fmt: skip
+        outside = [
+            f"{facts[name]:,.3g} {name} (fitted: {low:,.3g} to {high:,.3g})"
+            for name, (low, high) in self.ranges.items()
+            if not 0.9 * low <= facts[name] <= 1.1 * high
+        ]
+        if outside:
+            yield f"EXTRAPOLATED to {', '.join(outside)}"
+        if not 0.93 <= ease <= 1.07:
+            yield f"fitted to English novels; in this text trigrams gain {ease:.2f} times as much, and so may the model"
+        if config.objective != Config().objective:
+            yield f"fitted to objective {Config().objective}; does not hold for {config.objective}"
+
+
+def trigram_gain(corpus: Corpus) -> tuple[int, float]:
+    """Return the number of tokens of a part of the training text, and the nats per piece by which trigrams of it gain
+    over its unigrams in the held-out text."""
+    train, held_out = _sample(corpus, "train"), _sample(corpus, "validation")
+    return len(train), ngram_loss(train, held_out, 1) - ngram_loss(train, held_out, 3)
+
+
+def _sample(corpus: Corpus, split: SplitName) -> np.ndarray:
+    """Return tokens of blocks at even distances."""
+    blocks = corpus.num_blocks(split)
+    count = min(blocks, max(SAMPLE // corpus.block_len, 1))
+    return corpus.read(split, np.linspace(0, blocks - 1, count).astype(int))[0].ravel().astype(np.uint64)
+
+
+def ngram_loss(train: np.ndarray, held_out: np.ndarray, order: int) -> float:
+    """Return the cross-entropy of tokens under n-grams of training tokens, in nats (Witten and Bell 1991, method C)."""
+    factor, contexts = np.uint64(0x9E3779B97F4A7C15), (np.zeros_like(train), np.zeros_like(held_out))
+    probability = np.full(len(held_out), 1 / (1 + max(train.max(), held_out.max())))
+
+    def count(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        known, counts = np.unique(keys, return_counts=True)
+        at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        return np.where(known[at] == wanted, counts[at], 0)
+
+    for length in range(order):
+        if length:  # contexts grow by the token before
+            contexts = tuple(
+                (context * factor + np.roll(tokens, length) + np.uint64(1)) * factor
+                for context, tokens in zip(contexts, (train, held_out), strict=True)
+            )
+        grams, wanted = ((c ^ (t + np.uint64(7))) * factor for c, t in zip(contexts, (train, held_out), strict=True))
+        kinds = count(contexts[0][np.unique(grams, return_index=True)[1]], contexts[1])
+        total = count(contexts[0], contexts[1])
+        seen = (count(grams, wanted) + kinds * probability) / np.maximum(total + kinds, 1)
+        probability = np.where(total > 0, seen, probability)
+    return float(-np.log(probability).mean())
+
+
+@functools.cache
+def read_law() -> DialLaw:
+    """Return the law in the package."""
+    return read_json(epath.Path(FILE), DialLaw)
