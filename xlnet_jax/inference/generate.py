@@ -45,9 +45,9 @@ def generate(
     """Return texts drawn from prompts: num_samples for each, in their order.
 
     model: a loaded checkpoint, or its folder. prompts: texts to continue, or with gaps (___) to fill. on_part: called
-    with each part of a single text as it is drawn; a text with gaps, or with another order than left, arrives in one
-    part. settings: fields of GenerateSettings by name, such as max_new_tokens=50 or gap_pieces=(2,). Raises InputError
-    for invalid settings, prompts or checkpoints.
+    with each part of a single text as it is drawn; a text with gaps, or in an order other than left and block, arrives
+    in one part. settings: fields of GenerateSettings by name, such as max_new_tokens=50 or gap_pieces=(2,). Raises
+    InputError for invalid settings, prompts or checkpoints.
     """
     loaded = None if isinstance(model, str | Path) else model
     wanted = with_keywords(GenerateSettings("loaded" if loaded else str(model)), settings)
@@ -96,7 +96,7 @@ def draw_texts(
         tokenizer, requests = sampler.tokenizer, _read_prompts(sampler, settings)
         for first in range(0, len(requests), settings.batch_size):
             batch, shown = requests[first : first + settings.batch_size], 0
-            grows = settings.order == "left" and batch[0].continues
+            grows = settings.order in ("left", "block") and batch[0].continues
             for _ in sampler.draw(batch, jax.random.key(settings.seed), first):
                 if on_part and (batch[0].is_done or grows):
                     whole = fill(tokenizer, batch[0])

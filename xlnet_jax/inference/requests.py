@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +24,10 @@ from data_pipelines.tokenizer.model import MOST_UNKNOWN
 from data_pipelines.tokenizer.symbols import SymbolPieces
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.common import CheckpointSettings
-from xlnet_jax.settings.fields import ANY_TEXT, at_least, between, setting
+from xlnet_jax.settings.fields import ANY_TEXT, Bound, at_least, between, setting
 
+_ORDER = re.compile(r"left|random|block|confidence|\d+( \d+)*")
+_SAY_ORDER = 'must be left, random, block, confidence or numbers of the open positions, such as "2 0 1"'
 COUNT = between(1, 1_000_000)  # of pieces and texts, which all go into arrays
 GAP = re.compile("_{3,}")
 
@@ -54,11 +56,17 @@ class GenerateSettings(CheckpointSettings):
     """draw from this many of the likeliest pieces; 0 = all"""
     top_p: float = setting(0.9, between(0, 1, "(]"))
     """draw from the likeliest pieces whose probabilities add up to this; 1 = all"""
-    order: Literal["left", "random", "confidence"] = "left"
+    order: str = setting("left", Bound(lambda order: bool(_ORDER.fullmatch(order)), _SAY_ORDER))
     """which pieces come first: left = from left to right, random = in an order drawn for each text, with pieces of a
-    pass far from each other, confidence = where the likeliest piece is the most probable"""
+    pass far from each other, block = block by block from left to right, inside a block as random, confidence = where
+    the likeliest piece is the most probable; or the open positions by number, such as "2 0 1", from 0"""
+    block_size: int = setting(32, COUNT)
+    """pieces of a block, for `order` block"""
     parallel: int = setting(1, at_least(0, "all"))
     """pieces drawn in a pass, none of which sees another; 0 = all at once"""
+    exact: bool = False
+    """draw from the distribution of one piece in a pass: the `parallel` pieces of a pass are drafts, the next pass
+    judges them in their order, and those from the first rejected one on are drawn again"""
     stop: tuple[str, ...] = ()
     """pieces that end a text besides <eod>, such as '.'; they are printed"""
     context: int | None = setting(None, at_least(2))

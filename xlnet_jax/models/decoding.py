@@ -138,8 +138,12 @@ def decode(
     position_BC: jnp.ndarray,
     target_BP: jnp.ndarray,
     segment_BS: jnp.ndarray | None = None,
+    ranks: tuple[jnp.ndarray, jnp.ndarray] | None = None,
 ) -> tuple[Cache, jnp.ndarray]:
     """Add tokens at their positions to the cache, and predict the targets: float32 logits [B, P, V].
+
+    ranks: of the tokens, int32 [B, C], and of the targets [B, P]. A token sees itself and tokens of lower rank, and a
+    target tokens of lower rank; both see all that the cache holds. None = all see all of the tokens.
 
     params, layers: of `prepare`. A token may be given several times, also one that is in the cache: it is computed
     alike and put into its slot again, unless other tokens came between. So padding repeats a token. C must be at most
@@ -161,6 +165,11 @@ def decode(
     # slots are further back.
     relations = Relations(key_position_BK=held_BK, query_position_BP=row_position_BT)
     relations = relations.within(row_position_BT - slots, jnp.full_like(row_position_BT, HIGHEST))
+    if ranks is not None:
+        rank_BC, rank_BP = ranks
+        key_rank_BK = jnp.full_like(held_BK, LOWEST).at[jnp.arange(batch)[:, None], slot_BC].set(2 * rank_BC)
+        row_rank_BT = jnp.concatenate([2 * rank_BC, 2 * rank_BP - 1], axis=1)
+        relations = relations._replace(row_rank_BT=row_rank_BT, key_rank_BK=key_rank_BK)
     if segment_BS is not None:
         row_segment_BT = jnp.take_along_axis(segment_BS, row_position_BT, axis=1)
         relations = relations._replace(row_segment_BT=row_segment_BT, key_segment_BK=segment_BS[:, :slots])
@@ -199,6 +208,14 @@ def decode_masked(
     inputs = text_inputs(ids_BL, (ids_BL != PAD).astype(jnp.int32), jnp.zeros_like(ids_BL))
     network = cast(Any, build_model(config, None))
     return ids_BL, network.apply({"params": params}, inputs, at_BP=target_BP)[0]
+
+
+def forget(cache: Cache, position_BC: jnp.ndarray, is_wrong_BC: jnp.ndarray) -> Cache:
+    """Return the cache without the tokens at these positions that are wrong: their slots are empty."""
+    batch, slots = cache.position_BK.shape
+    slot_BC = jnp.where(is_wrong_BC, position_BC % slots, slots)  # outside of the cache: not written
+    empty_BK = cache.position_BK.at[jnp.arange(batch)[:, None], slot_BC].set(LOWEST, mode="drop")
+    return cache._replace(position_BK=empty_BK)
 
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)  # traced once for all layers

@@ -20,9 +20,10 @@ from xlnet_jax import InputError
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference import sampler as sampling
+from xlnet_jax.inference.draws import FEW, Limits, choose
 from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
 from xlnet_jax.inference.requests import GenerateSettings, Kind, allowed_XV, fill, read_prompt, segments
-from xlnet_jax.inference.sampler import FEW, NONE, Sampler, choose, spread_order
+from xlnet_jax.inference.sampler import NONE, Sampler, spread_order
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.plots.passes import draw_passes
 
@@ -413,7 +414,7 @@ def test_limits_leave_the_likeliest_pieces_in_their_proportions():
     logits, keys = jnp.log(probs), jax.random.split(jax.random.key(0), 4000)
 
     def shares(temperature=1.0, top_k=0, top_p=None):
-        pieces = jax.jit(jax.vmap(lambda key: choose(temperature, top_k, top_p, logits, key)))(keys)
+        pieces = jax.jit(jax.vmap(lambda key: choose(Limits(temperature, top_k, top_p), logits, key)))(keys)
         return np.bincount(pieces, minlength=4) / len(keys)
 
     noise = 5 * np.sqrt(0.25 / len(keys))
@@ -436,7 +437,7 @@ def test_top_p_draws_alike_whether_it_sorts_few_pieces_or_all(scale):
         probs = jax.nn.softmax(best)
         return ids[jax.random.categorical(key, jnp.where(jnp.cumsum(probs) - probs < top_p, best, -jnp.inf))]
 
-    drawn = jax.lax.map(lambda row: choose(1.0, 0, top_p, *row, FEW), (logits, keys))
+    drawn = jax.lax.map(lambda row: choose(Limits(1.0, 0, top_p), *row, FEW), (logits, keys))
     np.testing.assert_array_equal(drawn, jax.vmap(draw)(logits, keys))
 
 
