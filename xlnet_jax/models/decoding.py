@@ -12,7 +12,8 @@ token of a higher rank. So no keys and values change when tokens are drawn later
 
     prefill   one pass of the full network over the prompt, whose tokens see each other: the cache, and the first logits
     decode    C content rows, the tokens of the last pass, write their keys and values into the cache; P query rows, the
-              next positions, predict. It costs the same however long the text is.
+              next positions, predict. It costs the same however long the text is. Given ranks, rows see only tokens of
+              lower rank among the C: so one pass judges tokens that were drawn without each other.
 
 Networks differ in one function each. `predicting_rows`: in a network of permutations (plm) query rows predict; a causal
 network has none, and the content row before a position predicts it. `decode_masked`: a network that reads <mask> has
