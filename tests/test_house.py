@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 # From the top down. Rooms on one floor do not import each other.
 FLOORS = (
     ("commands",),
-    ("measurement",),
+    ("measurement", "serving"),
     ("planning", "tasks"),
     ("inference", "training"),
     ("checkpoints",),

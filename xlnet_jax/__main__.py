@@ -206,6 +206,13 @@ def _generate() -> Loaded:
     return GenerateSettings, print_texts, None
 
 
+@_command("play", "try a model on a local page: fill gaps, score texts, predict; the same as JSON.", is_brief=True)
+def _play() -> Loaded:
+    from xlnet_jax.serving.play import PlaySettings, serve
+
+    return PlaySettings, serve, None
+
+
 @_command("recl", "measure relative effective context length: how much context causal checkpoints make use of.")
 def _recl() -> Loaded:
     from xlnet_jax.measurement.recl import ReclSettings, print_recl
