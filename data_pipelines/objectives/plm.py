@@ -15,8 +15,8 @@ from xlnet_jax.dims import Batch
 def fill(windows: Windows) -> Batch:
     """Return input_ids, segment_ids, perm_rank and the targets; input_ids hold the targets themselves.
 
-    If documents do not see each other, the first targets of a document may see no token at all. Such targets become
-    context for the others.
+    If documents do not see each other, or every token is a target, the first targets of a document or of the window may
+    see no token at all. Such targets become context for the others.
     """
     ids, data, draw = windows.arrays["input_ids"], windows.data, windows.draw
     functional = (ids == SEP) | (ids == CLS)
@@ -48,8 +48,9 @@ def fill(windows: Windows) -> Batch:
 
     place = _places_of_fields(windows)
     rank = ranks()
+    starts = windows.arrays["document_start"] if data.pack else np.zeros_like(ids)
     # Groups without the dropped targets begin elsewhere, perhaps before all that another document shows.
-    while data.pack and (blind := drawn & lowest_of_document(windows.arrays["document_start"], rank)).any():
+    while (data.pack or data.targets == "all") and (blind := drawn & lowest_of_document(starts, rank)).any():
         drawn &= ~blind
         rank = ranks()
     return {

@@ -198,3 +198,27 @@ def test_every_number_of_targets_is_drawn_alike_and_then_every_set_of_them(sourc
     for chosen in range(1, 16):
         of_size = chosen.bit_count()
         assert is_share(counts[chosen], len(sets), 1 / 4 / math.comb(4, of_size))
+
+
+# ---- blocks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reuse_len", [0, 32])
+@pytest.mark.parametrize("group", [1, 16])
+def test_blocks_are_predicted_from_left_to_right_and_each_in_any_order(source, reuse_len, group):
+    """Every token is a target but one, or one group, of the first block: it would see nothing."""
+    data = {"seq_len": 64, "reuse_len": reuse_len, "bidirectional": False, "window": "text", "num_predict": None}
+    source = with_data(source, **data, targets="all", perm_size=16, group_sizes=(group,))
+    orders = set()
+    for batch in map(source.batch_at, range(4)):
+        rank, is_target = batch["perm_rank"], batch["target_weights"] > 0
+        for rank_L, is_target_L in zip(rank, is_target, strict=True):
+            blocks = rank_L.reshape(-1, 16)
+            assert (blocks.max(1)[:-1] < blocks.min(1)[1:]).all()
+            seen = [(rank_L < rank_L[place]).sum() for place in np.flatnonzero(is_target_L)]
+            assert min(seen) == group
+            assert (~is_target_L).sum() == group
+            assert (~is_target_L[:16]).sum() == group
+            assert len(set(blocks[-1])) == (16 if group == 1 else 1)
+            orders.add(tuple(np.argsort(blocks[1]).tolist()))
+    assert len(orders) > 1 or group > 1

@@ -30,7 +30,7 @@ class CompareConfig(Config):
 
     objectives: tuple[str, ...] = operational(("plm", "mlm", "clm"), "common")
     """contenders, separated by commas or spaces: any --objective, or bert, dae-transformer-xl, plm-k7, plm-no-memory,
-    plm-no-spans, plm-no-bidirectional, plm-next, plm-grouped, vanilla, electra"""
+    plm-no-spans, plm-no-bidirectional, plm-next, plm-grouped, plm-blocks, vanilla, electra"""
     budget: float = setting(0.0, above(0, "give the cost of each contender, such as 2e6"), "common")
     """cost of each pretraining, in the unit of --equal; it decides how many steps a contender gets"""
     equal: Literal["tokens", "operations"] = setting("tokens", "common")

@@ -3,6 +3,7 @@ training steps that a budget pays for.
 """
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -12,6 +13,9 @@ from xlnet_jax.objectives.records import CLM, MLM, OBJECTIVES, PLM, RTD
 from xlnet_jax.objectives.registry import step_flops, validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import with_values
+
+BLOCK_SIZE = 32
+"""largest block of `plm-blocks`, in tokens; it must divide both parts of the window"""
 
 
 def _dae_transformer_xl(common: Config) -> Config:
@@ -32,6 +36,14 @@ def _plm_grouped(common: Config) -> Config:
     return with_values(common, {"data.group_sizes": tuple(n for n in (1, 2, 4, 8, 16) if n <= common.data.num_slots)})
 
 
+def _plm_blocks(common: Config) -> Config:
+    """Return settings that predict every token, in blocks from left to right and in any order inside a block."""
+    data = common.data
+    common_divisor = math.gcd(data.reuse_len, data.seq_len - data.reuse_len)
+    size = max(n for n in range(1, BLOCK_SIZE + 1) if not common_divisor % n)
+    return with_values(common, {"data": {"targets": "all", "num_predict": None, "perm_size": size}})
+
+
 def _with(values: Mapping[str, Any], start: Callable[[Config], Config] = PLM.start) -> Callable[[Config], Config]:
     return lambda common: with_values(start(common), values)
 
@@ -47,6 +59,7 @@ CONTENDERS: dict[str, Callable[[Config], Config]] = {
     "plm-no-bidirectional": _with({"data.bidirectional": False}),  # 7
     "plm-next": _with({"data.pair_loss": "next"}),  # 8, with next sentence prediction
     "plm-grouped": _plm_grouped,
+    "plm-blocks": _plm_blocks,
     # Al-Rfou et al. 2019
     "vanilla": _with({"model": {"mem_len": 0, "positions": "sinusoidal"}}, CLM.start),
     # Clark et al. 2020

@@ -165,8 +165,8 @@ def _batch_contradictions(config: Config) -> Iterator[InputError]:
     if data.pair_loss != "none" and data.window != "pairs":
         why = f"with `data.window` {data.window}: there is no segment B; give `data.window` pairs"
         yield InputError("data.pair_loss", data.pair_loss, why)
-    if data.targets == "all" and (filling.objective != "plm" or data.window != "records"):
-        why = "needs `objective` plm and `data.window` records, where every target sees <s> and <eod>"
+    if data.targets == "all" and (filling.objective != "plm" or data.num_predict is not None):
+        why = "needs `objective` plm and `data.num_predict` None: every position has a target"
         yield InputError("data.targets", "all", why)
     if filling.stream == "content" and data.emit == "dense":
         why = "with `data.emit` dense: a target_mapping is for the query stream, which it lacks; give compact"

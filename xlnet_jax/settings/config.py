@@ -198,7 +198,8 @@ class DataConfig(BatchConfig):
     """keep the documents of a window apart: no token attends to another document, in the window or in memory; not with
     window pairs (docs/windows.md)"""
     perm_size: int = setting(256, at_least(1))
-    """plm only: the order is permuted within chunks of this many tokens; must divide both parts of the window"""
+    """plm only: the order is permuted within blocks of this many tokens; must divide both parts of the window; with
+    `data.targets` all, the blocks are predicted from left to right (docs/any_order.md)"""
     num_predict: int | None = setting(85, at_least(1))
     """targets in a window, half of them in each part; None = as many as mask_alpha and mask_beta give"""
     group_sizes: tuple[int, ...] = setting((1,), at_least(1))
@@ -209,7 +210,7 @@ class DataConfig(BatchConfig):
     and a comma between those that stand together (v,cdr3>j); if several are given, each window draws one of them"""
     targets: Literal["spans", "words", "pieces", "all"] = "spans"
     """what a target is: a span of 1 to span_max units inside its context, a whole word, a single piece, or every token
-    (all), so that the loss is the likelihood of the window in the order that was drawn"""
+    (all), so that the loss is the likelihood of the window in the order that was drawn, given its first token"""
     masking: Literal["dynamic", "static"] = "dynamic"
     """dynamic = draw new windows, targets and replacements each time a text is read; static = draw them once"""
     mask_share: Unflagged[float] = setting(0.8, between(0, 1))

@@ -92,6 +92,12 @@ def test_groups_go_up_to_the_number_of_targets():
         assert CONTENDERS["plm-grouped"](changed(demo(), data={"num_predict": slots})).data.group_sizes == groups
 
 
+def test_blocks_divide_both_parts_of_the_window():
+    for seq_len, reuse_len, size in ((128, 64, 32), (128, 0, 32), (120, 48, 24), (60, 40, 20)):
+        data = CONTENDERS["plm-blocks"](changed(demo(), data={"seq_len": seq_len, "reuse_len": reuse_len})).data
+        assert (data.targets, data.num_predict, data.perm_size) == ("all", None, size)
+
+
 def test_operations_count_the_products_of_muon():
     """Each iteration of Newton-Schulz multiplies X X^T, its square and the polynomial times X (Jordan et al. 2024)."""
     muon, adamw = demo(), changed(demo(), optimizer={"method": "adamw"})
@@ -104,7 +110,7 @@ def test_the_page_names_every_contender():
     """The objectives, the rows of the paper's Table 6, and those named beside them."""
     page = (Path(__file__).parents[3] / "docs/objectives.md").read_text()
     rows = re.findall(r"^\| (?:\d .* \| )?`([a-z0-9-]+)`", page, re.MULTILINE)
-    assert {*CONTENDERS} - {*rows} <= {"vanilla", "plm-grouped", "electra"}
+    assert {*CONTENDERS} - {*rows} <= {"vanilla", "plm-grouped", "plm-blocks", "electra"}
     assert re.search(r"table above, `vanilla` .* and `electra`", page, re.DOTALL)
 
 

@@ -175,7 +175,7 @@ def test_long_records_continue_with_memory(tmp_path):
         ({"corpus": None, "fields": FIELDS, "data": {"seq_len": 8}}, "give `long` cut or continue"),
         ({"corpus": None, "fields": FIELDS, "data": {"field_order": ("v>j",)}}, "v>j: give together, or name each"),
         ({"corpus": None, "fields": FIELDS, "data": {"bidirectional": True}}, "records: give False"),
-        ({"data": {"targets": "all", "num_predict": None}}, "needs `objective` plm and"),
+        ({"data": {"targets": "all"}}, "needs `objective` plm and `data.num_predict` None"),
         ({"corpus": None, "fields": FIELDS, "objective": "prefix"}, "`objective` prefix does not read records"),
         ({"data": {"field_order": ("a>b",)}}, "needs records: give `fields`"),
     ],
