@@ -16,6 +16,7 @@ import hashlib
 import heapq
 import itertools
 import json
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ from data_pipelines.prepare.runners import Runner, itself
 from data_pipelines.readers import TextFile
 from data_pipelines.sources import Source
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.reading import read_array, read_arrays, read_json
+from xlnet_jax.storage.files import complete_file
+from xlnet_jax.storage.reading import read_arrays, read_json
 
 VERSION = 1
 """Version of the rules and of the files between the passes"""
@@ -118,7 +120,7 @@ def clean_text(
     key = hashlib.sha256(repr((VERSION, sorted(languages))).encode() + repeated.tobytes()).hexdigest()[:16]
     cleaned = work / f"clean-{key}"
     cleaned.mkdir(exist_ok=True)
-    np.save(table := work / f"repeated-{key}.npy", repeated)
+    save({"hashes": repeated}, table := work / f"repeated-{key}.npz")
     waiting = [name for name in dict.fromkeys(names) if not (cleaned / f"{name}.json").exists()]
     runner(waiting, partial(_clean_part, read, cleaned, table, tuple(languages)), itself)
     files = [str(cleaned / f"{name}.npz") for name in names]
@@ -236,12 +238,13 @@ def _clean_part(read: epath.Path, folder: epath.Path, table: epath.Path, languag
         compared.append([] if fault else list(itertools.compress(lines, long)))
     _write_documents(folder / f"{name}.npz", kept, compared, dropped, bool(ends))
     content = {"counts": notes.counts, "languages": notes.languages, "examples": notes.examples}
-    (folder / f"{name}.json").write_text(json.dumps(content))
+    with complete_file(folder / f"{name}.json", writer=uuid.uuid4().hex) as made:
+        made.write_text(json.dumps(content))
 
 
 @cache
 def _read_table(file: str) -> np.ndarray:
-    return read_array(epath.Path(file), np.uint64, 1)
+    return _load(file, "hashes")[0]
 
 
 def _drop_duplicates(files: Sequence[str]) -> tuple[list[np.ndarray], dict[str, Any]]:

@@ -12,7 +12,7 @@ import numpy as np
 from data_pipelines.prepare.quality import normalize_line
 
 SHINGLE, PERMUTATIONS, BAND = 9, 128, 4  # bytes; hash functions; of these in a band
-SIMILAR, ROUNDS = 0.55, 64
+SIMILAR, ROUNDS = 0.5, 64
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
 

@@ -5,8 +5,9 @@
     Gopher   Rae et al. 2021, section A.1.1 and table A1
 
 A word is what stands between spaces. In a text of a script without spaces, such as Chinese or Thai, the rules count
-characters instead, two for a word. Gopher's upper bound of 100,000 words is left out, because books are text; and so is
-C4's rule of a punctuation mark at the end of each line, which removes headings, lists and other scripts.
+characters instead, two for a word, and three for one of an n-gram. Gopher's upper bound of 100,000 words is left out,
+because books are text; and so is C4's rule of a punctuation mark at the end of each line, which removes headings, lists
+and other scripts.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ SOURCES = {
     "no letters": "Gopher: fewer than 80% of the words have a letter; without spaces, 60% of the characters are one",
     "stop words": "Gopher: English with fewer than 2 of the, be, to, of, and, that, have, with",
     "repetition": "Gopher, table A1: lines, 2- to 4-grams and 5- to 10-grams that repeat",
-    "near duplicate": "MinHash of 9-byte shingles: a similarity of at least 0.55 to an earlier document",
+    "near duplicate": "MinHash of 9-byte shingles: a similarity of at least 0.5 to an earlier document",
 }
 """Each rule, in the order of use, and where it comes from"""
 OF_LINES = ("repeated line", "notice")
 """Rules that drop lines; the others drop documents"""
-UNSPACED_WORD = 2  # characters
+UNSPACED_WORD, UNSPACED_GRAM = 2, 3  # characters that count as a word, and as one of an n-gram
 NOTICE_WORDS = 30
 NOTICES = re.compile(
     r"terms of use|privacy policy|cookie policy|uses cookies|use of cookies|use cookies"
@@ -128,7 +129,7 @@ def find_fault(lines: Sequence[str], language: str) -> str | None:
         return "no letters"
     if language == "en" and len(STOP_WORDS.intersection(text.lower().split())) < 2:
         return "stop words"
-    return "repetition" if _repeats(lines, words, 1 if spaced else UNSPACED_WORD) else None
+    return "repetition" if _repeats(lines, words, 1 if spaced else UNSPACED_GRAM) else None
 
 
 def _is_letter(char: str) -> bool:
@@ -136,8 +137,8 @@ def _is_letter(char: str) -> bool:
 
 
 def _repeats(lines: Sequence[str], words: Sequence[str], per_word: int) -> bool:
-    """Return True if lines or n-grams of words repeat more than table A1 allows. per_word: entries of `words` that make
-    a word."""
+    """Return True if lines or n-grams repeat more than table A1 allows. per_word: entries of `words` that count as
+    one."""
     seen, again = set[str](), []
     for line in lines:
         again += [line] if line in seen else []

@@ -147,6 +147,17 @@ def test_a_tokenizer_is_trained_on_the_text_when_it_is_clean(prepare, tmp_path, 
     assert corpus.unknown_share < 0.01
 
 
+def test_a_run_that_was_stopped_does_not_clean_again(prepare, pages, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(cleaning, "_drop_duplicates", lambda files: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            prepare(pages, "stopped")
+    straight = prepare(pages, "straight")
+    for name in ("plain_lines", "find_fault"):
+        monkeypatch.setattr(cleaning, name, None)
+    assert prepare(pages, "stopped").manifest == straight.manifest
+
+
 def test_a_document_longer_than_a_part_stays_whole(tmp_path, monkeypatch, prepare):
     lines = [line for page in crawl(5, 200) if page.kind == "unique" for line in page.own if len(line) > 160]
     (tmp_path / "long.txt").write_text("\n".join(lines[:150]) + "\n\n" + "\n".join(lines[150:200]) + "\n")
