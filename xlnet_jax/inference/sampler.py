@@ -95,7 +95,10 @@ class Sampler:
         is_masked = objective_named(pretrained.objective).filling.replaces
         if settings.exact:
             require_exact(settings, self.is_causal, is_masked)
-        self.tokenizer = (vocabulary_tokenizer if self.is_causal else scoring_tokenizer)(pretrained)
+        by_itself = not settings.parallel  # then pieces of one pass are predicted as masked pieces are
+        self.tokenizer = (
+            vocabulary_tokenizer(pretrained) if self.is_causal else scoring_tokenizer(pretrained, by_itself)
+        )
         self.context = settings.context or default_context(pretrained, self.is_causal, self.tokenizer.symbols)
         # CPUs compute in float32 and would convert bfloat16 weights in each pass.
         dtype = "float32" if jax.default_backend() == "cpu" else model.dtype

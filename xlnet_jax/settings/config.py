@@ -312,7 +312,7 @@ class OptimizerConfig:
     the whole batch"""
     state_dtype: Unflagged[Literal["float32", "bfloat16"]] = setting("float32")
     """number format of Adam's moments; bfloat16 halves their memory, and rounds at random to keep small changes"""
-    spike_factor: float = setting(0.0, above(1).or_value(0, "no limit"))
+    spike_factor: Unflagged[float] = setting(0.0, above(1).or_value(0, "no limit"))
     """skip a step if its gradient norm is more than this many times the running mean; 0 = skip only if it is not
     finite"""
     max_skipped: int = operational(10, at_least(1))
@@ -370,6 +370,8 @@ class EvalConfig:
     """steps between evaluations; a run also ends with one"""
     max_windows: int = setting(16_384, at_least(1))
     """largest number of windows in an evaluation, in whole batches; a smaller held-out text is read once"""
+    samples: bool = operational(True)
+    """draw a continuation of a held-out passage and fill a gap in it at each evaluation"""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import math
 import os
 import sys
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from etils import epath
@@ -20,6 +21,7 @@ from xlnet_jax.storage.files import Spool, in_bucket, write_durably
 from xlnet_jax.storage.reading import with_version
 from xlnet_jax.training.loop import Callback, Loop
 from xlnet_jax.training.metrics import Record, clock, read_records
+from xlnet_jax.training.samples import Sample
 from xlnet_jax.training.selection import Numbers
 from xlnet_jax.training.workdir import Workdir
 
@@ -79,6 +81,11 @@ class MetricsFile(Recorder):
     def write(self, record: Record) -> None:
         """Append a line."""
         self._lines.write(_line(record))
+
+    def on_samples(self, loop: Loop, step: int, samples: Sequence[Sample]) -> None:
+        """Write the samples of an evaluation."""
+        for sample in samples:
+            self.write(sample.record(step))
 
     def flush(self) -> None:
         """Make what was written so far survive a crash of this machine; upload it if the workdir is in a bucket."""
@@ -143,6 +150,11 @@ class TensorBoard(Recorder):
         """Add the numbers of a record."""
         for name, value in _finite(record).items():
             self._events.add_scalar(name, value, record["step"])
+
+    def on_samples(self, loop: Loop, step: int, samples: Sequence[Sample]) -> None:
+        """Add the samples of an evaluation."""
+        for sample in samples:
+            self._events.add_text(f"samples/{sample.kind}", sample.line(), step)
 
     def on_start(self, loop: Loop) -> None:
         """Begin a file of events. TensorBoard hides those after the checkpoint, as they come again."""
@@ -299,6 +311,11 @@ class ProgressBar(Callback):
         evaluation = loop.run.evaluation
         assert evaluation
         self._console.print(f"held out at step {step}: {evaluation.describe(numbers)}")
+
+    def on_samples(self, loop: Loop, step: int, samples: Sequence[Sample]) -> None:
+        """Print a line for each."""
+        for sample in samples:
+            self._console.print(f"{sample.kind:11} {sample.line()}")
 
     def on_end(self, loop: Loop, error: BaseException | None) -> None:
         """Hide the bar."""

@@ -32,6 +32,7 @@ from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.fit import Memory
 from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.metrics import Tracer, WallTime, read_records
+from xlnet_jax.training.samples import Draw, Sample, nothing
 from xlnet_jax.training.selection import Evaluation, Numbers, Result
 from xlnet_jax.training.step import Metrics, Program, TrainState
 from xlnet_jax.training.stop import CALLBACK, PATIENCE, Interrupt, Wish, is_interrupt, stop_after_step
@@ -67,6 +68,8 @@ class Run:
     """returns text on how to inspect the batch of this number"""
     callbacks: Sequence["Callback"] = ()
     """process 0 calls them"""
+    draw: Draw = nothing
+    """returns samples of text by these parameters; process 0 calls it at each evaluation"""
     reference: Numbers = field(default_factory=dict)
     """numbers to show and record with every loss"""
 
@@ -102,6 +105,9 @@ class Callback:
 
     def on_evaluation(self, loop: "Loop", step: int, numbers: Numbers) -> None:
         """Called with the numbers of each evaluation; loop.state is the state that was evaluated."""
+
+    def on_samples(self, loop: "Loop", step: int, samples: Sequence[Sample]) -> None:
+        """Called after `on_evaluation` with what the network has drawn from held-out text (eval.samples)."""
 
     def on_save(self, loop: "Loop") -> None:
         """Called before a checkpoint is written: what was recorded must be on disk when this returns."""
@@ -299,11 +305,15 @@ class Loop:
         assert evaluation
         with self.times.lost_to("evaluation"):
             numbers = evaluation.measure(self.state.params, lambda: self.interrupt.poll() is Wish.STOP)
+            is_heard = numbers is not None and self.process.first
+            samples = self.run.draw(self.state.params) if is_heard else ()
         if numbers is not None:
             numbers = {**numbers, **self.run.reference}
             evaluation.add(self.step, numbers)
             for callback in self.callbacks:
                 callback.on_evaluation(self, self.step, numbers)
+            for callback in self.callbacks if samples else ():
+                callback.on_samples(self, self.step, samples)
 
     def _next(self, batches: Iterator[Batch], pending: Future[Reading] | None) -> DeviceBatch:
         """Put the next batch on the devices. This time is lost only once the devices have finished their step."""

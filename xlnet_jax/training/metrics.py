@@ -33,7 +33,8 @@ def require_wandb(project: str) -> None:
 
 
 Record = dict[str, float | int | str]
-"""A record of a run: "step", "split" (train, validation or time) and numbers"""
+"""A record of a run: "step", "split" (train, validation, time or sample) and numbers, or the texts of
+a sample"""
 
 
 def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
@@ -56,9 +57,11 @@ def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
         except InputError:
             damaged += number < len(lines)
             continue
-        needed = {"train": "loss", "time": "wall"}.get(str(record.get("split")), "step")
+        split = str(record.get("split"))
+        needed = {"train": "loss", "time": "wall", "sample": "drawn"}.get(split, "step")
         texts, step = {name for name, value in record.items() if isinstance(value, str)}, record.get("step")
-        if isinstance(step, int) and step < 2**31 and needed in record and texts == {"split"}:
+        is_text = split == "sample" or texts == {"split"}
+        if isinstance(step, int) and step < 2**31 and needed in record and is_text:
             yield {k: math.nan if v is None else v for k, v in record.items()}
     if damaged:
         tell(f"{path}: {damaged} damaged lines are skipped")

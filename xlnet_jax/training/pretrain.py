@@ -13,7 +13,6 @@ from typing import Any, cast
 import flax.linen as nn
 import numpy as np
 import optax
-from rich.console import Console
 
 from data_pipelines.corpus import Corpus
 from data_pipelines.ids import IdCorpus
@@ -23,7 +22,6 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import LanguageModel, Objective, objective_of
 from xlnet_jax.objectives.presets import PRESETS
 from xlnet_jax.objectives.registry import batch_source, objective_named
-from xlnet_jax.plots.curves import draw_curves
 from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import with_plain_paths
@@ -45,9 +43,11 @@ from xlnet_jax.training.evaluation import (
 from xlnet_jax.training.fit import build_fitting
 from xlnet_jax.training.hosts import connect
 from xlnet_jax.training.initial import describe_origin, params_of
-from xlnet_jax.training.loop import Callback, Run, train
+from xlnet_jax.training.loop import Callback, Loop, Run, train
 from xlnet_jax.training.metrics import read_records, speed
+from xlnet_jax.training.report import attention_png, no_attention, write_report
 from xlnet_jax.training.resolve import folder_of, resolve_text
+from xlnet_jax.training.samples import sampling_of
 from xlnet_jax.training.selection import Evaluation, Result
 from xlnet_jax.training.step import Program, make_eval_step, pretraining_program
 from xlnet_jax.training.stop import exit_code_of
@@ -173,12 +173,19 @@ def _pretrain(
             rates=functools.partial(speed, config),
             locate=functools.partial(_locate, config, workdir, block),
             callbacks=[*usual_callbacks(workdir, config.log.wandb, process.console), *pace, *callbacks],
+            draw=sampling_of(config, program, corpus, None if objective else tokenizer, process.console.print),
             reference={"unigram": unigram_nats},
         )  # fmt: skip
         is_usual = settings.is_open("steps", "preset", "objective", "init") and not (
             config.fields or workdir.choice.exists()
         )
-        _describe(run, corpus, tokenizer, block, held_out, process.console, is_usual)
+        said = list[str]()
+
+        def say(line: str) -> None:
+            said.append(line)
+            process.console.print(line)
+
+        _describe(run, corpus, tokenizer, block, held_out, say, is_usual)
         own = " ".join(name for name, value in (("objective", objective), ("optimizer", optimizer)) if value)
         data = {"manifest_sha256": corpus.manifest.sha256, **({"own": own} if own else {})}
         while True:
@@ -187,7 +194,6 @@ def _pretrain(
             )
             with saved:
                 loop = train(run, saved, process)
-                result = loop.result()
             steps = next((each.steps for each in pace if each.steps), None)
             if steps is None:
                 break
@@ -198,9 +204,9 @@ def _pretrain(
             change_choice(config, workdir, process.console)
             evaluation = _evaluation(program, held_out, unigram_nats)
             run = replace(run, config=config, program=program, memory=memory, evaluation=evaluation)
-        if process.first and not loop.is_interrupted:
-            _report(result, run, corpus, None if own else tokenizer, process.console)
-        return result
+        if process.first:
+            _report(loop, corpus, None if own else tokenizer, (said, settings.log))
+        return loop.result()
 
 
 def _evaluation(program: Program[Any], held_out: Sequence[Batch], unigram_nats: float) -> Evaluation:
@@ -233,23 +239,21 @@ def _describe(
     tokenizer: Tokenizer | None,
     windows_per_block: int,
     held_out: Sequence[Batch],
-    console: Console,
+    say: Callable[[str], None],
     is_usual: bool,
 ) -> None:
     """Print the sizes of the run and of its text. is_usual: the user chose neither preset nor steps."""
     config = run.config
     assert isinstance(config, Config)
-    console.print(run.describe(f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"))
+    say(run.describe(f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"))
     an_epoch = max(corpus.num_blocks("train") * windows_per_block // config.data.batch_size, 1)
-    console.print(f"steps       {config.steps:,}, {config.steps / an_epoch:,.1f} epochs of {an_epoch:,}")
+    say(f"steps       {config.steps:,}, {config.steps / an_epoch:,.1f} epochs of {an_epoch:,}")
     if config.steps < an_epoch and config.corpus and is_usual:
         command = shlex.join(without_secrets([*TRAIN, "--corpus", *config.corpus, "--minutes", "30"]))
-        console.print(
-            f"            that reads {config.steps / an_epoch:.1%} of the text; 30 minutes use it better: {command}"
-        )
+        say(f"            that reads {config.steps / an_epoch:.1%} of the text; 30 minutes use it better: {command}")
     there = corpus.num_blocks("validation") * windows_per_block
     if (read := count_windows(held_out)) < there:
-        console.print(
+        say(
             f"held out    {read:,} of {there:,} windows, in blocks at even distances: --eval.max-windows "
             f"{config.eval.max_windows:,}"
         )
@@ -259,42 +263,61 @@ def _describe(
         splits = corpus.manifest.splits
         filled = sum(split.tokens + split.documents for split in splits.values())  # one <s> in each record
         room = sum(split.blocks for split in splits.values()) * (corpus.block_len - 1)
-        console.print(
+        say(
             f"records     {splits['train'].documents:,} train and {splits['validation'].documents:,} held out "
             f"{tokenizer.symbols.describe_lengths()}; padding {1 - filled / room:.1%}"
         )
     unknown = f"{unknown_share(tokenizer, held_out):.2%} of the held-out targets are <unk>"
-    console.print(f"unknown     {corpus.unknown_share:.2%} of the training text and {unknown}")
+    say(f"unknown     {corpus.unknown_share:.2%} of the training text and {unknown}")
     unigram_nats = run.reference["unigram"]
-    console.print(f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only {known}")
+    say(f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only {known}")
 
 
-def _report(result: Result, run: Run, corpus: Corpus | IdCorpus, tokenizer: Tokenizer | None, console: Console) -> None:
-    """Draw the curves, print the result and where it is, and propose two commands. tokenizer: None = no command reads
-    the checkpoint, as with ids or an objective of one's own."""
+def _report(
+    loop: Loop, corpus: Corpus | IdCorpus, tokenizer: Tokenizer | None, told: tuple[Sequence[str], Sequence[str]]
+) -> None:
+    """Draw the curves and the report, print the result and where it is, and propose two commands. After an interrupt,
+    only draw. tokenizer: None = no command reads the checkpoint, as with ids or an objective of one's own. told: lines
+    about the run, and about what was chosen."""
+    run, result, console = loop.run, loop.result(), loop.process.console
     config = run.config
     assert isinstance(config, Config)
     workdir, unigram_nats = run.workdir, run.reference["unigram"]
     records = list(read_records(workdir.metrics))
-    objective = objective_named(config.objective)
-    draw_curves(records, unigram_nats, workdir.curves, objective.name, objective.title)
     loss = next((r["loss"] for r in reversed(records) if r["split"] == "validation"), math.inf)
-    following = {}
+    following: dict[str, str] = {}
+    attention: Callable[[], bytes | None] = no_attention
     if tokenizer:
-        first = corpus.read("validation", np.zeros(1, int))[0][0, :8]
-        begin = tokenizer.decode(first) if config.corpus else BEGIN
+        first = corpus.read("validation", np.zeros(1, int))[0][0]
+        begin = tokenizer.decode(first[:8]) if config.corpus else BEGIN
         begin = "" if tokenizer.records else begin  # a new record
         needs_tiny = loss >= unigram_nats and tokenizer.settings.normalization == "english"  # tiny knows English alone
         following = propose_next(config, str(workdir.folder).rstrip("/"), begin, needs_tiny)
+        text = next((r["before"] + r["held_out"] + r["after"] for r in records if r["split"] == "sample"), None)
+        if not loop.is_interrupted:
+            text = text or tokenizer.decode(first)
+            attention = functools.partial(attention_png, config, loop.state.params, tokenizer, text)
     places = {"checkpoint": result.last_checkpoint}
     if result.step != result.steps:
         best = result.metrics[result.metric]
         places["best"] = f"{result.checkpoint}, with a held-out {result.metric} of {best:.3f}"
-    places["curves"] = str(workdir.curves)
-    ended = f"ended at step {result.steps:,} of {config.steps:,} by {result.stopped}\n" if result.stopped else ""
-    measured = f"held-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n" if loss < math.inf else ""
-    if measured and workdir.choice.exists():
-        measured += f"expected: {read_versioned(workdir.choice, 'run')['expected_loss']:.3f}\n"
+    ended = f"ended at step {result.steps:,} of {config.steps:,} by {result.stopped}" if result.stopped else ""
+    measured = f"held-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}" if loss < math.inf else ""
+    said, chosen = told
+    expected = ""
+    if workdir.choice.exists():
+        choice = read_versioned(workdir.choice, "run")
+        chosen = [*choice["lines"], *chosen]
+        expected = f"expected: {choice['expected_loss']:.3f}" * bool(measured)
+    summary = [line for line in (ended, measured, expected) if line]
+    said = [*said, f"text        {', '.join(corpus.manifest.sources)}"]
+    for split, numbers in corpus.manifest.splits.items():
+        said.append(f"{split:11} {numbers.tokens:,} tokens of {numbers.documents:,} documents")
+    if tokenizer:
+        said.append(f"tokenizer   {tokenizer.vocab_size:,} pieces, normalization {tokenizer.settings.normalization}")
+    places |= write_report(run, records, summary, said, chosen, following, attention, console.print)
+    if loop.is_interrupted:
+        return
     lines = [f"  {name:12} {place}" for name, place in places.items()]
     lines += ["next"] * bool(following) + [f"  {name:12} {command}" for name, command in following.items()]
-    console.print(f"\n{ended}{measured}" + "\n".join(lines))
+    console.print("\n".join(["", *summary, *lines]))

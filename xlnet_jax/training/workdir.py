@@ -8,6 +8,7 @@ choice.json        what a dial chose, and why
 compiled/          programs, for a restart        wandb-id        id of the run at Weights & Biases
 results.json       of a finished finetuning run   predictions/    of a finished finetuning run
 confusion.png      of its labels                  predicted.png   of its numbers
+report.html        a page about the run, at the end
 out-of-memory.txt  the backend's error, in full
 
 On a disk or in a bucket (gs://bucket/folder).
@@ -54,6 +55,7 @@ class Workdir:
         self.metrics = folder / "metrics.jsonl"
         self.tensorboard = folder / "tensorboard"
         self.curves = folder / "curves.png"
+        self.report = folder / "report.html"
         self.compiled = folder / "compiled"
         self.wandb_id = folder / "wandb-id"
         self.out_of_memory = folder / "out-of-memory.txt"
