@@ -62,7 +62,7 @@ def test_a_finished_run_is_not_trained_again_and_says_where_everything_is(straig
     assert f"held out    32 of {there} windows, in blocks at even distances: --eval.max-windows 32" in out
     last = out[out.index("\nheld-out loss") + 1 :].splitlines()[1:]
     *places, last_proposal = last
-    assert [line.split()[0] for line in places] == "checkpoint curves next generate".split()
+    assert [line.split()[0] for line in places] == "checkpoint curves report next generate".split()
     assert last_proposal.split()[0] == ("from" if "above the unigram line" in out else "longer")
     assert all(str(straight) in line for line in last if line != "next")
 
