@@ -74,12 +74,12 @@ function onSubmit(kind, act) {
     try {
       await act(part, new FormData(form), progress);
     } catch (error) {
-      progress.textContent = "";
       message.textContent = error instanceof TypeError ? "the server does not answer: is xlnet-jax play still running?" : named(form, error.message);
       message.hidden = error.name === "AbortError";
       if (!message.hidden) find(part, ".output").hidden = true;
     }
     button.disabled = false;
+    progress.textContent = "";
   });
   form.addEventListener("keydown", event => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
@@ -159,7 +159,8 @@ async function fill(part, form, progress) {
         tell(find(output, "dl"), []);
         slots = drawFrame(find(output, ".text"), line.parts, line.gaps);
         passes = Math.ceil(slots.length / (body.parallel || (body.parallel === 0 ? slots.length : 1)));
-        replay.max = replay.value = passes - 1;
+        replay.max = passes - 1;
+        replay.value = replay.max;
       }
       for (const { number, piece, log_prob } of line.pieces && line.pass !== undefined ? line.pieces : []) {
         const chip = make("span", asShown(piece), "piece drawn");
@@ -181,7 +182,6 @@ async function fill(part, form, progress) {
     const facts = [["pieces", answer.pieces.length], ["passes", new Set(answer.passes).size], ["nats per piece", nats.toFixed(2)]];
     if (!hasGaps) facts.push(["ended", answer.ended ? "by the model" : "by the number of pieces"]);
     tell(find(output, "dl"), facts);
-    progress.textContent = "";
   } finally {
     stop.disabled = true;
   }
@@ -268,7 +268,7 @@ function field(name, label, value = "", rows = 2) {
 function build() {
   document.getElementById("name").textContent = document.title = about.checkpoint;
   document.getElementById("about").textContent =
-    `${about.objective}, ${about.layers} layers × ${about.width}, ${about.pieces.toLocaleString("en")} pieces, ${(about.parameters / 1e6).toFixed(1)} million parameters`;
+    `${about.objective}, ${about.layers} layers × ${about.width}, ${about.pieces.toLocaleString("en")} pieces, ${about.parameters.toLocaleString("en", { maximumSignificantDigits: 3, notation: "compact", compactDisplay: "long" })} parameters`;
   const isOfRecords = about.fields.length > 0, form = find(section("fill"), "form");
   for (const [name, value] of Object.entries(about.defaults)) if (form.elements[name]) form.elements[name].value = value;
   for (const label of document.querySelectorAll("[data-gaps]")) label.hidden = !about.fills_gaps;

@@ -204,8 +204,10 @@ class Handler(BaseHTTPRequestHandler):
         try:
             for result in itertools.chain([first], results):
                 self._send_line(result)
-        except (InputError, TooBusyError) as error:
-            self._send_line({"error": str(error)})
+        except OSError:  # the client has gone
+            raise
+        except Exception as error:
+            self._send_line({"error": " ".join(str(error).split())})
         finally:
             ticket.is_left = True
 

@@ -75,6 +75,7 @@ def test_two_readers_see_the_pieces_of_their_texts_pass_by_pass(browser, server,
         for (_, title, _), piece, number in zip(pieces_of(one), drawn.pieces, drawn.passes_P, strict=True):
             assert title.startswith(f"pass {number + 1}: {piece}, ")
             assert title.endswith("%")
+    assert page.run("document.querySelector('#replay').value") == "3"
     page.run(
         "const replay = document.querySelector('#replay'); replay.value = 1; replay.dispatchEvent(new Event('input'))"
     )
@@ -137,7 +138,7 @@ def test_the_page_asks_no_other_host(page, server):
     assert {name.rpartition("/")[0] for name in names} <= {server.address, "data:,"}
 
 
-def test_fields_of_records_are_shown(browser, serve):
+def test_fields_of_records_have_boxes(browser, serve):
     server = serve(NETWORKS["plm"])
     page = browser.open(server.address)
     page.wait("document.querySelectorAll('nav button').length == 3")
