@@ -90,13 +90,19 @@ class Run:
 
 FITTED = (
     Run(2, 64, 1000, 16, 800), Run(2, 64, 4000, 16, 800), Run(2, 64, 16000, 16, 400), Run(2, 64, 1000, 0.3, 600),
-    Run(2, 64, 1000, 16, 200), Run(3, 96, 4000, 4, 500), Run(2, 64, 8000, 60, 600),
+    Run(2, 64, 1000, 16, 200), Run(2, 128, 1000, 0.3, 300), Run(6, 64, 1000, 4, 500),
 )  # fmt: skip
-TESTED = (Run(2, 64, 2000, 1, 800), Run(2, 128, 1000, 0.3, 300), Run(4, 64, 2000, 16, 600), Run(6, 64, 1000, 4, 500))
+TESTED = (Run(2, 64, 2000, 1, 800), Run(4, 64, 2000, 16, 600), Run(3, 96, 4000, 4, 500), Run(2, 64, 8000, 60, 600))
 """which the law predicts"""
 
 
-PRIORS = {"alpha": (0.33, 0.15), "beta": (0.37, 0.1), "delta": (0.0, 0.05), "R": (math.log(15.4), 0.5)}
+PRIORS = {
+    "alpha": (0.33, 0.15),
+    "beta": (0.37, 0.1),
+    "delta": (0.0, 0.05),
+    "depth": (0.5, 0.5),
+    "R": (math.log(15.4), 0.5),
+}
 """mean and standard deviation; of R, those of its logarithm"""
 NOISE = 0.02
 """nats by which equal runs differ"""
@@ -107,28 +113,26 @@ def fit(measured: dict[str, Record]) -> DialLaw:
     rows = [measured[run.name] for run in FITTED if run.name in measured]
     facts = [(*place_of(r), r["unigram"] - r["loss"]) for r in rows]
     old = list(modern_runs().values())
-    shared = 8_000, ENGLISH_TOKENS
-    facts += [
-        (r["parameters"], shared[0], r["tokens"] * 126 / 128, shared[1], ENGLISH_UNIGRAM - r["loss"]) for r in old
-    ]
+    read = [(2, r["parameters"], 8_000, r["tokens"] * 126 / 128, ENGLISH_TOKENS) for r in old]
+    facts += [(*place, ENGLISH_UNIGRAM - r["loss"]) for place, r in zip(read, old, strict=True)]
     is_old = [number >= len(rows) for number in range(len(facts))]
-    names = ("G", "A", "alpha", "B", "delta", "beta", "D0", "R")
+    names = ("G", "A", "alpha", "B", "delta", "beta", "D0", "R", "depth")
 
     def law_at(point: np.ndarray) -> DialLaw:
-        G, A, alpha, B, delta, beta, D0, R, _ = point
-        values = (G, np.exp(A), alpha, np.exp(B), delta, beta, 1e6 * D0, np.exp(R))
+        G, A, alpha, B, delta, beta, D0, R, depth, _ = point
+        values = (G, np.exp(A), alpha, np.exp(B), delta, beta, 1e6 * D0, np.exp(R), depth)
         return DialLaw(*map(float, values), (), (0.0, 0.0, 0.0), {}, ())
 
     def errors(point: np.ndarray) -> np.ndarray:
         law = law_at(point)
         at_rate = {False: law, True: replace(law, D0=law.D0 / 2)}
         missed = [
-            at_rate[old].gain(*row[:4]) - row[4] + point[-1] * old for row, old in zip(facts, is_old, strict=True)
+            at_rate[old].gain(*row[:5]) - row[5] + point[-1] * old for row, old in zip(facts, is_old, strict=True)
         ]
         prior = [(point[names.index(name)] - mean) / spread for name, (mean, spread) in PRIORS.items()]
         return np.concatenate([np.array(missed) / NOISE, prior])
 
-    starts = [(3.5, 3.8 + a, 0.33, 5.1 + b, 0.0, 0.37, 0.2, 2.7, 0.2) for a in (-1, 0) for b in (0, 1)]
+    starts = [(3.5, 3.8 + a, 0.33, 5.1 + b, 0.0, 0.37, 0.2, 2.7, 0.5, 0.2) for a in (-1, 0) for b in (0, 1)]
     best = min((least_squares(errors, start, loss="soft_l1") for start in starts), key=lambda found: found.cost).x
     law = replace(law_at(best), **facts_of(rows))
     tested = [measured[run.name] for run in TESTED if run.name in measured]
@@ -145,9 +149,9 @@ def error_of(law: DialLaw, record: Record) -> float:
     return float(record["loss"] - record["unigram"] + law.gain(*place_of(record)))
 
 
-def place_of(record: Record) -> tuple[int, int, int, int]:
+def place_of(record: Record) -> tuple[int, int, int, int, int]:
     """Return the arguments of `DialLaw.gain` for a run."""
-    return parameters_of(record), record["vocab_size"], record["tokens"], record["text_tokens"]
+    return record["layers"], parameters_of(record), record["vocab_size"], record["tokens"], record["text_tokens"]
 
 
 def modern_runs() -> dict[str, Record]:
@@ -199,7 +203,9 @@ def report(law: DialLaw, measured: dict[str, Record]) -> None:
         "fitted",
     )
     keep_table("dial-runs", head, rows)
-    values = [(name, f"{getattr(law, name):.4g}") for name in ("G", "A", "alpha", "B", "delta", "beta", "D0", "R")]
+    values = [
+        (name, f"{getattr(law, name):.4g}") for name in ("G", "A", "alpha", "B", "delta", "beta", "D0", "R", "depth")
+    ]
     missed = f"{mean(law.errors):.3f}", f"{max(law.errors):.3f}"
     names = "mean error of the runs that were not fitted", "largest"
     keep_table("dial-law", ("", "value"), [*values, *zip(names, missed, strict=True)])

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ import numpy as np
 from rich.console import Console
 
 from data_pipelines import windows
+from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus
 from xlnet_jax.costs import layer_parameters
 from xlnet_jax.errors import InputError
@@ -31,7 +32,7 @@ from xlnet_jax.storage.reading import read_versioned, write_versioned
 from xlnet_jax.training import sharding, text_size
 from xlnet_jax.training.attention import choose_attention
 from xlnet_jax.training.dial_law import DialLaw, read_law
-from xlnet_jax.training.evaluation import frequencies_V
+from xlnet_jax.training.evaluation import held_out_batches, unigram_line
 from xlnet_jax.training.loop import Callback, Loop
 from xlnet_jax.training.metrics import clock
 from xlnet_jax.training.selection import Numbers
@@ -40,17 +41,21 @@ from xlnet_jax.training.text_size import TextSize
 from xlnet_jax.training.workdir import Workdir
 
 NETWORKS = (
-    (2, 64), (2, 96), (2, 128), (3, 128), (4, 128), (4, 192), (6, 192), (6, 256), (6, 384), (8, 512), (12, 768),
+    (2, 64), (2, 96), (2, 128), (2, 160), (2, 192), (2, 256), (2, 320), (4, 384), (6, 448), (8, 512), (12, 768),
     (24, 1024),
 )  # fmt: skip
-"""layers and width"""
-VOCABULARIES = (500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000)
+"""layers and width. In short runs of narrow networks, more layers gained nothing (benchmarks/dial.py)"""
+VOCABULARIES = (1_000, 2_000, 4_000, 8_000, 16_000)
 PROBE = (2, 128, 2_000)
 """layers, width and vocabulary of the network that is measured before the choice"""
 SEQ_LEN, D_HEAD, WINDOWS_PER_BLOCK = 128, 32, 8
 ROWS_ON_CPU, ROWS_ON_ACCELERATOR, MOST_STEPS = 16, 128, 40_000
 """rows of a batch, which doubles until a run has at most so many steps"""
-LEAST_STEPS = 100
+LEAST_STEPS = 200
+MOST_PASSES, MOST_WEIGHTS = 20, 4
+"""passes over the text, and weights in layers per token of it (but for the smallest network): more overfit it"""
+PREPARATION = 1.5e-6
+"""seconds that tokenizer and corpus take per character of the text, on two cores"""
 MUON = 330
 """FLOPs of Muon's products in a layer of width 1 (`optimizer.muon_flops`); they grow with the cube of the width"""
 MEASURED_SECONDS = 2.0
@@ -62,7 +67,7 @@ AFTER_TRAINING = 5.0
 EVALUATION = 0.4
 """share of the seconds of a step that a batch of an evaluation takes"""
 EVALUATIONS, EVALUATED_WINDOWS = 4, 1_024
-CHECKS, TOLERANCE, FEWEST_STEPS = (0.06, 0.3, 0.6, 0.8), 0.04, 5
+CHECKS, TOLERANCE, FEWEST_STEPS = (0.06, 0.3, 0.6, 0.8), 0.05, 5
 """shares of the steps after which a run compares its pace with the plan, the difference that changes the
 steps, and the steps that tell the pace"""
 HELD_OUT_CHARACTERS = 240_000
@@ -133,18 +138,19 @@ def best_choice(
 ) -> Choice | None:
     """Return the run with the lowest expected loss that reads a text of so many characters and costs so many FLOPs;
     None if they pay for fewer than `LEAST_STEPS` steps of every network."""
-    found, start = [], Config()
+    found, start, smallest = [], Config(), min(width for _, width in networks)
     for layers, width in networks:
         for pieces in vocabularies:
+            text = characters / law.of_vocabulary(pieces)[1]
             batch, config = rows, with_values(start, recipe(layers, width, pieces, rows, 1))
             a_row = step_flops(config) / rows
             while flops / (a_row * batch) > MOST_STEPS:
                 batch *= 2
             steps = int(flops // (a_row * batch + MUON * layers * width**3))
-            if steps >= LEAST_STEPS:
-                text = characters / law.of_vocabulary(pieces)[1]
-                read = steps * batch * windows.advance(config.data)
-                nats = law.nats_per_character(layer_parameters(config.model), pieces, read, text)
+            is_large = width > smallest and layer_parameters(config.model) > MOST_WEIGHTS * text
+            if steps >= LEAST_STEPS and not is_large:
+                read = min(steps * batch * windows.advance(config.data), MOST_PASSES * text)
+                nats = law.nats_per_character(config.model, read, text)
                 found.append(Choice(layers, width, pieces, batch, steps, nats))
     return min(found, key=lambda choice: choice.nats, default=None)
 
@@ -155,12 +161,14 @@ def steps_within(seconds: float, seconds_per_step: float, rows: int) -> int:
     return int((seconds - evaluations) / seconds_per_step)
 
 
-def changed_steps(done: int, steps: int, seconds: float, seconds_per_step: float, restart: float) -> int | None:
+def changed_steps(
+    done: int, steps: int, seconds: float, seconds_per_step: float, restart: float, most: int
+) -> int | None:
     """Return the number of steps with which a run ends in time; None if it ends near enough with those it has.
 
-    done: steps done. seconds: left for steps. restart: seconds that a change costs.
+    done: steps done. seconds: left for steps. restart: seconds that a change costs. most: steps of `MOST_PASSES`.
     """
-    expected = done + seconds / seconds_per_step
+    expected = min(done + seconds / seconds_per_step, most)
     if abs(expected / steps - 1) <= TOLERANCE:
         return None
     return max(int(expected - restart / seconds_per_step), done + 1)
@@ -228,7 +236,7 @@ class Dial:
             a_step, compilation = measure_step(probed)
             rate = step_cost(probed) / a_step
             self.say("dial", f"{rate / 1e9:,.0f} GFLOPs/s in a step of {PROBE[0]} x {PROBE[1]} on {_devices()}")
-            flops = max(self.left() - 2 * compilation, 0.0) * rate
+            flops = max(self.left() - 2 * compilation - PREPARATION * size.characters, 0.0) * rate
         networks = sorted({(self._given("num_layers", each[0]), self._given("d_model", each[1])) for each in NETWORKS})
         most = text_size.vocabulary_for(size, max(VOCABULARIES))["model.vocab_size"]
         is_open = text_size.leaves_vocabulary_open(settings)
@@ -258,6 +266,16 @@ class Dial:
                 self._refuse(a_step * LEAST_STEPS * 1.1 - left)
         else:
             steps = int(self.value // step_cost(config))
+        an_epoch = (
+            corpus.num_blocks("train")
+            // config.data.batch_size
+            * windows.steps_per_block(corpus.block_len, config.data)
+        )
+        if steps > (most := MOST_PASSES * an_epoch):
+            self.say(
+                "text", f"too short for more than {most:,} steps, {MOST_PASSES} passes, without overfitting: ends early"
+            )
+            steps = most
         settings.set({"steps": steps, **dict.fromkeys(UNIT | {"flops": 0})})
         settings.choose(intervals(steps))
         for line in self._describe(corpus, a_step):
@@ -287,8 +305,8 @@ class Dial:
             f"{config.steps:,} steps of {a_step:.3f} s; they read the text {read / text:.2g} times",
         )
         yield "flags", " ".join(["python -m xlnet_jax.train", *self._flags()])
-        held_out = corpus.read("validation", np.arange(corpus.num_blocks("validation")))[0]
-        unigram, ease = float(-np.log(frequencies_V(corpus.unigram_counts))[held_out].mean()), law.ease(corpus)
+        held_out = held_out_batches(corpus, corpus.tokenizer, config)
+        unigram, (ease, of_trigrams) = unigram_line(corpus.unigram_counts, held_out, corpus.tokenizer), law.ease(corpus)
         self.expected = {"text_tokens": text, "unigram": unigram, "ease": ease}
         self.expected["expected_loss"] = loss = expected_loss(config, self.expected)
         a_piece = float(corpus.unigram_counts @ corpus.tokenizer.tables.characters) / corpus.unigram_counts.sum()
@@ -296,7 +314,7 @@ class Dial:
         missed = f"the law missed {len(law.errors)} runs by {max(law.errors):.2f} at most"
         at = f"held-out loss {loss:.2f} nats per piece, {loss / a_piece:.2f} per character, after {clock(seconds)}"
         yield "expected", f"{at}; {missed}"
-        yield from (("law", line) for line in law.limits(config, read, text, ease))
+        yield from (("law", line) for line in law.limits(config, read, text, of_trigrams))
 
     def _refuse(self, missing: float) -> NoReturn:
         """Raise InputError. missing: seconds that the budget lacks for the shortest run; of FLOPs, what it needs."""
@@ -340,7 +358,8 @@ def expected_loss(config: Config, text: Mapping[str, float]) -> float:
     """Return the held-out loss that the law expects of a run, in nats per piece. text: its tokens, unigram line and
     ease, as choice.json has them."""
     read = config.steps * config.data.batch_size * windows.advance(config.data)
-    gain = read_law().gain(layer_parameters(config.model), config.model.vocab_size, read, text["text_tokens"])
+    model, tokens = config.model, text["text_tokens"]
+    gain = read_law().gain(model.num_layers, layer_parameters(model), model.vocab_size, read, tokens)
     return text["unigram"] - text["ease"] * gain
 
 
@@ -387,6 +406,7 @@ class Pace(Callback):
         if evaluation.history:
             an_evaluation = loop.times.lost["evaluation"] / len(evaluation.history)
         left = self.seconds - loop.times.wall - AFTER_TRAINING - still * an_evaluation
-        self.steps = changed_steps(step, steps, left, a_step, loop.run.memory.seconds)
+        most = MOST_PASSES * cast(BatchSource, loop.run.batches).steps_per_epoch
+        self.steps = changed_steps(step, steps, left, a_step, loop.run.memory.seconds, most)
         if self.steps:
             loop.stop()

@@ -14,12 +14,15 @@ from etils import epath
 
 from data_pipelines.corpus import Corpus, SplitName
 from xlnet_jax.costs import layer_parameters
-from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.config import Config, ModelConfig
 from xlnet_jax.storage.reading import read_json
 
 FILE = Path(__file__).with_name("dial_law.json")
 SAMPLE = 400_000
 """tokens of the training text, and of the held-out one, that trigrams are counted in"""
+OF_TRIGRAMS = 0.27
+"""how much of what trigrams gain more a network gains, in runs of 300 to 572 steps of 2 x 64 on German and Chinese
+handbooks, speeches and Python's library, which it missed by 0.09 nats at most"""
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,10 @@ class DialLaw:
     """Gain G - A / N^alpha - B V^delta / (D - D0)^beta: nats per piece by which the held-out loss is below the unigram
     line.
 
-    N: weights of the matrices in layers. V: pieces. D0: tokens in which a network learns frequencies only. D: tokens
-    read, where text that is read again counts less: U tokens that are read U + C tokens long count as
-    U + R U (1 - exp(-C / (R U))) (Muennighoff et al. 2023, "Scaling Data-Constrained Language Models", equation 5).
+    N: weights of the matrices in layers, where L layers of a width count as 2 (L / 2)^depth. V: pieces. D0: tokens in
+    which a network learns frequencies only. D: tokens read, where text that is read again counts less: U tokens that
+    are read U + C tokens long count as U + R U (1 - exp(-C / (R U))) (Muennighoff et al. 2023, "Scaling
+    Data-Constrained Language Models", equation 5).
     Below the unigram line, losses of different vocabularies compare (Tao et al. 2024, "Scaling Laws with Vocabulary",
     section 2).
     """
@@ -42,6 +46,7 @@ class DialLaw:
     beta: float
     D0: float
     R: float
+    depth: float
     vocabularies: tuple[tuple[int, float, float], ...]
     """pieces, unigram line and characters per piece in the texts of the law"""
     trigrams: tuple[float, float, float]
@@ -51,12 +56,14 @@ class DialLaw:
     errors: tuple[float, ...]
     """nats per piece by which the law missed runs that were not fitted"""
 
-    def gain(self, parameters: float, pieces: float, read: float, text: float) -> float:
-        """Return the expected gain. read, text: tokens that are read, and that the text has."""
+    def gain(self, layers: int, parameters: float, pieces: float, read: float, text: float) -> float:
+        """Return the expected gain. parameters: of all layers. read, text: tokens that are read, and that the text
+        has."""
+        size = parameters * (layers / 2) ** (self.depth - 1)
         again = max(read / text - 1, 0.0)
         seen = min(read, text) + text * self.R * (1 - math.exp(-again / self.R))
         of_data = self.B * pieces**self.delta / max(seen - self.D0, 1.0) ** self.beta
-        return max(self.G - self.A / parameters**self.alpha - of_data, 0.0)
+        return max(self.G - self.A / size**self.alpha - of_data, 0.0)
 
     def of_vocabulary(self, pieces: float) -> tuple[float, float]:
         """Return the unigram line and the characters per piece of a vocabulary, in the texts of the law."""
@@ -64,20 +71,26 @@ class DialLaw:
         unigram, characters = (float(np.interp(math.log(pieces), np.log(known), column)) for column in columns)
         return unigram, characters
 
-    def nats_per_character(self, parameters: float, pieces: float, read: float, text: float) -> float:
+    def nats_per_character(self, model: ModelConfig, read: float, text: float) -> float:
         """Return the expected loss in the texts of the law. read, text: as for `gain`."""
-        unigram, characters = self.of_vocabulary(pieces)
-        return (unigram - self.gain(parameters, pieces, read, text)) / characters
+        unigram, characters = self.of_vocabulary(model.vocab_size)
+        return (
+            unigram - self.gain(model.num_layers, layer_parameters(model), model.vocab_size, read, text)
+        ) / characters
 
-    def ease(self, corpus: Corpus) -> float:
-        """Return how much more a text gives away than those of the law, as a factor of the gain: trigrams gain as much
-        more in it."""
+    def ease(self, corpus: Corpus) -> tuple[float, float]:
+        """Return how much more a text gives away than those of the law, as a factor of the gain, and how much more
+        trigrams gain in it."""
         tokens, gain = trigram_gain(corpus)
         a, b, c = self.trigrams
-        return gain / (a + b * math.log(tokens) + c * math.log(corpus.manifest.vocab_size))
+        of_trigrams = gain / (a + b * math.log(tokens) + c * math.log(corpus.manifest.vocab_size))
+        return 1 + OF_TRIGRAMS * (of_trigrams - 1), of_trigrams
 
-    def limits(self, config: Config, read: float, text: float, ease: float) -> Iterator[str]:
-        """Yield why the law may not hold for a run. read, text: as for `gain`."""
+    def limits(self, config: Config, read: float, text: float, of_trigrams: float) -> Iterator[str]:
+        """Yield why the law may not hold for a run.
+
+        read, text: as for `gain`. of_trigrams: the second result of `ease`.
+        """
         facts = {
             "parameters": layer_parameters(config.model), "pieces": config.model.vocab_size,
             "million tokens read": read / 1e6, "million tokens of text": text / 1e6, "passes": read / text,
@@ -89,8 +102,8 @@ class DialLaw:
         ]
         if outside:
             yield f"EXTRAPOLATED to {', '.join(outside)}"
-        if not 0.93 <= ease <= 1.07:
-            yield f"fitted to English novels; in this text trigrams gain {ease:.2f} times as much, and so may the model"
+        if not 0.9 <= of_trigrams <= 1.1:
+            yield f"fitted to English novels; this is another kind of text: trigrams gain {of_trigrams:.2f} as much"
         if config.objective != Config().objective:
             yield f"fitted to objective {Config().objective}; does not hold for {config.objective}"
 
