@@ -1,6 +1,7 @@
 "use strict";
 // Text from the user, the model or the server enters the page only as textContent or as a value.
 const MOST_NATS = 9; // of a piece with the strongest colour
+const PATIENCE_MS = 800;
 const PASS_MS = 110, FILL_MS = 5000; // a pass is shown for at least so long, unless all would take longer than FILL_MS
 const EXAMPLES = {
   fill: "It was a ___ morning, and she ___ to the window to look at the ___.",
@@ -70,7 +71,9 @@ function onSubmit(kind, act) {
     if (button.disabled) return;
     message.hidden = true;
     button.disabled = true;
-    progress.textContent = about.status === "ready" ? "" : "compiling; the first answer takes a while";
+    const waits = setTimeout(() => {
+      progress.textContent ||= "compiling for these settings; the next answer comes sooner";
+    }, PATIENCE_MS);
     try {
       await act(part, new FormData(form), progress);
     } catch (error) {
@@ -78,6 +81,7 @@ function onSubmit(kind, act) {
       message.hidden = error.name === "AbortError";
       if (!message.hidden) find(part, ".output").hidden = true;
     }
+    clearTimeout(waits);
     button.disabled = false;
     progress.textContent = "";
   });

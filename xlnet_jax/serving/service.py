@@ -130,6 +130,9 @@ class Service:
         yield from answer("embed", {"texts": [text], "normalize": True})
         yield from answer("fill", {"text": "", **length}, TOGETHER)
         self.is_ready = True
+        longer = " ".join([text] * 5)
+        yield from answer("fill", {"text": longer, **length})
+        yield from answer("score", {"texts": [longer]})
 
     # ---- drawn texts -------------------------------------------------------------------------------------------------
 
