@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint.experimental.v1 as ocp
 from etils import epath
 
 from data_pipelines.corpus import Corpus, is_corpus
@@ -183,6 +182,8 @@ def _require_sound(folder: Path, parts: Iterable[str]) -> None:
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:
     """Write a checkpoint into an empty folder. Return notes on what was not written: none."""
+    import orbax.checkpoint.experimental.v1 as ocp  # takes long, and other formats do not need it
+
     p = pretrained
     settings = {
         "model": dataclasses.asdict(p.model),
@@ -225,6 +226,8 @@ def _thresholds(folder: Path, settings: _StoredSettings) -> Thresholds:
 
 
 def _params(folder: Path) -> dict[str, Any]:
+    import orbax.checkpoint.experimental.v1 as ocp
+
     for name in (".zarray", "zarr.json"):  # TensorStore's parser overflows its stack on deeply nested JSON
         for file in folder.rglob(name):
             read_json(file)

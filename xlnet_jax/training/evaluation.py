@@ -209,7 +209,7 @@ def describe_losses(unigram_nats: float, numbers: Numbers) -> str:
 def held_out_batches(corpus: Corpus | IdCorpus, tokenizer: Tokenizer | None, config: Config) -> list[Batch]:
     """Return the batches of an evaluation: all blocks once, up to eval.max_windows."""
     source = batch_source(corpus, tokenizer, config, "validation", config.eval.max_windows)
-    return list(source.iterate(0, source.steps_per_epoch))
+    return list(map(source.batch_at, range(source.steps_per_epoch)))  # `iterate` would load TensorFlow
 
 
 def count_windows(batches: Sequence[Batch]) -> int:

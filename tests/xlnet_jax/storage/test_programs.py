@@ -26,6 +26,7 @@ from xlnet_jax.__main__ import COMMANDS
 events = []
 jax.monitoring.register_event_listener(lambda name, **_: events.append(name.rpartition("/")[2]))
 COMMANDS["generate"].main(["tiny", "It is a truth", "--max-new-tokens", "3"])
+assert not {"tensorflow", "orbax"} & set(sys.modules)  # the import of each takes long
 print(f"\\n{events.count('cache_hits')} read, {events.count('cache_misses')} compiled")
 """
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import xlnet_jax
+from data_pipelines import batches as made
 from data_pipelines import sources
 from data_pipelines.prepare.commands import prepare
 from data_pipelines.tokenizer import EOD, SEP, UNK
@@ -115,6 +116,12 @@ def test_what_cannot_be_measured_is_said_in_one_line(straight, text, tmp_path):
     xlnet_jax.save(xlnet_jax.load(straight), tmp_path / "converted")
     with pytest.raises(InputError, match=r"--text names no text, and there is no corpus beside the checkpoint"):
         evaluate.main([str(tmp_path / "converted")])
+
+
+def test_held_out_batches_need_no_tensorflow_whose_import_takes_longer_than_they_do(straight, monkeypatch):
+    monkeypatch.setattr(made, "tensorflow", None)
+    run = PretrainingRun.of(straight)
+    assert held_out_batches(run.corpus(), run.corpus().tokenizer, run.config)
 
 
 def test_python_code_measures_without_a_command_line(straight):
