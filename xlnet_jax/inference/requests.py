@@ -54,7 +54,7 @@ class GenerateSettings(CheckpointSettings):
     """divisor of the logits; 0 = always take the likeliest piece"""
     top_k: int = setting(0, at_least(0, "all pieces"))
     """draw from this many of the likeliest pieces; 0 = all"""
-    top_p: float = setting(0.9, between(0, 1, "(]"))
+    top_p: float = setting(0.8, between(0, 1, "(]"))
     """draw from the likeliest pieces whose probabilities add up to this; 1 = all"""
     order: str = setting("left", Bound(lambda order: bool(_ORDER.fullmatch(order)), _SAY_ORDER))
     """which pieces come first: left = from left to right, random = in an order drawn for each text, with pieces of a

@@ -31,7 +31,7 @@ LONGEST = 64  # symbols of a record
 SEARCHED = 16  # blocks in which a passage is searched
 GATHERED_BYTES = 2**30  # of weights that are divided among devices: larger ones may not fit on one
 KEY = 0  # of the draws
-LIKELIEST = 64  # pieces, of which one is drawn
+LIKELIEST, TOP_P = 64, 0.9  # limits of the draws
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,11 @@ def sampling_of(
         return nothing
     # A limit of few pieces compiles one branch, not two.
     usual = GenerateSettings(
-        "a run", top_k=LIKELIEST, context=_context(config, requests), parallel=0 if objective.order is None else 1
+        "a run",
+        top_k=LIKELIEST,
+        top_p=TOP_P,
+        context=_context(config, requests),
+        parallel=0 if objective.order is None else 1,
     )
     failed = list[str]()
 
