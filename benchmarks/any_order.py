@@ -38,7 +38,8 @@ from xlnet_jax import load, on_device
 from xlnet_jax.checkpoints.native import PretrainingRun
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference.log_probs import Query, log_likelihoods
-from xlnet_jax.inference.sampler import NONE, spread_order
+from xlnet_jax.inference.passes import NONE
+from xlnet_jax.inference.sampler import spread_order
 from xlnet_jax.objectives.registry import objective_named
 
 NAME = "any_order"

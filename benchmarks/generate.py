@@ -26,8 +26,9 @@ import numpy as np
 import xlnet_jax
 from data_pipelines.tokenizer import EOD, PAD, SPECIAL_PIECES
 from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.inference.passes import CHUNK
 from xlnet_jax.inference.requests import GenerateSettings, Kind, Request, continue_ids
-from xlnet_jax.inference.sampler import CHUNK, Sampler
+from xlnet_jax.inference.sampler import Sampler
 from xlnet_jax.interop.weights import initial_params
 from xlnet_jax.models.decoding import prefill, prepare
 from xlnet_jax.objectives.presets import PRESETS

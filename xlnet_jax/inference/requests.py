@@ -24,7 +24,7 @@ from data_pipelines.tokenizer.model import MOST_UNKNOWN
 from data_pipelines.tokenizer.symbols import SymbolPieces
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.common import CheckpointSettings
-from xlnet_jax.settings.fields import ANY_TEXT, Bound, at_least, between, setting
+from xlnet_jax.settings.fields import ANY_TEXT, Bound, above, at_least, between, setting
 
 _ORDER = re.compile(r"left|random|block|confidence|\d+( \d+)*")
 _SAY_ORDER = 'must be left, random, block, confidence or numbers of the open positions, such as "2 0 1"'
@@ -56,6 +56,9 @@ class GenerateSettings(CheckpointSettings):
     """draw from this many of the likeliest pieces; 0 = all"""
     top_p: float = setting(0.8, between(0, 1, "(]"))
     """draw from the likeliest pieces whose probabilities add up to this; 1 = all"""
+    repetition_penalty: float = setting(1.0, above(0))
+    """divide the logits of pieces that the text already has by this, or multiply them if they are below 0; 1 = no
+    penalty"""
     order: str = setting("left", Bound(lambda order: bool(_ORDER.fullmatch(order)), _SAY_ORDER))
     """which pieces come first: left = from left to right, random = in an order drawn for each text, with pieces of a
     pass far from each other, block = block by block from left to right, inside a block as random, confidence = where

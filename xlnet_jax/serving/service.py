@@ -46,7 +46,8 @@ MOST_READ = 1 << 20
 """characters to read for the scores of a request, counted once for each pass over them"""
 TOGETHER, TEXTS_TOGETHER = 4, 32
 """requests in a group: of drawn texts, whose number of rows is fixed, so that few programs are compiled; and others"""
-_FILL = "prefix gap_pieces max_new_tokens temperature top_k top_p order block_size parallel exact stop seed".split()
+_FILL = """prefix gap_pieces max_new_tokens temperature top_k top_p repetition_penalty order block_size parallel exact
+    stop seed""".split()
 _SCORE, _EMBED = "orders context field_order seed".split(), "pooling layer normalize specials".split()
 
 

@@ -35,11 +35,13 @@ AT_ONCE = 10_000
 LIMITS = Limits(1.3, 0, 0.95)
 
 
-@pytest.mark.parametrize("parallel", [2, 5, 16, 0])
-@pytest.mark.parametrize("order", ["left", "random", "block"])
-def test_greedy_pieces_are_those_of_one_at_a_time_in_fewer_passes(model, order, parallel):  # noqa: F811
+@pytest.mark.parametrize(
+    ("order", "parallel", "penalty"),
+    [*itertools.product(("left", "random"), (2, 16, 0), (1.0,)), ("block", 5, 1.0), ("random", 5, 1.5)],
+)
+def test_greedy_pieces_are_those_of_one_at_a_time_in_fewer_passes(model, order, parallel, penalty):  # noqa: F811
     texts = texts_of_several_lengths(model.tokenizer)
-    common = {"context": 256, "order": order, "block_size": 12}
+    common = {"context": 256, "order": order, "block_size": 12, "repetition_penalty": penalty}
     alone = draw(make_sampler(model, **common), texts)
     exact = draw(make_sampler(model, **common, parallel=parallel, exact=True), texts)
     for text, one, row in zip(texts, alone, exact, strict=True):

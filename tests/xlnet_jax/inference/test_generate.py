@@ -14,16 +14,17 @@ import pytest
 
 import xlnet_jax
 from data_pipelines import sources
-from data_pipelines.tokenizer import EOD, MASK, PAD, SPACE, Tokenizer
+from data_pipelines.tokenizer import EOD, MASK, PAD, SPACE, SPECIAL_PIECES, Tokenizer
 from tests.xlnet_jax.random_models import BERT, CAUSAL, HEADS, SMALL, random_model, random_params
 from xlnet_jax import InputError
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.checkpoints.pretrained import Pretrained
-from xlnet_jax.inference import sampler as sampling
+from xlnet_jax.inference import passes
 from xlnet_jax.inference.draws import FEW, Limits, choose
-from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
+from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV, query_logits_BPV, stack_queries
+from xlnet_jax.inference.passes import NONE
 from xlnet_jax.inference.requests import GenerateSettings, Kind, allowed_XV, fill, read_prompt, segments
-from xlnet_jax.inference.sampler import NONE, Sampler, spread_order
+from xlnet_jax.inference.sampler import Sampler, spread_order
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.plots.passes import draw_passes
 
@@ -326,6 +327,32 @@ def test_greedy_pieces_are_those_of_the_ordinary_network(model, greedy):
     assert len(set(row.ids_P.tolist())) > 1
 
 
+@pytest.mark.parametrize(("order", "exact"), [("left", False), ("random", False), ("left", True)])
+def test_a_penalty_makes_pieces_that_the_text_has_less_likely(model, order, exact):
+    """A plain loop, one pass of the ordinary network for each piece: CTRL's rule, without special pieces."""
+    text, penalty = read_prompt(model.tokenizer, TEXT, max_new_tokens=14), 1.7
+    settings = {"order": order, "repetition_penalty": penalty, "context": 64}
+    (row,) = draw(make_sampler(model, **settings, parallel=5 if exact else 1, exact=exact), [text])
+    order_P = np.arange(14) if exact else np.argsort(row.passes_P)
+    ids, rank_P = filled(text, dataclasses.replace(row, ids_P=np.full(14, PAD, np.int32))), np.argsort(order_P)
+    (free,) = draw(make_sampler(model, order=order, context=64), [text])
+    for number in order_P:
+        logits_V = logits_of(model, Query(ids, text.targets_P, rank_P))[number]
+        seen = np.unique(ids[ids >= len(SPECIAL_PIECES)])
+        logits_V[seen] = np.where(logits_V[seen] > 0, logits_V[seen] / penalty, logits_V[seen] * penalty)
+        allowed = allowed_XV(model.tokenizer)[text.kinds_P[number]]
+        ids[text.targets_P[number]] = np.where(allowed, logits_V, -np.inf).argmax()
+    np.testing.assert_array_equal(row.ids_P, ids[text.targets_P])
+    assert len(set(row.ids_P.tolist())) > len(set(free.ids_P.tolist()))
+
+
+def logits_of(model, query):
+    """Return the logits of a query by the ordinary network, float32 [P, V]."""
+    count = len(query.positions_P)
+    ids, *others = stack_queries([query], 1, len(query.ids_L), count)
+    return np.array(query_logits_BPV(model.model, False, model.params, ids, np.zeros_like(ids), *others)[0])
+
+
 def test_a_causal_model_goes_on_as_the_ordinary_network_would(causal):
     text = read_prompt(causal.tokenizer, TEXT, "that a", max_new_tokens=10)
     (row,) = draw(make_sampler(causal), [text])
@@ -344,7 +371,7 @@ def test_one_program_serves_any_number_of_pieces(model, greedy):
     for pieces in (2, 33, 100, 20):
         (row,) = draw(greedy, [read_prompt(model.tokenizer, TEXT, max_new_tokens=pieces)])
         assert len(row.ids_P) == pieces
-        counts.append((sampling._prefill_and_sample._cache_size(), sampling._decode_and_sample._cache_size()))
+        counts.append((passes.prefill_and_sample._cache_size(), passes.decode_and_sample._cache_size()))
     assert len(set(counts[1:])) == 1
 
 
@@ -362,7 +389,7 @@ def test_temperatures_and_top_p_share_a_program(model):
     for temperature, top_p in ((1.0, 0.9), (0.3, 0.9), (2.0, 0.5)):
         (row,) = draw(make_sampler(model, temperature=temperature, top_p=top_p), [text])
         drawn.append(row.ids_P.tolist())
-        counts.append((sampling._prefill_and_sample._cache_size(), sampling._decode_and_sample._cache_size()))
+        counts.append((passes.prefill_and_sample._cache_size(), passes.decode_and_sample._cache_size()))
     assert len(set(counts)) == 1
     assert drawn[0] != drawn[1] != drawn[2]
 
@@ -376,11 +403,11 @@ def test_each_pass_is_shown_and_keys_of_texts_make_their_draws(model, order):
     keys = jax.vmap(jax.random.fold_in, (0, None))(jax.vmap(jax.random.key)(np.array([3, 8])), 0)
     together = [dataclasses.replace(text) for text in texts]
     shown = [0, 0]
-    for passes, known in enumerate(make_sampler(model, **settings).draw(together, keys, chunk=1)):
+    for number, known in enumerate(make_sampler(model, **settings).draw(together, keys, chunk=1)):
         for i, (ids_P, log_probs_P, passes_P) in enumerate(known):
             is_drawn_P = ids_P != PAD
             assert is_drawn_P.sum() >= shown[i]
-            np.testing.assert_array_equal(passes_P[is_drawn_P] <= passes, True)
+            np.testing.assert_array_equal(passes_P[is_drawn_P] <= number, True)
             np.testing.assert_array_equal(log_probs_P[~is_drawn_P], 0)
             shown[i] = is_drawn_P.sum()
     for (ids_P, log_probs_P, passes_P), row, one in zip(known, together, alone, strict=True):
