@@ -29,18 +29,10 @@ from xlnet_jax.checkpoints.native import PretrainingRun, trained_mem_len
 from xlnet_jax.checkpoints.pretrained import on_device
 from xlnet_jax.errors import USER_ERROR, InputError
 from xlnet_jax.inference.log_probs import Query, beside_likeliest, causal_beside_likeliest
+from xlnet_jax.inference.orders import LEFT_TO_RIGHT, RANDOM, RIGHT_TO_LEFT, permutations
 from xlnet_jax.inference.requests import GenerateSettings, Request, continue_ids, fill
 from xlnet_jax.inference.sampler import Sampler
-from xlnet_jax.inference.score import (
-    BATCH_TOKENS,
-    LEFT_TO_RIGHT,
-    MAX_LEN,
-    RANDOM,
-    RIGHT_TO_LEFT,
-    permutations,
-    require_orders,
-    score_texts,
-)
+from xlnet_jax.inference.score import BATCH_TOKENS, MAX_LEN, require_orders, score_texts
 from xlnet_jax.settings.common import CheckpointSettings
 from xlnet_jax.settings.fields import at_least, setting
 from xlnet_jax.settings.parser import with_keywords
@@ -107,7 +99,7 @@ class XLNetJax(TemplateLM):
             given = context_ids[: None if context else 0]
             row_L = np.array([*given[max(len(given) + len(ids) - s.max_len, 0) :], *ids], np.int32)
             places_P = np.arange(len(row_L))[0 if s.context == LEFT_TO_RIGHT else -len(ids) :]
-            orders = permutations(s.order, len(places_P), len(places_P), s.seed, 0, "the continuation")
+            orders = permutations(s.order, len(places_P), len(places_P), (s.seed, 0, 0), "the continuation")
             queries += [Query(row_L, places_P, np.argsort(order_P)) for order_P in orders]
         if self._pretrained.is_causal:
             begun = [np.concatenate([[EOD], query.ids_L]) for query in queries]

@@ -72,8 +72,10 @@ class Sampler:
             *(settings.temperature == 0, settings.top_k, settings.top_p < 1, settings.repetition_penalty != 1),
             in_order=self.tokenizer.records is not None and not self.is_causal,
         )
-        limits = settings.temperature, settings.top_p, settings.repetition_penalty
-        self._limits = tuple(map(np.float32, limits))
+        temperature, top_p, penalty = map(
+            np.float32, (settings.temperature, settings.top_p, settings.repetition_penalty)
+        )
+        self._limits = temperature, top_p, penalty
         self._params = pretrained.params
         self._prepared: dict[bool, tuple[Any, Any]] = {}
         self._allowed_XV = allowed_XV(self.tokenizer)

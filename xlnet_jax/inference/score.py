@@ -25,7 +25,6 @@ import csv
 import itertools
 import json
 import math
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.inference.orders import BOUND, LEFT_TO_RIGHT, PSEUDO, check_orders, has_no_order, weighted_queries
 from xlnet_jax.printing import printing_until_unread, progress
 from xlnet_jax.settings.common import PerTextSettings
 from xlnet_jax.settings.fields import (
@@ -54,11 +54,6 @@ if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
 
 ENDING = "<eod>"  # the last piece of a record, which causal networks predict
-LEFT_TO_RIGHT, RIGHT_TO_LEFT, RANDOM, ALL = "left-to-right", "right-to-left", "random:", "all"
-PSEUDO, BOUND = "pseudo", "bound:"
-_ORDER = re.compile(rf"{LEFT_TO_RIGHT}|{RIGHT_TO_LEFT}|{RANDOM}[1-9]\d*|{ALL}|\d+( \d+)*")
-_ALONE = re.compile(rf"{PSEUDO}|{BOUND}[1-9]\d*")
-LONGEST_OF_ALL = 6  # pieces: 720 orders
 MAX_LEN = 512  # pieces, as in the released models (paper, section 3.1)
 BATCH_TOKENS = 4096
 TEXTS_AT_ONCE = 512  # read from files
@@ -304,11 +299,13 @@ def score_ids(
     mem_len: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
     names: Sequence[str],
+    numbers: Sequence[int] | None = None,
 ) -> list[np.ndarray]:
     """Return the scores of each text, int32 [P] with at least one piece, as in `TextScore.log_probs_OP`. A record is
     its symbols; by a causal network the last score is that of the <eod> after them.
 
-    The other arguments are those of `score_texts`; `require_orders` has checked the orders.
+    numbers: texts of one length and number have the same random orders and samples; None = all of one length. The
+    other arguments are those of `score_texts`; `require_orders` has checked the orders.
     """
     from data_pipelines.tokenizer import BOS, EOD, PAD
     from xlnet_jax.inference import log_probs
@@ -335,9 +332,8 @@ def score_ids(
             for place, (i, ids_L) in enumerate(zip(indices, segments, strict=True)):
                 own_P = ids_L[first : max(lengths[i] - len(after) - begin, 0)]
                 if len(own_P):
-                    by_row = _weighted_queries(
-                        orders, group_of_V[own_P], len(texts[i]), seed, begin // max_len, names[i]
-                    )
+                    draw = (seed, begin // max_len, numbers[i] if numbers else 0)
+                    by_row = weighted_queries(orders, group_of_V[own_P], len(texts[i]), draw, names[i])
                     parts[i].append(np.zeros((len(by_row), len(own_P))))
                     mems_ZMD = None if mems_ZBMD is None else mems_ZBMD[:, place]
                     for sum_P, of_row in zip(parts[i][-1], by_row, strict=True):
@@ -371,18 +367,6 @@ def require_orders(pretrained: "Pretrained", orders: Sequence[str]) -> "Tokenize
     return vocabulary_tokenizer(pretrained)
 
 
-def check_orders(orders: Sequence[str]) -> None:
-    """Raise InputError for orders that do not exist."""
-    alone = len(orders) == 1 and _ALONE.fullmatch(orders[0])
-    if not (alone or (orders and all(map(_ORDER.fullmatch, orders)))):
-        raise InputError(
-            "orders",
-            ", ".join(orders),
-            f": give one or several of {LEFT_TO_RIGHT}, {RIGHT_TO_LEFT}, {RANDOM}8 (any number), {ALL} and "
-            f'positions of the pieces, such as "2 0 1"; or only {PSEUDO} or {BOUND}128',
-        )
-
-
 def _groups_of(pretrained: "Pretrained", orders: Sequence[str], field_order: str | None) -> np.ndarray:
     """Return the place of each piece's field in the order of the fields, int [V]; zeros without an order."""
     if field_order is None:
@@ -393,79 +377,12 @@ def _groups_of(pretrained: "Pretrained", orders: Sequence[str], field_order: str
     if sorted(itertools.chain(*groups)) != sorted(names):
         why = f"must name each field of the checkpoint once ({', '.join(names) or 'it has none'}), as in cdr3>v,j"
         raise InputError("field_order", field_order, why)
-    if pretrained.is_causal or _ALONE.fullmatch(orders[0]):
+    if pretrained.is_causal or has_no_order(orders[0]):
         why = f"the checkpoint reads from left to right ({pretrained.objective})"
         why = why if pretrained.is_causal else f"`orders` {orders[0]} has no order"
         raise InputError("field_order", field_order, f": {why}; leave it out")
     place_of = {name: place for place, group in enumerate(groups) for name in group}
     return np.array([place_of[name] for name in names])[tokenizer.field_of_V]
-
-
-def _weighted_queries(
-    orders: Sequence[str], group_P: np.ndarray, pieces: int, seed: int, number: int, name: str
-) -> list[list[tuple[float, np.ndarray, np.ndarray]]]:
-    """Return the queries whose scores add up to each row of a segment's result: (weight, places of pieces, ranks).
-    group: of each piece in the segment; those of lower groups come first. pieces: in the text; number: of the segment;
-    name: of the text."""
-    length = len(group_P)
-    places_P = np.arange(length)
-    if orders[0] == PSEUDO:
-        # One query per piece: with several targets, other content rows would leak a piece to its own query row.
-        return [[(1, places_P[place : place + 1], places_P[:1]) for place in places_P]]
-    if orders[0].startswith(BOUND):
-        sets = _hidden_sets(length, int(orders[0].removeprefix(BOUND)), seed, number)
-        return [[(weight, hidden_P, np.zeros_like(hidden_P)) for weight, hidden_P in sets]]
-    drawn = itertools.chain(*(permutations(order, length, pieces, seed, number, name) for order in orders))
-    by_group = (order_P[np.argsort(group_P[order_P], kind="stable")] for order_P in drawn)
-    return [[(1, places_P, np.argsort(order_P))] for order_P in by_group]
-
-
-def permutations(order: str, length: int, pieces: int, seed: int, number: int, name: str) -> Iterable[np.ndarray]:
-    """Return arrays of positions in the order of prediction; argsort of one gives the rank of each position. length: of
-    the segment; pieces: of the whole text; number: of the segment."""
-    from data_pipelines.stateless import smallest_first
-
-    if order == LEFT_TO_RIGHT:
-        return [np.arange(length)]
-    if order == RIGHT_TO_LEFT:
-        return [np.arange(length)[::-1]]
-    if order.startswith(RANDOM):
-        draws = range(int(order.removeprefix(RANDOM)))
-        return [smallest_first(_draw(seed, draw, number, length, length))[0] for draw in draws]
-    if length < pieces or (order == ALL and length > LONGEST_OF_ALL):
-        most = f"at most {LONGEST_OF_ALL} pieces" if order == ALL else "one segment"
-        why = f"is for texts of {most}, not for the {pieces} pieces of {name}: give {RANDOM}8, or raise `max_len`"
-        raise InputError("orders", f"{order!r}", why)
-    if order == ALL:
-        return map(np.array, itertools.permutations(range(length)))
-    positions = [int(word) for word in order.split()]
-    if sorted(positions) != list(range(length)):
-        why = f"must have each position of the {length} pieces exactly once in {name}"
-        raise InputError("orders", f"{order!r}", why)
-    return [np.array(positions)]
-
-
-def _hidden_sets(length: int, samples: int, seed: int, number: int) -> Iterator[tuple[float, np.ndarray]]:
-    """Yield (weight, hidden positions) of the masked-diffusion bound: samples, stratified over the number of hidden
-    pieces; or all sets with their exact weights, if they are not more."""
-    from data_pipelines.stateless import smallest_first
-
-    if 2**length - 1 <= samples:
-        for count in range(1, length + 1):
-            weight = 1 / (count * math.comb(length, count))  # the probability of the set, times length / count
-            yield from ((weight, np.array(places)) for places in itertools.combinations(range(length), count))
-        return
-    for sample in range(samples):
-        uniform = _draw(seed, sample, number, length, 1 + length)
-        count = 1 + int(length * (sample + uniform[0, 0]) / samples)
-        yield length / count / samples, smallest_first(uniform[:, 1:])[0, :count]
-
-
-def _draw(seed: int, draw: int, number: int, length: int, width: int) -> np.ndarray:
-    """Return uniforms [1, width] for a draw, a number of a segment and its length."""
-    from data_pipelines.stateless import Purpose, uniforms
-
-    return uniforms(seed, Purpose.SCORING_ORDER, draw + (number << 32), [length], width)
 
 
 @contextlib.contextmanager

@@ -20,19 +20,14 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.inference.orders import ALL, LEFT_TO_RIGHT, PSEUDO, RANDOM, check_orders, permutations
 from xlnet_jax.inference.score import (
-    ALL,
     BATCH_TOKENS,
     DIGITS,
-    LEFT_TO_RIGHT,
     MAX_LEN,
-    PSEUDO,
-    RANDOM,
     TEXTS_AT_ONCE,
     ScoreSettings,
-    check_orders,
     open_output,
-    permutations,
     require_orders,
     score_ids,
 )
@@ -185,7 +180,7 @@ def _given_the_rest(
         positions, count = [position for position, _ in change], len(change)
         begin = _first_symbol(positions, len(ids_L), max_len)
         word = (ALL if count <= MOST_IN_ALL else f"{RANDOM}{ORDERS}") if has_chain else LEFT_TO_RIGHT
-        orders = [order.tolist() for order in permutations(word, count, count, seed, 0, "")]
+        orders = [order.tolist() for order in permutations(word, count, count, (seed, 0, 0), "")]
         of_change = list[tuple[float, int, int, int]]()
         for order in orders:
             for step, place in enumerate(order):

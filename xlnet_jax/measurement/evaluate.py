@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from data_pipelines.windows import resized, steps_per_block
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.score import check_orders
+from xlnet_jax.inference.orders import check_orders
 from xlnet_jax.printing import printing_until_unread, progress
 from xlnet_jax.settings.common import CheckpointSettings, RecordingSettings, TextSourceSettings
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, MeshConfig
@@ -186,7 +186,8 @@ def _measure_texts(
     settings: EvaluateSettings, pretrained: Pretrained, run: PretrainingRun | None, config: Config, on_batch: OnBatch
 ) -> tuple[Estimates, list[str]]:
     from xlnet_jax.checkpoints.pretrained import on_device
-    from xlnet_jax.inference.score import LEFT_TO_RIGHT, require_orders
+    from xlnet_jax.inference.orders import LEFT_TO_RIGHT
+    from xlnet_jax.inference.score import require_orders
     from xlnet_jax.measurement.likelihood import measure_likelihoods
     from xlnet_jax.measurement.suites import ORDERS, measure_accuracies
 

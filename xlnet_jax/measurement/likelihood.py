@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from xlnet_jax.inference.score import ALL, BOUND, PSEUDO, RANDOM, score_ids
+from xlnet_jax.inference.orders import ALL, BOUND, PSEUDO, RANDOM
+from xlnet_jax.inference.score import score_ids
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -123,7 +124,9 @@ def score_by_order(
     for number, batch in enumerate(batches, start=1):
         on_batch(number, len(batches))
         for word, of_word in by_word.items():
-            found = score_ids(pretrained, texts[batch], [word], names=names[batch], **settings)
+            # Orders of their own for each text: if all had the same, resampled texts would not show how these vary.
+            numbers = range(batch.start, batch.start + TEXTS_AT_ONCE)
+            found = score_ids(pretrained, texts[batch], [word], names=names[batch], numbers=numbers, **settings)
             of_word += [scores_OP.sum(axis=1, dtype=np.float64) for scores_OP in found]
     return by_word
 

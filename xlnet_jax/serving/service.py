@@ -24,17 +24,10 @@ from xlnet_jax.checkpoints.native import PretrainingRun, trained_mem_len
 from xlnet_jax.checkpoints.pretrained import on_device
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.inference.embed import SEQ_LEN, EmbedSettings, embed_texts
+from xlnet_jax.inference.orders import LEFT_TO_RIGHT, PSEUDO, check_orders
 from xlnet_jax.inference.requests import GAP, GenerateSettings, Request, fill, read_prompt, read_record
 from xlnet_jax.inference.sampler import Sampler
-from xlnet_jax.inference.score import (
-    LEFT_TO_RIGHT,
-    PSEUDO,
-    ScoreSettings,
-    check_orders,
-    numbers_of,
-    require_orders,
-    score_texts,
-)
+from xlnet_jax.inference.score import ScoreSettings, numbers_of, require_orders, score_texts
 from xlnet_jax.serving.batching import Work
 from xlnet_jax.settings.fields import list_of_texts
 from xlnet_jax.settings.parser import with_keywords

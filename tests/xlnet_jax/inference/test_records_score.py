@@ -17,7 +17,8 @@ from data_pipelines.tokenizer import BOS, EOD, MASK, Tokenizer
 from tests.xlnet_jax.random_models import CAUSAL, SMALL, random_model
 from xlnet_jax import InputError, score_texts
 from xlnet_jax.__main__ import COMMANDS
-from xlnet_jax.inference.score import permutations, score_ids
+from xlnet_jax.inference.orders import permutations
+from xlnet_jax.inference.score import score_ids
 from xlnet_jax.models.inputs import compact_inputs, dense_inputs, text_inputs
 
 command = COMMANDS["score"]
@@ -87,7 +88,9 @@ def test_no_row_sees_its_own_symbol_or_a_later_one(objective):
     model = NETWORKS[objective]
     (ids_P,) = TOKENIZER.encode_lines(RECORDS[0])
     other = {"v": "V2", "cdr3": "F", "j": "J1"}
-    (order,) = permutations("left-to-right" if objective == "clm" else "random:1", len(ids_P), len(ids_P), 0, 0, "")
+    (order,) = permutations(
+        "left-to-right" if objective == "clm" else "random:1", len(ids_P), len(ids_P), (0, 0, 0), ""
+    )
     word = "left-to-right" if objective == "clm" else "random:1"
     (before,) = score_ids(model, [ids_P], [word], names=["record"])
     for step, place in enumerate(order):
@@ -165,7 +168,7 @@ def test_an_order_of_fields_gives_the_conditional_of_each_field():
     assert sum(score.log_likelihood_by_field.values()) == pytest.approx(score.log_likelihood, abs=1e-4)
     (ids_P,) = TOKENIZER.encode_lines(RECORDS[0])
     place_P = np.array([1, 0, 0, 0, 0, 2])
-    orders = permutations("random:3", 6, 6, 0, 0, "")
+    orders = permutations("random:3", 6, 6, (0, 0, 0), "")
     for order_P, found_P in zip(orders, score.log_probs_OP, strict=True):
         rank_P = np.argsort(order_P[np.argsort(place_P[order_P], kind="stable")])
         np.testing.assert_allclose(found_P, dense_log_probs(PLM, ids_P, rank_P < rank_P[:, None]), atol=2e-5)

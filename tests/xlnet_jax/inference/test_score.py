@@ -20,6 +20,8 @@ from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.inference import log_probs
 from xlnet_jax.inference import score as scoring
 from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
+from xlnet_jax.inference.orders import hidden_sets as sampled_sets
+from xlnet_jax.inference.orders import permutations
 from xlnet_jax.inference.score import score_texts
 from xlnet_jax.measurement.factorize import factorize
 from xlnet_jax.models.heads import XLNetLM
@@ -206,13 +208,13 @@ def test_the_bound_is_that_of_every_set_of_hidden_pieces(model):
 
 def test_samples_of_the_bound_have_all_counts_and_its_weights():
     """On average each piece has the weight 1, whatever the number of samples."""
-    counts = [len(hidden_P) for _, hidden_P in scoring._hidden_sets(8, 16, 3, 0)]
+    counts = [len(hidden_P) for _, hidden_P in sampled_sets(8, 16, (3, 0, 0))]
     assert counts == sorted(counts)
     assert set(counts) == set(range(1, 9))
     for samples in (3, 16):
         weight_8 = np.zeros(8)
         for seed in range(1_000):
-            for weight, hidden_P in scoring._hidden_sets(8, samples, seed, 0):
+            for weight, hidden_P in sampled_sets(8, samples, (seed, 0, 0)):
                 weight_8[hidden_P] += weight
         np.testing.assert_allclose(weight_8 / 1_000, 1, atol=0.1)
 
@@ -233,7 +235,7 @@ def test_a_long_text_is_read_in_segments_with_the_memory_of_the_whole_ones_befor
         elif orders == "bound:99":
             expected.append(dense_bound(model, segment, mems)[None, None])
         else:
-            places = [np.arange(n), *(scoring.permutations("random:1", n, 8, 0, number, ""))]
+            places = [np.arange(n), *(permutations("random:1", n, 8, (0, number, 0), ""))]
             expected.append(dense_scores(model, segment, sees_before(np.array(places)), mems))
         _, seen = _dense_logits(model.params, segment[None], jnp.zeros((1, n, n), bool), seen, False)
         mems = seen[:, 0]
@@ -246,8 +248,9 @@ def test_a_long_text_is_read_in_segments_with_the_memory_of_the_whole_ones_befor
     assert np.abs(forgetting.log_probs_OP - score.log_probs_OP).max() > 1e-2
 
 
-def test_each_segment_has_an_order_of_its_own():
-    first, second = (scoring.permutations("random:4", 9, 18, 0, number, "") for number in (0, 1))
+@pytest.mark.parametrize("draw", [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
+def test_each_seed_segment_and_text_has_orders_of_its_own(draw):
+    first, second = (permutations("random:4", 9, 18, each, "") for each in ((0, 0, 0), draw))
     assert not any(np.array_equal(*both) for both in zip(first, second, strict=True))
 
 

@@ -11,6 +11,7 @@ from data_pipelines import sources
 from data_pipelines.prepare.commands import prepare
 from xlnet_jax import InputError, score_texts
 from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.inference.score import score_ids
 from xlnet_jax.measurement.likelihood import estimate, measure_likelihoods, resampled_sums
 
 command = COMMANDS["evaluate"]
@@ -28,9 +29,31 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def scores(model):
-    """Scores of each document by order."""
+    """Scores of each document by order. Each has orders of its own."""
     texts = [" ".join(document.split()) for document in DOCUMENTS]
-    return {word: score_texts(model, texts, word, max_len=8, seed=5) for word in WORDS}
+    ids, settings = model.tokenizer.encode_lines(texts), {"max_len": 8, "seed": 5, "names": texts, "numbers": range(3)}
+    return {
+        word: [
+            score._replace(log_probs_OP=own_OP)
+            for score, own_OP in zip(
+                score_texts(model, texts, word, max_len=8, seed=5),
+                score_ids(model, ids, [word], **settings),
+                strict=True,
+            )
+        ]
+        for word in WORDS
+    }
+
+
+def test_texts_of_one_length_have_orders_of_their_own(model):
+    """Otherwise all of a corpus had the same, and intervals over texts would be too narrow."""
+    ids = model.tokenizer.encode_lines(["It is a truth"])[0]
+    settings = {"names": ["one", "two"], "max_len": 64}
+    for word in ("random:1", "bound:3"):
+        first, second = score_ids(model, [ids, ids], [word], numbers=[0, 1], **settings)
+        assert np.abs(first - second).max() > 1e-4
+        first, second = score_ids(model, [ids, ids], [word], **settings)
+        np.testing.assert_array_equal(first, second)
 
 
 def settings(text, **others):
