@@ -55,7 +55,8 @@ def sampler_of(model: Pretrained, **settings: Any) -> Sampler:
     tables = SimpleNamespace(has_space=np.zeros(len(pieces), bool))
     tokenizer = cast(Any, SimpleNamespace(pieces=pieces, vocab_size=len(pieces), tables=tables))
     return Sampler(
-        dataclasses.replace(model, tokenizer=tokenizer), GenerateSettings("random", temperature=0.0, **settings)
+        dataclasses.replace(model, tokenizer=tokenizer),
+        GenerateSettings("random", temperature=0.0, repetition_penalty=1.0, **settings),
     )
 
 

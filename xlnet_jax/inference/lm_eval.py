@@ -129,10 +129,12 @@ class XLNetJax(TemplateLM):
         wanted = [normalize_gen_kwargs(request.args[1], self.settings.max_gen_toks) for request in requests]
         alike: dict[tuple[Any, ...], list[int]] = {}
         for i, w in enumerate(wanted):
-            limits = w["temperature"] if w["do_sample"] else 0.0, w.get("top_k", 0), w.get("top_p", 1.0)
+            temperature = w["temperature"] if w["do_sample"] else 0.0
+            usual = {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
+            limits = temperature, *(w.get(name, value) for name, value in usual.items())
             alike.setdefault((*limits, w["max_gen_toks"]), []).append(i)
-        for (temperature, top_k, top_p, count), indices in alike.items():
-            draws = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        for (*limits, count), indices in alike.items():
+            draws = dict(zip(("temperature", *usual), limits, strict=True))
             sampler = Sampler(self._pretrained, with_keywords(GenerateSettings("loaded"), draws))
             for first in range(0, len(indices), TEXTS_AT_ONCE):
                 batch = indices[first : first + TEXTS_AT_ONCE]

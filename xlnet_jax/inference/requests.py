@@ -29,6 +29,9 @@ from xlnet_jax.settings.fields import ANY_TEXT, Bound, above, at_least, between,
 _ORDER = re.compile(r"left|random|block|confidence|\d+( \d+)*")
 _SAY_ORDER = 'must be left, random, block, confidence or numbers of the open positions, such as "2 0 1"'
 COUNT = between(1, 1_000_000)  # of pieces and texts, which all go into arrays
+OF_PROSE, OF_RECORDS = (0.8, 0.9, 1.2), (1.0, 1.0, 1.0)
+"""temperature, top_p and penalty: for prose, the text closest to that of people by benchmarks/sampling.py; for records,
+draws from the distribution that the network has learned"""
 GAP = re.compile("_{3,}")
 
 
@@ -50,15 +53,15 @@ class GenerateSettings(CheckpointSettings):
     """maximum number of pieces after a prompt without gaps"""
     num_samples: int = setting(1, COUNT)
     """texts for each prompt"""
-    temperature: float = setting(1.0, at_least(0, "the likeliest piece"))
-    """divisor of the logits; 0 = always take the likeliest piece"""
+    temperature: float | None = setting(None, at_least(0, "the likeliest piece"))
+    """divisor of the logits; 0 = always take the likeliest piece; None = 0.8, for records 1"""
     top_k: int = setting(0, at_least(0, "all pieces"))
     """draw from this many of the likeliest pieces; 0 = all"""
-    top_p: float = setting(0.8, between(0, 1, "(]"))
-    """draw from the likeliest pieces whose probabilities add up to this; 1 = all"""
-    repetition_penalty: float = setting(1.0, above(0))
+    top_p: float | None = setting(None, between(0, 1, "(]"))
+    """draw from the likeliest pieces whose probabilities add up to this; 1 = all; None = 0.9, for records 1"""
+    repetition_penalty: float | None = setting(None, above(0))
     """divide the logits of pieces that the text already has by this, or multiply them if they are below 0; 1 = no
-    penalty"""
+    penalty; None = 1.2, or 1 for records and with temperature 0"""
     order: str = setting("left", Bound(lambda order: bool(_ORDER.fullmatch(order)), _SAY_ORDER))
     """which pieces come first: left = from left to right, random = in an order drawn for each text, with pieces of a
     pass far from each other, block = block by block from left to right, inside a block as random, confidence = where
@@ -83,6 +86,13 @@ class GenerateSettings(CheckpointSettings):
     json: bool = False
     """print a JSON object for each text: prompt, text, pieces, log_probs (nats), passes in which the pieces came, and
     ended, by <eod> or a stop"""
+
+    def limits(self, of_records: bool) -> tuple[float, float, float]:
+        """Return temperature, top_p and penalty."""
+        given = self.temperature, self.top_p, self.repetition_penalty
+        usual = OF_RECORDS if of_records or self.temperature == 0 else OF_PROSE
+        temperature, top_p, penalty = (u if value is None else value for value, u in zip(given, usual, strict=True))
+        return temperature, top_p, penalty
 
     def prompts(self) -> list[str]:
         """Return all prompts. Raises InputError if there are none, or a file cannot be read."""

@@ -59,6 +59,7 @@ class Sampler:
             vocabulary_tokenizer(pretrained) if self.is_causal else scoring_tokenizer(pretrained, by_itself)
         )
         self.context = settings.context or default_context(pretrained, self.is_causal, self.tokenizer.symbols)
+        temperature, top_p, penalty = settings.limits(self.tokenizer.records is not None)
         # CPUs compute in float32 and would convert bfloat16 weights in each pass.
         dtype = "float32" if jax.default_backend() == "cpu" else model.dtype
         self._sampling = Sampling(
@@ -69,13 +70,10 @@ class Sampler:
             settings.order == "confidence",
             settings.parallel,
             settings.exact,
-            *(settings.temperature == 0, settings.top_k, settings.top_p < 1, settings.repetition_penalty != 1),
+            *(temperature == 0, settings.top_k, top_p < 1, penalty != 1),
             in_order=self.tokenizer.records is not None and not self.is_causal,
         )
-        temperature, top_p, penalty = map(
-            np.float32, (settings.temperature, settings.top_p, settings.repetition_penalty)
-        )
-        self._limits = temperature, top_p, penalty
+        self._limits = np.float32(temperature), np.float32(top_p), np.float32(penalty)
         self._params = pretrained.params
         self._prepared: dict[bool, tuple[Any, Any]] = {}
         self._allowed_XV = allowed_XV(self.tokenizer)

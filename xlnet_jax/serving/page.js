@@ -144,7 +144,7 @@ function drawFrame(where, parts, gaps) {
 }
 
 async function fill(part, form, progress) {
-  const body = { text: textOf(form, "fill"), temperature: Number(form.get("temperature")), top_p: Number(form.get("top_p")), seed: Number(form.get("seed")) };
+  const body = { text: textOf(form, "fill"), temperature: Number(form.get("temperature")), top_p: Number(form.get("top_p")), repetition_penalty: Number(form.get("repetition_penalty")), seed: Number(form.get("seed")) };
   const hasGaps = /_{3,}/.test(body.text), pieces = form.get("gap_pieces").trim();
   if (about.fills_gaps) Object.assign(body, { order: form.get("order"), parallel: Number(form.get("parallel")) });
   if (hasGaps && pieces && !about.fields.length) body.gap_pieces = pieces.split(/[\s,]+/).map(Number);

@@ -79,7 +79,7 @@ class Service:
     def about(self) -> dict[str, Any]:
         """Return what a page needs to know of the model."""
         model, head, records = self.model.model, self.model.head, self.tokenizer.records
-        draws = GenerateSettings("loaded")
+        usual = GenerateSettings("loaded").limits(records is not None)
         return {
             "objective": self.model.objective,
             "layers": model.num_layers,
@@ -91,7 +91,7 @@ class Service:
             "score_order": self._order,
             "fields": [field.name for field in records.parsed] if records else [],
             "task": head.task if head else None,
-            "defaults": {name: getattr(draws, name) for name in ("temperature", "top_k", "top_p")},
+            "defaults": dict(zip(("temperature", "top_p", "repetition_penalty"), usual, strict=True)),
         }
 
     def read(self, kind: str, given: Mapping[str, Any]) -> tuple[Work, Any]:

@@ -93,8 +93,10 @@ def sampling_of(
     # A limit of few pieces compiles one branch, not two.
     usual = GenerateSettings(
         "a run",
+        temperature=1.0,
         top_k=LIKELIEST,
         top_p=TOP_P,
+        repetition_penalty=1.0,
         context=_context(config, requests),
         parallel=0 if objective.order is None else 1,
     )

@@ -23,7 +23,16 @@ from xlnet_jax.inference import passes
 from xlnet_jax.inference.draws import FEW, Limits, choose
 from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV, query_logits_BPV, stack_queries
 from xlnet_jax.inference.passes import NONE
-from xlnet_jax.inference.requests import GenerateSettings, Kind, allowed_XV, fill, read_prompt, segments
+from xlnet_jax.inference.requests import (
+    OF_PROSE,
+    OF_RECORDS,
+    GenerateSettings,
+    Kind,
+    allowed_XV,
+    fill,
+    read_prompt,
+    segments,
+)
 from xlnet_jax.inference.sampler import Sampler, spread_order
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.plots.passes import draw_passes
@@ -67,7 +76,10 @@ def make_attentive(config, tokenizer):
 
 
 def make_sampler(model, **settings):
-    return Sampler(model, GenerateSettings("loaded", **{"context": CONTEXT, "temperature": 0.0, **settings}))
+    return Sampler(
+        model,
+        GenerateSettings("loaded", **{"context": CONTEXT, "temperature": 0.0, "repetition_penalty": 1.0, **settings}),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -380,6 +392,15 @@ def test_every_target_has_a_key_of_its_own(model):
     text = read_prompt(model.tokenizer, TEXT, max_new_tokens=40)
     (even,) = draw(make_sampler(model, temperature=100.0, top_p=1.0), [text])
     assert len(set(even.ids_P.tolist())) > 20
+
+
+def test_usual_limits_are_those_of_prose_and_a_greedy_piece_is_the_likeliest():
+    usual = GenerateSettings("loaded")
+    assert usual.limits(of_records=False) == OF_PROSE == (0.8, 0.9, 1.2)
+    assert usual.limits(of_records=True) == OF_RECORDS == (1, 1, 1)
+    greedy = dataclasses.replace(usual, temperature=0.0)
+    assert greedy.limits(of_records=False) == (0, 1, 1)
+    assert dataclasses.replace(greedy, repetition_penalty=1.5).limits(of_records=False) == (0, 1, 1.5)
 
 
 def test_temperatures_and_top_p_share_a_program(model):
