@@ -133,8 +133,8 @@ class XLNetJax(TemplateLM):
             usual = {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
             limits = temperature, *(w.get(name, value) for name, value in usual.items())
             alike.setdefault((*limits, w["max_gen_toks"]), []).append(i)
-        for (*limits, count), indices in alike.items():
-            draws = dict(zip(("temperature", *usual), limits, strict=True))
+        for (*drawn_by, count), indices in alike.items():
+            draws = dict(zip(("temperature", *usual), drawn_by, strict=True))
             sampler = Sampler(self._pretrained, with_keywords(GenerateSettings("loaded"), draws))
             for first in range(0, len(indices), TEXTS_AT_ONCE):
                 batch = indices[first : first + TEXTS_AT_ONCE]
