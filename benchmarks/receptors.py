@@ -1,6 +1,6 @@
 """Compare models of receptors with the exact distribution that the receptors were drawn from, by objective.
 
-    python -m benchmarks.receptors DATA [--series minutes] [--only '*plm*'] [--jobs 2] [--workdir runs/receptors]
+    python -m benchmarks.receptors DATA [--only '*plm*'] [--jobs 2] [--workdir runs/receptors]
     python -m benchmarks.receptors DATA --measure RUN [--out FILE]
     python -m benchmarks.receptors --report
 
@@ -69,8 +69,8 @@ CONTENDERS: dict[str, Settings] = {
 }
 FIELDS = {"cdr3": ("cdr3:protein",), "genes": ("cdr3:protein", "v:word", "j:word")}
 VOCAB_SIZES = {"cdr3": 34, "genes": 97}
-WINDOW, BATCH = 64, 64
-"""tokens of a window and windows of a batch: 222 receptors of `cdr3` in a step"""
+WINDOW, BATCH = 64, 32
+"""tokens of a window and windows of a batch: 111 receptors of `cdr3` in a step"""
 RATES = (5.6e-3, 1.12e-2, 2.24e-2)
 """learning rates of the embeddings; matrices learn at 3.6 times these (Muon)"""
 ORDERS = {"plm": 32, "plm-grouped": 32, "mdlm": 8, "mlm": 8}
@@ -85,28 +85,12 @@ NGRAMS = range(2, 9)
 BATCH_TOKENS = 4096
 
 
-@dataclass(frozen=True)
-class Series:
-    """Sizes of a series of runs."""
-
-    layers: int
-    width: int
-    steps: int
-    """of plm; the others read as many sequences or spend as many FLOPs"""
-    tuning_steps: int
-    """at each of `RATES`; 0 = the rate below"""
-    seeds: range
-    lengths: tuple[int, ...] = ()
-    """steps of further runs of plm: its learning curve"""
-    rate: float = 5.6e-3
-
-
-SERIES = {
-    "minutes": Series(layers=2, width=64, steps=400, tuning_steps=0, seeds=range(1), lengths=(100, 200, 1_600, 4_000)),
-    "full": Series(layers=2, width=64, steps=6_000, tuning_steps=600, seeds=range(5), lengths=(750, 1_500, 3_000)),
-}
-"""minutes: a first look, a few minutes of one core for each run, and no tuning. full: the study, 2e15 FLOPs, which are
-19 hours of one core at 3e10 per second, and 2 hours of measuring. Its runs of plm read each receptor 6 times."""
+LAYERS, WIDTH = 2, 64
+STEPS, TUNING_STEPS = 4_000, 500
+"""steps of plm (the others read as many sequences or spend as many FLOPs), and steps at each of `RATES`"""
+SEEDS = range(5)
+LENGTHS = (500, 1_000, 2_000, 16_000)
+"""steps of further runs of plm: its learning curve"""
 
 
 # ---- the runs --------------------------------------------------------------------------------------------------------
@@ -116,7 +100,6 @@ SERIES = {
 class Run:
     """One pretraining run."""
 
-    series: str
     contender: str
     fields: str
     steps: int
@@ -128,17 +111,15 @@ class Run:
     @property
     def name(self) -> str:
         detail = {"tune": f"-{self.rate:g}", "length": f"-{self.steps}"}.get(self.kind, "")
-        return f"{self.series}-{self.contender}-{self.fields}-{self.kind}{detail}-seed-{self.seed}"
+        return f"{self.contender}-{self.fields}-{self.kind}{detail}-seed-{self.seed}"
 
     def words(self) -> list[str]:
         """Return the settings of the train command as flags, but for its corpus."""
-        series = SERIES[self.series]
-        width = series.width
         return flags(
             {
-                "preset": "demo", "model.num-layers": series.layers, "model.d-model": width,
-                "model.num-heads": width // 32, "model.d-head": 32, "model.d-ff": 4 * width,
-                "model.init-std": round(0.08 * (128 / width) ** 0.5, 4), "model.zero-init": True,
+                "preset": "demo", "model.num-layers": LAYERS, "model.d-model": WIDTH,
+                "model.num-heads": WIDTH // 32, "model.d-head": 32, "model.d-ff": 4 * WIDTH,
+                "model.init-std": round(0.08 * (128 / WIDTH) ** 0.5, 4), "model.zero-init": True,
                 "data.seq-len": WINDOW, "data.batch-size": BATCH, "optimizer.learning-rate": self.rate,
                 "optimizer.warmup-steps": max(self.steps // 20, 20), "steps": self.steps, "seed": self.seed,
                 "eval.every-steps": self.steps, "eval.max-windows": 1024, "log.every-steps": max(self.steps // 40, 1),
@@ -198,41 +179,39 @@ def prepare(data: Path, folder: Path, fields: str) -> None:
     )  # fmt: skip
 
 
-def tuning(name: str) -> Iterator[Run]:
+def tuning() -> Iterator[Run]:
     """Yield the runs that choose the learning rate of each contender."""
-    if steps := SERIES[name].tuning_steps:
-        for contender in CONTENDERS:
-            for rate in RATES:
-                yield Run(name, contender, "cdr3", steps, rate, kind="tune")
+    for contender in CONTENDERS:
+        for rate in RATES:
+            yield Run(contender, "cdr3", TUNING_STEPS, rate, kind="tune")
 
 
-def best_rate(name: str, contender: str, measured: dict[str, Record]) -> float:
-    """Return the learning rate of the best tuning run, or that of a series without them."""
-    losses = {run.rate: measured[run.name]["loss"] for run in tuning(name) if run.contender == contender}
-    return min(losses, key=lambda rate: losses[rate]) if losses else SERIES[name].rate
+def best_rate(contender: str, measured: dict[str, Record]) -> float:
+    """Return the learning rate of the tuning run with the lowest held-out loss."""
+    losses = {run.rate: measured[run.name]["loss"] for run in tuning() if run.contender == contender}
+    return min(losses, key=lambda rate: losses[rate])
 
 
-def runs_of(name: str, measured: dict[str, Record]) -> Iterator[Run]:
-    """Yield the runs of a series after tuning, the ones that matter most first."""
-    series = SERIES[name]
-    rates = {contender: best_rate(name, contender, measured) for contender in CONTENDERS}
-    for seed in series.seeds:
+def runs_of(measured: dict[str, Record]) -> Iterator[Run]:
+    """Yield the runs after tuning, the ones that matter most first."""
+    rates = {contender: best_rate(contender, measured) for contender in CONTENDERS}
+    for seed in SEEDS:
         for contender, rate in rates.items():
-            yield Run(name, contender, "cdr3", series.steps, rate, seed)
-    for contender in ("clm", "mdlm", "mlm"):
-        for seed in series.seeds:
-            steps = equal_steps(Run(name, "plm", "cdr3", series.steps, rates["plm"]), contender)
-            yield Run(name, contender, "cdr3", steps, rates[contender], seed, kind="flops")
-    for seed in series.seeds:
+            yield Run(contender, "cdr3", STEPS, rate, seed)
+    for steps in LENGTHS:
+        yield Run("plm", "cdr3", steps, rates["plm"], kind="length")
+    for seed in SEEDS:
+        for contender in ("clm", "mdlm", "mlm"):
+            steps = equal_steps(Run("plm", "cdr3", STEPS, rates["plm"]), contender)
+            yield Run(contender, "cdr3", steps, rates[contender], seed, kind="flops")
+    for seed in SEEDS:
         for contender, rate in rates.items():
-            yield Run(name, contender, "genes", series.steps, rate, seed)
-    for steps in series.lengths:
-        yield Run(name, "plm", "cdr3", steps, rates["plm"], kind="length")
+            yield Run(contender, "genes", STEPS, rate, seed)
 
 
 def equal_steps(run: Run, contender: str) -> int:
     """Return the steps of a contender that have the FLOPs of a run."""
-    other = Run(run.series, contender, run.fields, run.steps, run.rate)
+    other = Run(contender, run.fields, run.steps, run.rate)
     return round(run.steps * step_operations(run.config()) / step_operations(other.config()))
 
 
@@ -398,7 +377,7 @@ def _compare(log_p_T: np.ndarray, log_q_T: np.ndarray) -> Record:
 
 
 def report(measured: dict[str, Record]) -> None:
-    """Print the tables of each series that has records."""
+    """Print the tables of the recorded runs."""
     truth = json.loads(TRUTH.read_text())
     keep_table(
         "receptors-truth",
@@ -408,18 +387,13 @@ def report(measured: dict[str, Record]) -> None:
     if ngrams := measured.get("ngrams"):
         rows = [[f"{order}-gram", _excess(one), f"{one['r']:.3f}"] for order, one in ngrams["ngrams"].items()]
         keep_table("receptors-ngrams", ("model", "excess", "correlation"), rows)
-    for name in SERIES:
-        runs = _of_series(measured, name)
-        if any("ways" in run for run in runs.values()):
-            keep_table(f"receptors-{name}", *excess_table(runs))
-            keep_table(f"receptors-{name}-orders", *orders_table(runs))
-            keep_table(f"receptors-{name}-genes", *genes_table(runs))
-            keep_table(f"receptors-{name}-lengths", *lengths_table(runs))
-            print(f"\n{sum(run['seconds'] for run in runs.values()) / 3600:.1f} CPU hours")
-
-
-def _of_series(measured: dict[str, Record], name: str) -> dict[str, Record]:
-    return {key: run for key, run in measured.items() if key.startswith(f"{name}-")}
+    runs = {name: run for name, run in measured.items() if "run" in run}
+    keep_table("receptors-rates", *rates_table(runs))
+    keep_table("receptors", *excess_table(runs))
+    keep_table("receptors-orders", *orders_table(runs))
+    keep_table("receptors-lengths", *lengths_table(runs))
+    if _groups(runs, "genes"):
+        keep_table("receptors-genes", *genes_table(runs))
 
 
 def _excess(one: Record) -> str:
@@ -438,6 +412,15 @@ def _groups(runs: dict[str, Record], fields: str) -> dict[tuple[str, str], list[
 
 def _spread(values: Sequence[float]) -> str:
     return f"{np.mean(values):.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
+
+
+def rates_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
+    """Return the held-out loss of each contender by learning rate."""
+    losses = {(run["run"]["contender"], run["rate"]): run["loss"] for run in runs.values() if "ways" not in run}
+    rows = [
+        [name, *(f"{losses[name, rate]:.4f}" for rate in RATES)] for name in CONTENDERS if (name, RATES[0]) in losses
+    ]
+    return ["held-out nats per symbol", *(f"rate {rate:g}" for rate in RATES)], rows
 
 
 def excess_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
@@ -493,13 +476,12 @@ def lengths_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
 
 
 def draw(measured: dict[str, Record], path: Path) -> None:
-    """Draw the excess by contender, its curve over K, and ln q of plm against ln p, for the largest series."""
+    """Draw the excess by contender, its curve over K, and ln q of plm against ln p."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 4), dpi=110, layout="constrained")
     bars, curve, scatter = figure.subplots(1, 3)
-    runs = next(runs for name in reversed(SERIES) if "ways" in str(runs := _of_series(measured, name)))
-    groups = _groups(runs, "cdr3")
+    groups = _groups({name: run for name, run in measured.items() if "run" in run}, "cdr3")
     for place, ((contender, kind), of) in enumerate(groups.items()):
         best = [[*run["ways"].values()][-1] for run in of]
         mean = np.mean([one["excess"] for one in best])
@@ -534,7 +516,6 @@ def draw(measured: dict[str, Record], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="?")
-    parser.add_argument("--series", choices=SERIES, default="full")
     parser.add_argument("--measure", type=Path, help="run to measure, and exit")
     parser.add_argument("--out", type=Path, help="with --measure: JSON file")
     studies.add_arguments(parser, NAME)
@@ -545,14 +526,14 @@ def main() -> None:
         given.out.write_text(measured) if given.out else print(measured)
         return
     if not given.report:
-        run_series(given)
+        run_study(given)
     measured = studies.read(MEASURED / NAME)
     report(measured)
     draw(measured, PICTURE)
 
 
-def run_series(given: argparse.Namespace) -> None:
-    """Run what is not recorded of a series."""
+def run_study(given: argparse.Namespace) -> None:
+    """Run what is not recorded."""
     study, corpora = Study(NAME, given.workdir, given.jobs), given.workdir / "corpora"
     for fields in FIELDS:
         prepare(given.data, corpora, fields)
@@ -560,8 +541,8 @@ def run_series(given: argparse.Namespace) -> None:
     def jobs_of(runs: Iterator[Run]) -> Iterator[Job]:
         return (run.job(corpora, given.data) for run in runs if fnmatch.fnmatch(run.name, given.only))
 
-    study.run(jobs_of(tuning(given.series)))
-    study.run(jobs_of(runs_of(given.series, study.measured())))
+    study.run(jobs_of(tuning()))
+    study.run(jobs_of(runs_of(study.measured())))
     if not (ngrams := study.folder / "ngrams.json").exists():
         study.folder.mkdir(parents=True, exist_ok=True)
         ngrams.write_text(json.dumps(measure_ngrams(given.data)) + "\n")

@@ -20,7 +20,7 @@ ROWS = ["CASF\tV1\tJ1", "CAF\tV2\tJ2", "CATF\tV1\tJ1", "CSSF\tV2\tJ1"]
 CDR3S = [row.split("\t")[0] for row in ROWS]
 GENES = Tokenizer.of_symbols(ROWS, RecordFormat(receptors.FIELDS["genes"]))
 ALONE = Tokenizer.of_symbols(CDR3S, RecordFormat(receptors.FIELDS["cdr3"]))
-TUNED = {run.name: {"loss": run.rate} for run in receptors.tuning("full")}
+TUNED = {run.name: {"loss": run.rate} for run in receptors.tuning()}
 
 
 @pytest.fixture
@@ -92,14 +92,14 @@ def test_measurements_of_a_run(objective, tokenizer, data, monkeypatch):
 
 
 def test_runs_of_the_study_are_commands_of_train_and_spend_equal_flops(tmp_path):
-    runs = {run.name: run for run in receptors.runs_of("full", TUNED)}
-    for run in [*receptors.tuning("full"), *runs.values()]:
+    runs = {run.name: run for run in receptors.runs_of(TUNED)}
+    for run in [*receptors.tuning(), *runs.values()]:
         module, *words = run.command("corpus", tmp_path)
         config = COMMANDS["train"].parse(words)
         assert (module, config.objective, config.steps) == ("xlnet_jax.train", run.contender.split("-")[0], run.steps)
-    plm = runs["full-plm-cdr3-sequences-seed-0"]
+    plm = runs["plm-cdr3-sequences-seed-0"]
     for contender in ("clm", "mdlm", "mlm"):
-        other = runs[f"full-{contender}-cdr3-flops-seed-0"]
+        other = runs[f"{contender}-cdr3-flops-seed-0"]
         spent, expected = (run.steps * step_operations(run.config()) for run in (other, plm))
         assert spent == pytest.approx(expected, rel=1e-3)
     assert {run.rate for run in runs.values()} == {min(receptors.RATES)}  # that of the least loss in TUNED
@@ -109,6 +109,6 @@ def test_records_of_the_study_have_the_commands_of_their_runs(tmp_path):
     measured = studies.read(studies.MEASURED / receptors.NAME)
     for name, record in measured.items():
         if name != "ngrams":
-            run = Run(name.split("-")[0], **record["run"], steps=record["steps"], rate=record["rate"])
+            run = Run(**record["run"], steps=record["steps"], rate=record["rate"])
             assert run.name == name
             assert studies.shown(run.command("CORPUS", tmp_path), tmp_path) == record["command"]
