@@ -28,6 +28,8 @@ NOT_RUN = {
     r"--tpu\b": "needs a TPU",
     r"\blm_eval ": "runs lm-evaluation-harness; tests/xlnet_jax/inference/test_lm_eval.py does",
     r"\.train --(objective|preset) ": "trains for long; tests/xlnet_jax/training does",
+    r"\.train .*--minutes ": "trains for half an hour; tests/xlnet_jax/training/test_dial.py does",
+    r"-m benchmarks\.": "measures for minutes",
     r"\.evaluate runs/\S+( --mem-len \d+)?$": "evaluates on the held-out text of a run; tests/xlnet_jax/inference does",
     r"\.evaluate runs/sessions --next-item": "needs a run on records; test_sequences.py has one",
     r"\.evaluate tiny .*--(orders|suite) ": "reads whole texts or a suite's files; tests/xlnet_jax/inference does",

@@ -132,7 +132,7 @@ class Sampler:
         is_open_P = (ids_P == PAD) & (np.arange(len(ids_P)) < end)
         request.is_done = not is_open_P.any()
         count = end if request.is_done else is_open_P.argmax()
-        request.is_stopped = bool(len(ends)) and count == end
+        request.is_stopped = bool(len(ends) and count == end)
         request.log_probs_P, request.passes_P = log_probs_P[:count], passes_P[:count]
         request.ids_P = ids_P[: count - (ids_P[:count][-1:] == EOD).sum()]
         left = np.where((order != NONE) & is_open_P[order], order, NONE)

@@ -443,7 +443,7 @@ def test_a_text_ends_at_a_stop(model, greedy):
     bias[EOD] = 1e3
     text = read_prompt(model.tokenizer, TEXT, max_new_tokens=9)
     (row,) = draw(make_sampler(dataclasses.replace(model, params=model.params | {"output_bias": bias})), [text])
-    assert row.is_stopped
+    assert row.is_stopped is True  # not NumPy's, which JSON does not take
     assert not len(row.ids_P)
     assert row.log_probs_P == pytest.approx([0], abs=1e-3)
 
