@@ -73,7 +73,8 @@ def measure_likelihoods(
     """
     from data_pipelines.tokenizer import UNK
 
-    by_word = score_by_order(pretrained, texts, words, seed=seed, **settings)
+    # Orders of its own for each text: if all had the same, resampled texts would not show how these vary.
+    by_word = score_by_order(pretrained, texts, words, seed=seed, numbers=range(len(texts)), **settings)
     losses = {word: [-log_p_O.mean() for log_p_O in by_word[word]] for word in words}
     bounds = [word for word in words if word.startswith(BOUND)]
     exact = [by_word[word] for word in words if word != PSEUDO and word not in bounds]
@@ -112,6 +113,7 @@ def score_by_order(
     *,
     names: Sequence[str],
     on_batch: Callable[[int, int], None],
+    numbers: Sequence[int] | None = None,
     **settings: Any,
 ) -> dict[str, list[np.ndarray]]:
     """Return the log-likelihoods of each text by the words of its orders, float64 [orders].
@@ -124,9 +126,8 @@ def score_by_order(
     for number, batch in enumerate(batches, start=1):
         on_batch(number, len(batches))
         for word, of_word in by_word.items():
-            # Orders of their own for each text: if all had the same, resampled texts would not show how these vary.
-            numbers = range(batch.start, batch.start + TEXTS_AT_ONCE)
-            found = score_ids(pretrained, texts[batch], [word], names=names[batch], numbers=numbers, **settings)
+            own = numbers and numbers[batch]
+            found = score_ids(pretrained, texts[batch], [word], names=names[batch], numbers=own, **settings)
             of_word += [scores_OP.sum(axis=1, dtype=np.float64) for scores_OP in found]
     return by_word
 
