@@ -76,7 +76,7 @@ class PrepareSettings(RecordSettings):
     validation_fraction: float = setting(0.05, between(0, 1, "()"))
     """share of the documents to hold out; if a source is one document, its last blocks are held out"""
     clean: tuple[str, ...] | None = None
-    """remove markup, repeated lines, pages that are no prose and near duplicates, and list examples in clean.json
+    """remove markup, repeated lines, pages that are not prose and near duplicates, and list examples in clean.json
     (docs/data.md); with codes of languages, such as en de, keep only those; None = take the text as it is"""
     block_len: int = setting(windows.block_len(DataConfig()), at_least(8))
     """tokens in a block, the unit of shuffling and of memory; the default holds 16 windows of 512 tokens; of records: a
@@ -241,20 +241,8 @@ def prepare(
     if out.exists():
         return _reopen(out, made_from, given)
     with resumable_folder(out) as (folder, work):
-        # Validation first, to find errors in the shorter text sooner, and to drop its duplicates from training text.
-        found, report = [*given["validation"], *given["train"]], None
-        read = found
-        if clean is not None:
-            read, fingerprints, report = cleaning.clean_text(found, clean, work, runner)
-        if tokenizer is None:
-            tokenizer = _train_tokenizer(read[len(given["validation"]) :] or read)
-            made_from["tokenizer"] = tokenizer.sha256
-        for to_encode in read:
-            tokenizer.require_known(_readable_lines(to_encode), f"text {to_encode.argument}")
-        encoded = encode_text(read, tokenizer, work, runner)
-        if report:  # the corpus is known by the text as it was
-            as_found = zip(encoded, found, fingerprints, strict=True)
-            encoded = [dataclasses.replace(made, text=text, fingerprint=name) for made, text, name in as_found]
+        encoded, tokenizer, report = _encode(given, tokenizer, clean, work, runner)
+        made_from["tokenizer"] = tokenizer.sha256
         for source in encoded:
             if len(source.documents) == 1 and not records:
                 size = f"one document of {source.tokens:,} tokens"
@@ -280,6 +268,30 @@ def prepare(
         if report:
             (folder / CLEAN_FILE).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     return Corpus(out)
+
+
+def _encode(
+    given: Mapping[SplitName, Sequence[Source]],
+    tokenizer: Tokenizer | None,
+    clean: Sequence[str] | None,
+    work: epath.Path,
+    runner: Runner,
+) -> tuple[list[EncodedSource], Tokenizer, dict[str, Any] | None]:
+    """Return the encoded text, the validation text first, its tokenizer, and the report of cleaning, None without it.
+    tokenizer, clean: as for `prepare`."""
+    # Validation first, to find errors in the shorter text sooner, and to drop its duplicates from training text.
+    found, report, fingerprints = [*given["validation"], *given["train"]], None, list[str]()
+    read = found
+    if clean is not None:
+        read, fingerprints, report = cleaning.clean_text(found, clean, work, runner)
+    tokenizer = tokenizer or _train_tokenizer(read[len(given["validation"]) :] or read)
+    for to_encode in read:
+        tokenizer.require_known(_readable_lines(to_encode), f"text {to_encode.argument}")
+    encoded = encode_text(read, tokenizer, work, runner)
+    if report:  # the corpus is known by the text as it was
+        as_found = zip(encoded, found, fingerprints, strict=True)
+        encoded = [dataclasses.replace(made, text=text, fingerprint=name) for made, text, name in as_found]
+    return encoded, tokenizer, report
 
 
 def _reopen(out: epath.Path, made_from: Mapping[str, Any], given: Mapping[SplitName, Sequence[Source]]) -> Corpus:

@@ -1,4 +1,4 @@
-"""Rules that find what is no prose in a document, each from a published recipe.
+"""Rules that find what is not prose in a document, each from a published recipe.
 
     C4       Raffel et al. 2020, section 2.2
     CCNet    Wenzek et al. 2020, section 3.1

@@ -188,17 +188,10 @@ def _draw_exactly(
 
     is_stop_BN = targets.stops_V[draft_BN]
     uniform_BN = jax.vmap(jax.vmap(jax.random.uniform))(_keys_of(keys_BC[:, 1:drafts], 1))
-    p_BN, q_BN = (jnp.take_along_axis(x, draft_BN[:, 1:, None], axis=-1)[..., 0] for x in (p_BNV[:, :-1], q_BNV[:, 1:]))
-    is_kept_BN = (uniform_BN * q_BN < p_BN) & ~is_stop_BN[:, :-1]  # nothing follows a stop
-    is_kept_BN = jnp.cumprod(jnp.pad(is_kept_BN, ((0, 0), (1, 0)), constant_values=True), axis=1).astype(bool)
-    is_kept_BN &= is_new_BC[:, :drafts]
+    is_kept_BN = _judge(p_BNV, q_BNV, draft_BN, is_stop_BN, uniform_BN) & is_new_BC[:, :drafts]
     kept_B1 = is_kept_BN.sum(1, keepdims=True)
-    # The piece after them, at column `kept`.
-    after_B1 = jnp.maximum(kept_B1 - 1, 0)
-    not_drafted_BNV = jnp.pad(q_BNV[:, 1:], ((0, 0), (0, 1), (0, 0)))
-    p_B1V = _at(after_B1, p_BNV)
-    wanted_B1V = jnp.maximum(p_B1V - _at(after_B1, not_drafted_BNV), 0)
-    wanted_B1V = jnp.where(wanted_B1V.any(-1, keepdims=True), wanted_B1V, p_B1V)  # equal but for rounding
+    after_B1 = jnp.maximum(kept_B1 - 1, 0)  # row of p of the column `kept`, where a piece is drawn
+    wanted_B1V = _rest(_at(after_B1, p_BNV), _at(after_B1, jnp.pad(q_BNV[:, 1:], ((0, 0), (0, 1), (0, 0)))))
     piece_B1 = draw_from(_keys_of(_keys_of(targets.keys_B, _at(kept_B1, number_BC)), 2), wanted_B1V)
     has_piece_B1 = _at(kept_B1, is_new_BC) & (kept_B1 > 0) & ~_at(after_B1, is_stop_BN)
 
@@ -216,6 +209,25 @@ def _draw_exactly(
     )
     drawn = jnp.where(is_drawn_BC, number_BC, NONE), token_BC, log_prob_BC
     return (cache, *read_next, _add_seen(seen_BV, token_BC, is_drawn_BC)), is_open_BP, drawn
+
+
+def _judge(
+    p_BNV: jnp.ndarray, q_BNV: jnp.ndarray, draft_BN: jnp.ndarray, is_stop_BN: jnp.ndarray, uniform_BN: jnp.ndarray
+) -> jnp.ndarray:
+    """Return which drafts are kept, bool [B, N]: those before the first rejected one, and up to the first stop.
+
+    p: distributions of columns 1 to N, and q: those that the drafts in columns 0 to N - 1 come from. uniform: [B, N -
+    1], for the drafts after the first.
+    """
+    p_BN, q_BN = (jnp.take_along_axis(x, draft_BN[:, 1:, None], axis=-1)[..., 0] for x in (p_BNV[:, :-1], q_BNV[:, 1:]))
+    is_good_BN = (uniform_BN * q_BN < p_BN) & ~is_stop_BN[:, :-1]
+    return jnp.cumprod(jnp.pad(is_good_BN, ((0, 0), (1, 0)), constant_values=True), axis=1).astype(bool)
+
+
+def _rest(p_B1V: jnp.ndarray, q_B1V: jnp.ndarray) -> jnp.ndarray:
+    """Return max(p - q, 0), not normalized; p where both are equal but for rounding."""
+    wanted_B1V = jnp.maximum(p_B1V - q_B1V, 0)
+    return jnp.where(wanted_B1V.any(-1, keepdims=True), wanted_B1V, p_B1V)
 
 
 def penalize(logits_BCV: jnp.ndarray, seen: jnp.ndarray | None, targets: Targets) -> jnp.ndarray:
