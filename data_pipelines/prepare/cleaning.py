@@ -1,8 +1,8 @@
 """Clean text as it is found, before it is encoded: `prepare --clean`.
 
 1. Every part is read once: markup is removed, and each document gets a MinHash signature and each line a hash.
-2. A line whose letters are in REPEATS documents that are not near duplicates is boilerplate. Such lines are removed, and
-   then the documents that break a rule of `quality`. What is left gets a new signature.
+2. A line whose letters are in REPEATS documents that are not near duplicates is boilerplate. Such lines are removed,
+   and then the documents that break a rule of `quality`. What is left gets a new signature.
 3. Of documents with similar signatures, the first stays; those of the validation text come first.
 
 A part depends only on the text, so any number of processes gives the same result. Memory holds the signatures, 4 bytes
