@@ -4,7 +4,7 @@ Needs `pip install torch transformers`; without them only the second table is pr
 float32 weights and continue one text greedily by the same number of tokens. Hugging Face's side runs with its memory
 (`use_mems`, which avoids recomputing everything), and with --recomputing also without. Times include reading the text,
 but not loading and compilation. The second table has our time per token in texts that are longer than the context. The
-third fills a long gap, one or several tokens a pass, in turns: with cached keys and values, and by reading the whole
+third fills a long gap, one or several tokens per pass, in turns: with cached keys and values, or by reading the whole
 text again in each pass. --tables selects.
 """
 
@@ -181,17 +181,17 @@ def fill_gap(model: Pretrained, ids: np.ndarray, given: argparse.Namespace) -> N
     """Print medians of the tokens per second, in turns. The gap must be a multiple of 16."""
     text = gap_text(ids, given.gap)
     sides = {
-        f"{label}, {parallel} a pass": (cached(model, text, given.context, order, parallel), given.gap // parallel)
+        f"{label}, {parallel} per pass": (cached(model, text, given.context, order, parallel), given.gap // parallel)
         for label, order, parallel in [
             ("left", "left", 1), ("left", "left", 4), ("left", "left", 16), ("confidence", "confidence", 16),
         ]
     }  # fmt: skip
-    sides["left, 16 a pass, uncached"] = uncached(model, text, given.context, 16), given.gap // 16
+    sides["left, 16 per pass, uncached"] = uncached(model, text, given.context, 16), given.gap // 16
     for run, passes in sides.values():
         run(passes)  # compiles
     turns = [{name: seconds(*side) for name, side in sides.items()} for _ in range(given.pairs)]
     medians = {name: statistics.median(turn[name] for turn in turns) for name in sides}
-    slowest = medians["left, 1 a pass"]
+    slowest = medians["left, 1 per pass"]
     print(f"{f'gap of {given.gap} tokens':30}{'passes':>8}{'tokens/s':>10}{'ratio':>8}")
     for name, median in medians.items():
         print(f"{name:30}{sides[name][1]:8}{given.gap / median:10.1f}{slowest / median:8.2f}", flush=True)

@@ -25,7 +25,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.inference.log_probs import by_window, causal_beside_likeliest
 
 SAME = 1e-4
-HEAD = f"{'attention':>9}{'difference':>12}{'loss, nats per piece':>22}{'ms a piece':>22}{'ratio':>9}"
+HEAD = f"{'attention':>9}{'difference':>12}{'loss, nats per piece':>22}{'ms per piece':>22}{'ratio':>9}"
 SIDES = f"{'length':>9}{'before':>12}" + 2 * f"{'memory':>11}{'window':>11}"
 
 

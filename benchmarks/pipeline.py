@@ -23,7 +23,7 @@ COPIES = 8  # of the novels: about as many blocks as four compact batches need
 LATE = 1_000_000
 WARM_UP = 4  # batches at the beginning of a turn that do not count
 COMPACT, DENSE, FIRST, FIRST_LATE = "xlnet_jax, compact", "xlnet_jax, dense", "step 0", f"step {LATE:,}"
-INLINE, WORKERS = "collator, dense", "collator, dense, a worker a core"
+INLINE, WORKERS = "collator, dense", "collator, dense, worker per core"
 
 Measure = Callable[[], float]
 

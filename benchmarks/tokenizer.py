@@ -66,7 +66,7 @@ def training(lines: list[str]) -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         taken = seconds(lambda text=text: Tokenizer.train(text, VOCAB_SIZE, "auto", sample_bytes=2**40))
         memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000
-        print(f"training on {megabytes:6.1f} MB: {taken:5.1f} s, {memory:6,.0f} MB = {memory / megabytes:.0f} a MB")
+        print(f"training on {megabytes:6.1f} MB: {taken:5.1f} s, {memory:6,.0f} MB = {memory / megabytes:.0f} per MB")
         sys.stdout.flush()
         os._exit(0)
 

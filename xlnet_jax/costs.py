@@ -84,7 +84,7 @@ def chip_of(device_kind: str) -> Chip | None:
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Return the peak bfloat16 FLOPs a second of one device; None where it is unknown."""
+    """Return the peak bfloat16 FLOP/s of one device; None where it is unknown."""
     chip = chip_of(device_kind)
     return chip.flops / chip.devices if chip else None
 

@@ -194,7 +194,7 @@ def test_a_workdir_brings_its_settings_and_finds_its_corpus(folder, tokenizer, t
         run_of(folder, tmp_path / name, tokenizer, seed=5, **corpus)
         ours = show(tmp_path / name, "--step", 2, "--row", 3)
         theirs = printed_window(folder, show, 3)
-        assert f"of the run {tmp_path / name}; seed 5, 12 rows a batch" in " ".join(ours.split())  # in several lines
+        assert f"of the run {tmp_path / name}; seed 5, 12 rows per batch" in " ".join(ours.split())  # in several lines
         assert ours[ours.index("reads") :] == "\nORDER".join(theirs)[ours.index("reads") - len(ours) :]
 
 

@@ -383,7 +383,7 @@ def _report(found: Measured, config: Config, text: str, manifest: Manifest, know
     side = f"{abs(found.unigram - found.loss):.4f} {'below' if found.loss < found.unigram else 'above'}"
     lines = [
         f"text        {text}: {split.blocks:,} blocks of {manifest.record.block_len:,} tokens{dropped}",
-        f"windows     {found.windows:,} of {c.seq_len} tokens, {c.batch_size} a batch, memory {m.mem_len}{left_out}",
+        f"windows     {found.windows:,} of {c.seq_len} tokens, {c.batch_size} per batch, memory {m.mem_len}{left_out}",
         f"targets     {targets}",
         f"unknown     {found.content.unknown_share:.2%} of the {kind}s: {unknown:,} of {pieces:,} are <unk>",
         f"loss        {found.loss:.4f} nats per {kind}, {side} the unigram line",

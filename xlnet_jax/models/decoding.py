@@ -1,4 +1,4 @@
-"""Decoding in any order, one or several tokens a pass: the numbers of the full network.
+"""Decoding in any order, one or several tokens per pass: the numbers of the full network.
 
 Let S be the positions whose tokens have been read: the prompt, and what was drawn in earlier passes. In layer m (XLNet,
 section 2.3), with keys and values of S alone,

@@ -126,7 +126,7 @@ def print_window(settings: InspectSettings) -> None:
     with console.capture() as printed:
         console.print(f"corpus      {corpus.folder}: {settings.split}, {blocks}; {corpus.manifest.vocab_size:,} pieces")
         console.print(
-            f"settings    {with_flags(found.origin)}; seed {config.seed}, {config.data.batch_size:,} rows a batch"
+            f"settings    {with_flags(found.origin)}; seed {config.seed}, {config.data.batch_size:,} rows per batch"
         )
         console.print(f"picture     {found.picture}")
         for part in describe(found.view):

@@ -22,6 +22,7 @@ PROVES = (
     "bounds and the compiler's estimate, not measurements; no TPU has run this code yet. It does not prove numerics: "
     "nothing was computed."
 )
+_BOUND = {"arithmetic": "compute-bound", "memory": "memory-bound", "links": "bound by the links"}
 GPUS_LACK = (
     "A plan for GPUs has no compiler's estimate, because compiled programs state no cycles. The compiler of a run also "
     "chooses matrix-product algorithms by timing them on the GPU, so memory and traffic of the run can differ."
@@ -69,7 +70,7 @@ def compare(plans: Sequence[Plan], utilization: float, title: str, console: Cons
         )  # fmt: skip
     console.print(table)
     console.print(
-        "state, peak: GiB a device; estimate: the compiler's, of a step; tokens/s and days of "
+        "state, peak: GiB per device; estimate: the compiler's, of a step; tokens/s and days of "
         f"{plans[0].config.steps:,} steps at {utilization:.0%} of the peak FLOPs, or at bound or estimate if slower"
     )
     for name in dict.fromkeys(plan.topology.name for plan in plans if not plan.chip.clock):
@@ -77,7 +78,7 @@ def compare(plans: Sequence[Plan], utilization: float, title: str, console: Cons
 
 
 def _cards(plans: Sequence[Plan], console: Console) -> None:
-    """Print how many rows a device GPUs of common sizes can hold, if the plans of a topology differ in their rows.
+    """Print how many rows per device GPUs of common sizes can hold, if the plans of a topology differ in their rows.
 
     A step needs the same memory on every GPU, and the need grows almost linearly with the rows: extrapolate the line
     through the fewest and the most rows.
@@ -90,11 +91,11 @@ def _cards(plans: Sequence[Plan], console: Console) -> None:
     of_a_row = (peaks[most] - peaks[fewest]) / (most - fewest)
     rows = {card: fewest + int((memory_for_programs(card) - peaks[fewest]) // of_a_row) for card in GPU_MEMORY_SIZES}
     listed = ", ".join(f"{card} GB {max(n, 0):,}" for card, n in rows.items())
-    console.print(f"rows that fit on such a GPU, by a line through {fewest:,} and {most:,} rows a device: {listed}")
+    console.print(f"rows that fit on such a GPU, by a line through {fewest:,} and {most:,} rows per device: {listed}")
 
 
 def _verdict(plan: Plan) -> str:
-    needed, there = f"{_gib(plan.peak)} GiB a device", f"{_gib(plan.topology.available)} GiB that programs can have"
+    needed, there = f"{_gib(plan.peak)} GiB per device", f"{_gib(plan.topology.available)} GiB that programs can have"
     card = next(
         (card for card in GPU_MEMORY_SIZES if not plan.chip.clock and plan.peak <= memory_for_programs(card)), None
     )
@@ -130,7 +131,7 @@ def _collectives(plan: Plan, console: Console) -> None:
     if not by_kind:
         return
     table = Table(
-        "collectives of a step", "devices in a group", "times", "MB a device", "MB sent at least", box=box.SIMPLE
+        "collectives of a step", "devices in a group", "times", "MB per device", "MB sent at least", box=box.SIMPLE
     )
     for column in table.columns[1:]:
         column.justify = "right"
@@ -147,22 +148,25 @@ def _time(plan: Plan, utilization: float, console: Console) -> None:
     if seconds <= plan.seconds[limit]:
         reached = ", which is the compiler's estimate" if limit == "cycles" else ", which is the bound"
     days = c.steps * seconds / DAY
-    memory = f"{cost.bytes / 1e9:,.1f} GB a device, at {chip.memory_bandwidth / 1e9:,.0f} GB/s a chip"
+    memory = f"{cost.bytes / 1e9:,.1f} GB per device, at {chip.memory_bandwidth / 1e9:,.0f} GB/s per chip"
     links = f"{_seconds(bounds['links'])} at {chip.link_bandwidth / 1e9:,.0f} GB/s out of a chip"
     rows: list[tuple[str, str]] = [
-        ("FLOPs of the model", f"{plan.flops / 1e12:,.1f} x 10^12 a step; {needed / 1e12:,.1f} that its result needs"),
-        (f"computed again (remat {c.model.remat})", f"{recomputed_flops(c) / 1e12:,.1f} x 10^12"),
-        ("arithmetic", f"{_seconds(bounds['arithmetic'])} at {chip.flops / 1e12:,.0f} x 10^12/s a chip"),
+        (
+            "FLOPs of the model",
+            f"{plan.flops / 1e12:,.1f} x 10^12 per step; {needed / 1e12:,.1f} that its result needs",
+        ),
+        (f"recomputed (remat {c.model.remat})", f"{recomputed_flops(c) / 1e12:,.1f} x 10^12"),
+        ("arithmetic", f"{_seconds(bounds['arithmetic'])} at {chip.flops / 1e12:,.0f} x 10^12/s per chip"),
         ("memory traffic", f"{_seconds(bounds['memory'])}: {memory}"),
         ("links", links if chip.link_bandwidth else "PCIe, not counted"),
         *([("cycles", _cycles(cost))] if chip.clock else []),
-        ("a step takes at least", f"{_seconds(bounds[slowest])}, by its {slowest}"),
+        ("a step takes at least", f"{_seconds(bounds[slowest])}, {_BOUND[slowest]}"),
         *(_estimates(plan) if chip.clock else []),
         ("utilization (MFU)", _utilizations(plan, plan.flops)),
         ("by the FLOPs that are needed", _utilizations(plan, needed)),
         (
             f"at {utilization:.0%} utilization",
-            f"{_seconds(seconds)} a step{reached}: {plan.tokens / seconds:,.0f} tokens/s",
+            f"{_seconds(seconds)} per step{reached}: {plan.tokens / seconds:,.0f} tokens/s",
         ),
         ("schedule", f"{c.steps:,} steps: {days:,.1f} days, {24 * days * plan.topology.chips:,.0f} chip-hours"),
     ]
@@ -180,8 +184,8 @@ def _estimates(plan: Plan) -> list[tuple[str, str]]:
     at_most = "" if plan.has_floor else f", at most {_seconds(most)} if nothing does"
     return [
         ("the compiler's estimate", f"{_estimate(plan)} at {plan.chip.clock / 1e9:.2f} GHz, by libtpu {_libtpu()}"),
-        ("it leaves out", listed or "nothing"),
-        ("so a step takes", f"{_seconds(whole)} if all of that overlaps{at_most}"),
+        ("not in the estimate", listed or "nothing"),
+        ("a step takes", f"{_seconds(whole)} if all of that overlaps{at_most}"),
     ]
 
 

@@ -24,7 +24,7 @@ INTERVAL = 0.9
 
 @dataclass(frozen=True)
 class Law:
-    """Held-out loss E + A / N^alpha + B / D^beta, in nats a target (Hoffmann et al. 2022, equation 2).
+    """Held-out loss E + A / N^alpha + B / D^beta, in nats per target (Hoffmann et al. 2022, equation 2).
 
     N: weights of the matrices in layers. D: tokens of the windows read.
     """
@@ -58,8 +58,8 @@ class Fit:
 
 
 def predict_loss(config: Config) -> str:
-    """Return a sentence with the predicted held-out loss of a run, in nats a target, and a warning if the run is larger
-    than those that the law was fitted to."""
+    """Return a sentence with the predicted held-out loss of a run, in nats per target, and a warning if the run is
+    larger than those that the law was fitted to."""
     fits = read_fits()
     recipe = recipe_of(config)
     if config.model.positions == "learned" or all(config.objective != fit.objective for fit in fits.values()):
@@ -75,8 +75,8 @@ def predict_loss(config: Config) -> str:
     spread = [law.loss(parameters, tokens) for law in fit.refits]
     low, high = np.quantile(spread, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
     found = (
-        f"held-out loss after {config.steps:,} steps: {fit.law.loss(parameters, tokens):.2f} nats a target; {low:.2f} "
-        f"to {high:.2f} in {INTERVAL:.0%} of the law's refits; on English text in {fit.vocab_size:,} pieces, with a "
+        f"held-out loss after {config.steps:,} steps: {fit.law.loss(parameters, tokens):.2f} nats per target; "
+        f"{low:.2f} to {high:.2f} in {INTERVAL:.0%} of the law's refits; on English text in {fit.vocab_size:,} pieces, with a "
         f"sixth of them as targets, trained {fit.recipe} (docs/measured.md)"
     )
     times_parameters, times_tokens = parameters / fit.parameters[1], tokens / fit.tokens[1]

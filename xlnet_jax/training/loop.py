@@ -83,8 +83,8 @@ class Run:
         return (
             f"model       {model.num_layers} layers x {model.d_model}, {size:,} parameters, {model.dtype}\n"
             f"devices     {mesh.size} x {jax.devices()[0].device_kind}: {shape}\n"
-            f"batch       {batch}{in_parts}, {len(program.rows):,} a host, "
-            f"{config.data.batch_size // sharding.batch_shards(mesh):,} a device\n"
+            f"batch       {batch}{in_parts}, {len(program.rows):,} per host, "
+            f"{config.data.batch_size // sharding.batch_shards(mesh):,} per device\n"
             f"state       {sharding.bytes_on_device(abstract) / 2**20:,.0f} MiB a device: parameters, optimizer, memory"
         )
 

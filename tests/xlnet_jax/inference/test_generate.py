@@ -95,7 +95,7 @@ def draw(sampler, texts, seed=0, first=0):
     return rows
 
 
-# ---- any order, several pieces a pass --------------------------------------------------------------------------------
+# ---- any order, several pieces per pass ------------------------------------------------------------------------------
 
 GAPS = "The ___ of the sea, un___, and he said that it was a ___ in her."
 

@@ -84,7 +84,7 @@ def test_what_max_windows_leaves_out_is_said_and_the_other_lengths_follow_that_o
     found = measured(tmp_path, straight, "--data.seq-len", "16", "--max-windows", "8")
     total = steps_per_block(run.corpus().block_len, resized(run.config.data, 16))
     total *= run.corpus().num_blocks("validation")
-    told = f"windows     8 of 16 tokens, 8 a batch, memory 8; max-windows leaves {total - 8:,} out"
+    told = f"windows     8 of 16 tokens, 8 per batch, memory 8; max-windows leaves {total - 8:,} out"
     assert told in capsys.readouterr().out
     assert found["targets"] <= 8 * run.config.data.num_predict // 2
 

@@ -147,7 +147,7 @@ def test_a_causal_checkpoint_is_evaluated_with_another_memory_than_in_training(c
     """Transformer-XL's eval.py: shorter segments beside a longer memory, every row seeing the same length."""
     words = ("--data.seq-len", "16", "--mem-len", "48", "--same-length", "--clamp-len", "40")
     longer = measured(tmp_path, causal, *words)
-    assert "of 16 tokens, 8 a batch, memory 48" in capsys.readouterr().out
+    assert "of 16 tokens, 8 per batch, memory 48" in capsys.readouterr().out
     none = measured(tmp_path, causal, "--mem-len", "0")
     assert longer["targets"] == none["targets"]  # the same text
     assert longer["loss"] != none["loss"]
