@@ -23,7 +23,7 @@ from benchmarks.twice import sentences_twice, words_twice
 WEIGHTS = {"tasks": 0.5, "novels": 0.15, "sentences_twice": 0.2, "words_twice": 0.15}
 """share of each text among the windows"""
 DOCUMENTS = 2_500
-"""number for each kind of text that says everything twice"""
+"""number for each kind of text in which every sentence is repeated"""
 SETTINGS = """--preset demo --optimizer.method adamw --steps 3500 --data.num-predict 32 --optimizer.learning-rate 0.003
     --optimizer.matrix-rate 0.5 --optimizer.warmup-steps 200 --eval.every-steps 500 --eval.max-windows 512
     --log.every-steps 100 --checkpoint.every-steps 500 --checkpoint.keep 2""".split()

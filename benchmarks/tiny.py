@@ -59,7 +59,7 @@ NETWORK = """--model.num-layers 4 --model.d-model 128 --model.num-heads 4 --mode
     --model.init-std 0.08""".split()
 """as wide as the demo's network, and twice as deep"""
 LINES = 60_000
-"""number of lines of the novels for each kind of text that says everything twice"""
+"""number of lines of the novels for each kind of text in which every sentence is repeated"""
 AUSTEN = "data_pipelines/corpora/austen/validation.txt"
 """Northanger Abbey. The training text has no novels of its author."""
 

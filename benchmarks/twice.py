@@ -1,4 +1,4 @@
-"""Make text that says everything twice, so that a small network learns to look words up in its context.
+"""Make text in which every sentence is repeated, so that a small network learns to copy from its context.
 
 The second time can only be predicted by looking up the first. Comparing two sentences, or a question and a passage,
 needs this. Running text repeats itself too little for a network of a few million parameters to learn it within hours

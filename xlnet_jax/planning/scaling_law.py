@@ -76,8 +76,8 @@ def predict_loss(config: Config) -> str:
     low, high = np.quantile(spread, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
     found = (
         f"held-out loss after {config.steps:,} steps: {fit.law.loss(parameters, tokens):.2f} nats per target; "
-        f"{low:.2f} to {high:.2f} in {INTERVAL:.0%} of the law's refits; on English text in {fit.vocab_size:,} pieces, with a "
-        f"sixth of them as targets, trained {fit.recipe} (docs/measured.md)"
+        f"{low:.2f} to {high:.2f} in {INTERVAL:.0%} of the law's refits; on English text in {fit.vocab_size:,} pieces, "
+        f"with a sixth of them as targets, trained {fit.recipe} (docs/measured.md)"
     )
     times_parameters, times_tokens = parameters / fit.parameters[1], tokens / fit.tokens[1]
     if max(times_parameters, times_tokens) <= 1:

@@ -35,7 +35,7 @@ from xlnet_jax.training.metrics import Tracer, WallTime, read_records
 from xlnet_jax.training.samples import Draw, Sample, nothing
 from xlnet_jax.training.selection import Evaluation, Numbers, Result
 from xlnet_jax.training.step import Metrics, Program, TrainState
-from xlnet_jax.training.stop import CALLBACK, PATIENCE, Interrupt, Wish, is_interrupt, stop_after_step
+from xlnet_jax.training.stop import CALLBACK, PATIENCE, Interrupt, LoopRequest, is_interrupt, stop_after_step
 from xlnet_jax.training.workdir import Workdir
 
 
@@ -188,11 +188,11 @@ class Loop:
 
     def stop(self) -> None:
         """Ask to end the run, as if this step were the last one. For callbacks."""
-        self.interrupt.ask(Wish.END)
+        self.interrupt.ask(LoopRequest.END)
 
     def save(self) -> None:
         """Ask for a checkpoint. For callbacks."""
-        self.interrupt.ask(Wish.SAVE)
+        self.interrupt.ask(LoopRequest.SAVE)
 
     @property
     def is_interrupted(self) -> bool:
@@ -261,31 +261,31 @@ class Loop:
                 self.times.lose("compilation", time.perf_counter() - dispatched)
                 self.times.mark(self.step)
             if self.checkpoints.overdue:
-                self.interrupt.ask(Wish.SAVE)
-            wish = self.interrupt.take()
+                self.interrupt.ask(LoopRequest.SAVE)
+            request = self.interrupt.take()
             evaluate = self._evaluation_due()
-            due = owed or self.checkpoints.due(self.step) or wish is Wish.SAVE
-            if evaluate or due or wish >= Wish.END or self.step == run.config.steps:
+            due = owed or self.checkpoints.due(self.step) or request is LoopRequest.SAVE
+            if evaluate or due or request >= LoopRequest.END or self.step == run.config.steps:
                 numbers, pending = pending.result()[0], None
                 self._account(self.step, numbers)
-                if evaluate and wish is not Wish.STOP:
+                if evaluate and request is not LoopRequest.STOP:
                     self._evaluate()
                     due = due or (run.evaluation is not None and run.evaluation.is_best)
-                wish = max(wish, self.interrupt.take())
-                due = due or wish is Wish.SAVE
+                request = max(request, self.interrupt.take())
+                due = due or request is LoopRequest.SAVE
                 owed = due and numbers["skipped_in_a_row"] > 0
-                self._end(wish)
+                self._end(request)
                 if (due and not owed) or self.stopped or self.step == run.config.steps:
                     self._save()
 
-    def _end(self, wish: Wish, is_at_start: bool = False) -> None:
+    def _end(self, request: LoopRequest, is_at_start: bool = False) -> None:
         """Note what ends the run at this step, if anything does."""
         evaluation = self.run.evaluation
-        if wish is Wish.STOP:
+        if request is LoopRequest.STOP:
             self.stopped = str(self.interrupt)
         elif self.step < self.run.config.steps:
             is_enough = evaluation is not None and evaluation.is_enough and (self._evaluation_due() or is_at_start)
-            self.stopped = PATIENCE if is_enough else CALLBACK if wish is Wish.END else ""
+            self.stopped = PATIENCE if is_enough else CALLBACK if request is LoopRequest.END else ""
 
     def _save(self) -> None:
         for callback in self.callbacks:
@@ -304,7 +304,7 @@ class Loop:
         evaluation = self.run.evaluation
         assert evaluation
         with self.times.lost_to("evaluation"):
-            numbers = evaluation.measure(self.state.params, lambda: self.interrupt.poll() is Wish.STOP)
+            numbers = evaluation.measure(self.state.params, lambda: self.interrupt.poll() is LoopRequest.STOP)
             is_heard = numbers is not None and self.process.first
             samples = self.run.draw(self.state.params) if is_heard else ()
         if numbers is not None:

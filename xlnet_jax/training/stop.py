@@ -32,7 +32,7 @@ _NOTICES = {"instance/preempted": "TRUE", "instance/maintenance-event": "TERMINA
 _PRODUCT = Path("/sys/class/dmi/id/product_name")
 
 
-class Wish(IntEnum):
+class LoopRequest(IntEnum):
     """What a process asks all of them to do; the most severe request wins."""
 
     GO_ON = 0
@@ -64,32 +64,32 @@ class Interrupt:
     reason: str | None = None
 
     def __init__(self) -> None:
-        self._asked = self._granted = Wish.GO_ON
+        self._asked = self._accepted = LoopRequest.GO_ON
         self._answer: jax.Array | None = None  # to the previous poll
 
-    def ask(self, wish: Wish) -> None:
+    def ask(self, request: LoopRequest) -> None:
         """Ask for this at the next poll."""
-        self._asked = max(self._asked, wish)
+        self._asked = max(self._asked, request)
 
-    def poll(self) -> Wish:
+    def poll(self) -> LoopRequest:
         """Return the most severe request of all processes since `take`.
 
         All processes call this at the same points of the program. If there are several, they get the answer to their
         previous call, which the devices have computed meanwhile, so that none of them waits.
         """
-        granted = own = Wish.STOP if self.reason else self._asked
-        self._asked = Wish.GO_ON
+        accepted = own = LoopRequest.STOP if self.reason else self._asked
+        self._asked = LoopRequest.GO_ON
         if jax.process_count() > 1:
-            granted = Wish(int(self._answer)) if self._answer is not None else Wish.GO_ON
-            # else the same wish would be granted twice
-            self._answer = _strongest(Wish.GO_ON if granted is own is Wish.SAVE else own)
-        self._granted = max(self._granted, granted)
-        return self._granted
+            accepted = LoopRequest(int(self._answer)) if self._answer is not None else LoopRequest.GO_ON
+            # else the same request would be acted on twice
+            self._answer = _most_severe(LoopRequest.GO_ON if accepted is own is LoopRequest.SAVE else own)
+        self._accepted = max(self._accepted, accepted)
+        return self._accepted
 
-    def take(self) -> Wish:
-        """Poll, and forget what was granted."""
-        granted, self._granted = self.poll(), Wish.GO_ON
-        return granted
+    def take(self) -> LoopRequest:
+        """Poll, and forget what was asked."""
+        accepted, self._accepted = self.poll(), LoopRequest.GO_ON
+        return accepted
 
     def __str__(self) -> str:
         return self.reason or "another process"
@@ -175,8 +175,8 @@ def _compile_maximum() -> tuple[NamedSharding, jax.stages.Wrapped]:
     return NamedSharding(mesh, PartitionSpec("all")), jax.jit(jnp.max, out_shardings=everywhere)
 
 
-def _strongest(wish: Wish) -> jax.Array:
+def _most_severe(request: LoopRequest) -> jax.Array:
     """Dispatch the maximum over all processes; it is ready when the devices have computed it. Each step calls this."""
     over_all, maximum = _compile_maximum()
-    own = np.full(jax.local_device_count(), wish, np.int32)
+    own = np.full(jax.local_device_count(), request, np.int32)
     return maximum(jax.make_array_from_process_local_data(over_all, own))

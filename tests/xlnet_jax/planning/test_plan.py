@@ -283,9 +283,9 @@ def test_a_plan_prints_the_loss_its_uncertainty_and_a_warning_of_extrapolation(m
         monkeypatch.setattr(scaling_law, "read_fits", lambda fit=fit: {"muon": fit})
         loss = 2 + 40 / parameters**0.3 + 400 / tokens**0.3
         assert predict_loss(run) == (
-            f"held-out loss after 1,000 steps: {loss:.2f} nats per target; {loss - 0.45:.2f} to {loss + 0.45:.2f} in 90% "
-            "of the law's refits; on English text in 8,000 pieces, with a sixth of them as targets, trained with the "
-            f"modern presets (docs/measured.md){warning}"
+            f"held-out loss after 1,000 steps: {loss:.2f} nats per target; {loss - 0.45:.2f} to {loss + 0.45:.2f} in "
+            "90% of the law's refits; on English text in 8,000 pieces, with a sixth of them as targets, trained with "
+            f"the modern presets (docs/measured.md){warning}"
         )
 
 

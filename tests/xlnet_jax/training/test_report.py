@@ -11,7 +11,7 @@ from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.objectives.presets import parse_config
 from xlnet_jax.plots.report import report_page, samples_by_step, table
 from xlnet_jax.training import report
-from xlnet_jax.training.stop import Wish
+from xlnet_jax.training.stop import LoopRequest
 
 train = COMMANDS["train"]
 WITH = "--eval.samples"
@@ -77,7 +77,7 @@ def test_a_resumed_run_has_the_report_of_all_its_steps(text, tmp_path):
 class Interrupting(xlnet_jax.Callback):
     def on_step(self, loop, step, numbers):
         if step == 6:
-            loop.interrupt.ask(Wish.STOP)
+            loop.interrupt.ask(LoopRequest.STOP)
 
 
 def test_a_run_that_is_stopped_has_a_report_without_attention(text, tmp_path, capsys):

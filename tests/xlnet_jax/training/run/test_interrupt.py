@@ -10,7 +10,7 @@ import time
 import pytest
 
 from xlnet_jax.training import stop as module
-from xlnet_jax.training.stop import Interrupt, Wish, exit_code_of, stop_after_step
+from xlnet_jax.training.stop import Interrupt, LoopRequest, exit_code_of, stop_after_step
 
 
 @pytest.mark.parametrize(
@@ -19,9 +19,9 @@ from xlnet_jax.training.stop import Interrupt, Wish, exit_code_of, stop_after_st
 def test_a_signal_is_noted_and_decides_the_exit_code(signum, code, capfd):
     before = signal.getsignal(signum)
     with stop_after_step() as interrupt:
-        assert interrupt.poll() is Wish.GO_ON
+        assert interrupt.poll() is LoopRequest.GO_ON
         signal.raise_signal(signum)
-        assert interrupt.poll() is Wish.STOP
+        assert interrupt.poll() is LoopRequest.STOP
     assert (str(interrupt), exit_code_of(str(interrupt))) == (signal.Signals(signum).name, code)
     assert "finishing this step and saving" in capfd.readouterr().err
     assert signal.getsignal(signum) is before
@@ -61,12 +61,12 @@ def test_a_run_under_nohup_goes_on_when_the_session_is_lost():
 PRINTING = """
 import sys, time
 from xlnet_jax.__main__ import run
-from xlnet_jax.training.stop import Wish, exit_code_of, stop_after_step
+from xlnet_jax.training.stop import LoopRequest, exit_code_of, stop_after_step
 def main(_):
     with stop_after_step(is_command=True) as interrupt:
         for number in range(3000):
             print("step", number, flush=True)
-            if interrupt.poll() is Wish.STOP:
+            if interrupt.poll() is LoopRequest.STOP:
                 print("saved", flush=True)
                 open(sys.argv[1], "w").write(str(interrupt))
                 return exit_code_of(str(interrupt))
@@ -107,8 +107,8 @@ def test_a_second_signal_elsewhere_goes_to_the_handler_that_was_there_before():
     try:
         with stop_after_step() as interrupt:
             signal.raise_signal(signal.SIGTERM)
-            interrupt.ask(Wish.SAVE)
-            assert (interrupt.take(), seen) == (Wish.STOP, [])
+            interrupt.ask(LoopRequest.SAVE)
+            assert (interrupt.take(), seen) == (LoopRequest.STOP, [])
             signal.raise_signal(signal.SIGTERM)
             assert seen == [signal.SIGTERM]
     finally:
@@ -122,10 +122,10 @@ def test_the_notice_of_the_platform_stops_a_run_to_be_started_again(monkeypatch)
     monkeypatch.setenv("GCE_METADATA_HOST", "here")
     with stop_after_step() as interrupt:
         time.sleep(0.1)
-        assert interrupt.poll() is Wish.GO_ON
+        assert interrupt.poll() is LoopRequest.GO_ON
         said["instance/maintenance-event"] = "TERMINATE_ON_HOST_MAINTENANCE"
         deadline = time.monotonic() + 30
-        while interrupt.poll() is not Wish.STOP:
+        while interrupt.poll() is not LoopRequest.STOP:
             assert time.monotonic() < deadline
     assert str(interrupt) == "a notice of the platform (instance/maintenance-event)"
     assert exit_code_of(str(interrupt)) == 143
@@ -140,13 +140,13 @@ def test_away_from_google_cloud_nothing_is_asked(monkeypatch, tmp_path):
 
 
 def test_processes_stop_and_save_at_the_same_poll(monkeypatch):
-    """A wish of the other process is granted one poll later, when the devices have computed the strongest wish."""
-    others = iter([Wish.GO_ON, Wish.SAVE, Wish.GO_ON, Wish.STOP, Wish.GO_ON])
+    """A request of the other process is met one poll later, when the devices have computed the most severe request."""
+    others = iter([LoopRequest.GO_ON, LoopRequest.SAVE, LoopRequest.GO_ON, LoopRequest.STOP, LoopRequest.GO_ON])
     monkeypatch.setattr(module.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(module, "_strongest", lambda own: max(own, next(others)))
-    interrupt, granted = Interrupt(), []
+    monkeypatch.setattr(module, "_most_severe", lambda own: max(own, next(others)))
+    interrupt, accepted = Interrupt(), []
     for save in (1, 1, 0, 0, 0):
-        interrupt.ask(Wish(save))
-        granted.append(interrupt.take())
-    assert granted == [Wish.GO_ON, Wish.SAVE, Wish.SAVE, Wish.GO_ON, Wish.STOP]
+        interrupt.ask(LoopRequest(save))
+        accepted.append(interrupt.take())
+    assert accepted == [LoopRequest.GO_ON, LoopRequest.SAVE, LoopRequest.SAVE, LoopRequest.GO_ON, LoopRequest.STOP]
     assert str(interrupt) == "another process"
