@@ -72,7 +72,7 @@ class GenerateSettings(CheckpointSettings):
     """pieces drawn in a pass, none of which sees another; 0 = all at once"""
     exact: bool = False
     """draw from the distribution of one piece in a pass: the `parallel` pieces of a pass are drafts, the next pass
-    judges them in their order, and those from the first rejected one on are drawn again"""
+    verifies them in their order, and those from the first rejected one on are drawn again"""
     stop: tuple[str, ...] = ()
     """pieces that end a text besides <eod>, such as '.'; they are printed"""
     context: int | None = setting(None, at_least(2))

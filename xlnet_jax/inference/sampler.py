@@ -9,7 +9,7 @@ With z_s the positions of pass s and x_given the tokens of the prompt,
               `generate` for XLNet hides only the last token from the others, so its earlier draws may see later ones.
     sample    draw a piece for each of the next positions, by temperature, top-k and top-p
     decode    read the pieces drawn last and predict; and sample again, until no position is open
-    judge     if the draws must be exact: the pieces of a pass are drafts, and another pass decides how many are kept
+    verify    if the draws must be exact: the pieces of a pass are drafts, and another pass decides how many are kept
 
 models/decoding.py has prefill and decode, and passes.py draws: the host gives the device `Targets`, and the device
 draws up to CHUNK times before the host looks for ended texts. All orders take these steps.
@@ -220,7 +220,7 @@ class Sampler:
 
 
 def require_exact(settings: GenerateSettings, is_causal: bool, is_masked: bool) -> None:
-    """Raise InputError if drafts cannot be judged."""
+    """Raise InputError if drafts cannot be verified."""
     if is_causal:
         why = "the checkpoint reads from left to right and predicts one piece at a time, which is exact: leave it out"
     elif is_masked:
