@@ -1,5 +1,5 @@
 """make reference: write settings.md and api.md from the dataclasses, signatures and docstrings of the code, and the
-results of the benchmarks into all pages (benchmarks/results.py)."""
+results of the benchmarks (benchmarks/results.py) and the lines of links to code (code_links.py) into all pages."""
 
 import ast
 import dataclasses
@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from benchmarks.results import fill_pages
+from docs.code_links import with_lines
 from xlnet_jax import PUBLIC
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.objectives.presets import demo
@@ -355,11 +356,11 @@ def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def main() -> None:
-    """Write the pages from the code, and results into the others."""
+    """Write the pages from the code, and results and lines of code into the others."""
     for name, content in pages().items():
         (DOCS / name).write_text(content)
     for page, content in fill_pages().items():
-        page.write_text(content)
+        page.write_text(with_lines(content, page))
 
 
 if __name__ == "__main__":

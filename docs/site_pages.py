@@ -5,9 +5,11 @@ Pages are written for GitHub too, where links are relative paths.
 
 import base64
 import re
+from html import unescape
 from pathlib import Path
 from posixpath import normpath
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
 from xlnet_jax.storage.reading import read_json
@@ -95,8 +97,19 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """Mark names and flags, which must not be broken at a hyphen (site.css)."""
-    return re.sub(r"<code>(?=[^\s<]{1,40}</code>)", '<code class="name">', html)
+    """Mark names and flags, which must not be broken at a hyphen (site.css), and write formulas as MathML."""
+    return with_mathml(re.sub(r"<code>(?=[^\s<]{1,40}</code>)", '<code class="name">', html))
+
+
+def with_mathml(html: str) -> str:
+    """Return a page whose formulas, marked by pymdownx.arithmatex, are MathML, which browsers draw without scripts."""
+
+    def formula(found: re.Match) -> str:
+        latex, display = unescape(found[2]), "block" if "<div" in found[1] else "inline"
+        mathml = convert(latex.strip()[2:-2].strip(), display=display)  # without the marks around it
+        return found[1] + re.sub(r"<mi>(log|exp)</mi>", r'<mi>\1</mi><mspace width="0.17em" />', mathml)
+
+    return re.sub(r'(<(?:span|div) class="arithmatex">)([^<]*)', formula, html)
 
 
 def on_post_page(output, page, config):
