@@ -15,7 +15,7 @@ cross-entropy over all items; theirs has one negative item a target. --collator 
 orders with the same network and number of steps: ours, in which every item is a target; spans of a sixth of the items,
 as for prose; and transformers' collator, which also draws a sixth (benchmarks/collator_plm.py).
 
-Prints hit rate and NDCG at 10 among 100 drawn items, beside SASRec's published numbers, and among all items, beside
+Prints hit rate and NDCG at 10 among 100 sampled items, beside SASRec's published numbers, and among all items, beside
 item-kNN and popularity; means and deviations over seeds. benchmarks/studies.py explains how runs are stopped, resumed
 and recorded.
 """
@@ -34,7 +34,7 @@ from benchmarks.results import keep_table
 from benchmarks.studies import Job, Record, Study, run_module
 
 NAME = "sessions"
-OF_PAPER = {"100 drawn items": {"SASRec": (0.7410, 0.5360), "PopRec": (0.4724, 0.2779)}}
+OF_PAPER = {"100 sampled items": {"SASRec": (0.7410, 0.5360), "PopRec": (0.4724, 0.2779)}}
 """published numbers (Kang and McAuley 2018, table 3)"""
 LONGEST = 50
 WINDOW = LONGEST + 2
@@ -54,7 +54,7 @@ TARGETS = {
 """settings of each contender: plm predicts every item of a session in a random order, clm from left to right"""
 CONTENDERS = ("plm", "clm")
 OF_COLLATOR = ("plm", "plm-sixth", "collator")
-TABLES = {"100 drawn items": ("HR@10", "NDCG@10"), "all items": ("HR@10", "HR@20", "NDCG@10", "MRR@10")}
+TABLES = {"100 sampled items": ("HR@10", "NDCG@10"), "all items": ("HR@10", "HR@20", "NDCG@10", "MRR@10")}
 
 
 # ---- the text --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""One policy for records without a usable text, for every reader (docs/data.md, "Records that are not perfect").
+"""One policy for records without a usable text, for every reader (docs/data.md, "Faulty records").
 
 - Strict where a model learns (`Faults.skip`): faulty records are left out, counted and named; too many are an error.
 - Row-preserving where a model is used (`Faults.keep`): they keep their place, with a value that the command states.

@@ -86,7 +86,7 @@ def test_targets_of_the_collator_are_hidden_in_windows_of_records():
 def test_the_report_has_published_numbers_beside_ours(capsys):
     table = {f"{name}@{top}": {who: {"value": 0.5} for who in ("model", "item-kNN", "popularity")}
              for name in ("HR", "NDCG", "MRR") for top in (5, 10, 20)}  # fmt: skip
-    record = dict.fromkeys(("all items", "100 drawn items"), table)
+    record = dict.fromkeys(("all items", "100 sampled items"), table)
     sessions.report({"plm-20-seed-0": record, "plm-20-seed-1": record, "clm-20-seed-0": record})
     printed = capsys.readouterr().out
     assert "| plm-20 steps, 2 seeds | 0.5000 ± 0.0000 | 0.5000 ± 0.0000 |" in printed

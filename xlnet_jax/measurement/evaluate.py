@@ -57,12 +57,12 @@ class EvaluateSettings(CheckpointSettings, TextSourceSettings, RecordingSettings
     and pseudo); --text names the suite's published files or, for blimp, hf:nyu-mll/blimp"""
     next_item: bool = False
     """measure at which rank the last symbol of each record is predicted, given all before it: hit rate, NDCG and MRR
-    among all items and among 100 drawn ones, beside popularity and item-kNN of the run's training part"""
+    among all items and among 100 sampled ones, beside popularity and item-kNN of the run's training part"""
     max_texts: int | None = setting(None, at_least(1))
     """with --orders, --suite or --next-item: maximum number of texts, of pairs in a paradigm, or of records, taken
     evenly; None = all"""
     seed: int = 0
-    """with --orders, --suite or --next-item: seed of the random orders, the bound's samples, the drawn items and the
+    """with --orders, --suite or --next-item: seed of the random orders, the bound's samples, the sampled items and the
     intervals"""
     max_windows: int | None = setting(None, at_least(1))
     """maximum number of windows to measure, in whole batches; None = as in the run, or 16,384 with --text"""

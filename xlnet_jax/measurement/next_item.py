@@ -1,6 +1,6 @@
 """Rank the last symbol of each record, given all before it, by a network and by two baselines (`measure_next_items`).
 
-A target is ranked among all items, and among 100 items that its record does not hold, drawn for each record: the
+A target is ranked among all items, and among 100 items that its record does not hold, sampled for each record: the
 protocol of SASRec (Kang and McAuley 2018, section 4.4), whose numbers are higher and may order contenders differently
 (Krichene and Rendle 2020). Items are the symbols of the target's field. If no history holds an item twice, the items of
 the history are not candidates. A target that is not one, or not in the vocabulary, counts as missed. Where other
@@ -87,7 +87,7 @@ def measure_next_items(
     }
     tables = {
         f"{name} items": _table({who: above_ties_T22[:, place] for who, above_ties_T22 in counts.items()}, seed)
-        for place, name in enumerate(("all", f"{DRAWN} drawn"))
+        for place, name in enumerate(("all", f"{DRAWN} sampled"))
     }
     return Estimates(facts, tables, _report(facts, candidates, tables, train))
 

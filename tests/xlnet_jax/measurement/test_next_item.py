@@ -181,7 +181,7 @@ def test_a_long_history_keeps_the_newest_symbols():
 def test_the_tables_have_the_baselines_side_by_side_and_differences_paired_by_record():
     records, train = [*records_of(40), np.array([9], np.int32)], records_of(60, seed=1)
     found = measure_next_items(NETWORKS["clm"], records, train, IS_ITEM, seed=0, max_len=16)
-    assert [*found.tables] == ["all items", "100 drawn items"]
+    assert [*found.tables] == ["all items", "100 sampled items"]
     for table in found.tables.values():
         assert [*table] == [f"{name}@{top}" for name in ("HR", "NDCG", "MRR") for top in (5, 10, 20)]
         for row in table.values():

@@ -1,4 +1,4 @@
-"""Rows that are not perfect: left out and counted where a model learns, kept in their place where it is used."""
+"""Faulty rows: left out and counted in training, kept in their place in prediction."""
 
 import json
 import math
