@@ -29,6 +29,12 @@ from xlnet_jax.storage.reading import with_version
 from xlnet_jax.tasks.config import FinetuneConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
+NOT_PROSE = re.compile(r"^ *```.*?^ *```$|<!--.*?-->|^ *\|.*?$|(?<=\])\(\S*?\)|https?://\S+", re.DOTALL | re.MULTILINE)
+"""code, comments, tables, and targets of links"""
+MOST_WORDS = 24_000
+"""of prose, on README and all pages that are written by hand"""
+MOST_WORDS_OF_README = 900
+"""those of its code and tables included, as `wc -w` counts"""
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +191,29 @@ def test_the_rows_of_the_papers_ablations_are_what_is_compared():
 def test_the_table_of_short_names_is_that_of_the_code():
     rows = re.findall(r"^\| `([\w.-]+)` \| `(\S+/\S+)` \|$", (DOCS / "weights.md").read_text(), re.MULTILINE)
     assert dict(rows) == SHORT_NAMES
+
+
+def count_words(text):
+    """Return the number of words of a page outside code, comments, tables and targets of links."""
+    return len(re.findall(r"\S*\w\S*", NOT_PROSE.sub(" ", text)))
+
+
+def test_words_are_counted_outside_code_tables_comments_and_targets_of_links():
+    page = (
+        "# One two\n\n<!--not:this-->3.5 [four five](six.md#seven)\n- eight\n\n```\nnot this\n```\n\n| not | this |\n"
+    )
+    assert count_words(page) == 6
+
+
+def test_the_pages_stay_short():
+    readme = (DOCS.parent / "README.md").read_text()
+    texts = {page.name: page.read_text() for page in DOCS.rglob("*.md")}
+    counts = {
+        name: count_words(text) for name, text in texts.items() if "`make reference` writes this page" not in text
+    }
+    counts["README.md of the repository"] = count_words(readme)
+    listed = f"{sum(counts.values()):,} words of prose: {counts}"
+    print(listed)
+    assert len(counts) > 20
+    assert sum(counts.values()) <= MOST_WORDS, listed
+    assert len(readme.split()) <= MOST_WORDS_OF_README
