@@ -92,7 +92,7 @@ def probability_of_each(network, order):
     queries = [Query(filled_with(request, ids), ordered_P, np.arange(4)) for ids in outcomes]
     logits_NPV = np.stack(log_probs_of_vocabulary(network, queries, 4096))
     logits_NPV = np.where(allowed_XV(network.tokenizer)[0], logits_NPV, -np.inf)
-    of_NPV = np.asarray(jax.jit(jax.vmap(jax.vmap(lambda logits_V: draws.distribution(LIMITS, logits_V))))(logits_NPV))
+    of_NPV = np.asarray(draws.probabilities(LIMITS, logits_NPV))
     drawn_NP = np.array(outcomes)[:, list(order)]
     probabilities = np.take_along_axis(of_NPV, drawn_NP[..., None], axis=-1)[..., 0].prod(1, dtype=np.float64)
     return dict(zip(outcomes, probabilities, strict=True))
@@ -104,9 +104,8 @@ def filled_with(request, ids):
     return row
 
 
-def sampled(monkeypatch, network, samples, **settings):
+def sampled(network, samples, **settings):
     """Return how often each record of four symbols is drawn."""
-    monkeypatch.setattr(draws, "platform", lambda: "gpu")  # all rows at once, which is faster for many small ones
     sampler = make_sampler(network, **LIMITS._asdict(), context=32, **settings)
     request = read_record(network.tokenizer.symbols, "____", gap_pieces=(4,))
     found = collections.Counter()
@@ -143,27 +142,24 @@ def expected_of(by_order, order):
 
 @pytest.mark.parametrize("samples", [20_000, pytest.param(100_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("order", ["left", "random", "2 0 3 1"])
-def test_exact_draws_have_the_distribution_of_one_piece_in_a_pass(monkeypatch, small, by_order, order, samples):
+def test_exact_draws_have_the_distribution_of_one_piece_in_a_pass(small, by_order, order, samples):
     expected = expected_of(by_order, order)
     assert sum(expected.values()) == pytest.approx(1, abs=1e-4)
-    assert chi_square(sampled(monkeypatch, small, samples, order=order, parallel=3, exact=True), expected) > 1e-3
+    assert chi_square(sampled(small, samples, order=order, parallel=3, exact=True), expected) > 1e-3
 
 
-def test_draws_that_do_not_see_each_other_have_another_distribution(monkeypatch, small, by_order):
+def test_draws_that_do_not_see_each_other_have_another_distribution(small, by_order):
     """The test above would find a draft that is kept without a judgment."""
-    assert (
-        chi_square(sampled(monkeypatch, small, 10_000, order="left", parallel=4), expected_of(by_order, "left")) < 1e-6
-    )
+    assert chi_square(sampled(small, 10_000, order="left", parallel=4), expected_of(by_order, "left")) < 1e-6
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(1.0), Limits(0.7, 5), Limits(1.5, 0, 0.8), Limits(1.0, 20, 0.5)])
-@pytest.mark.parametrize("few", [None, 8])
-def test_probabilities_are_those_of_the_draws(limits, few):
+def test_probabilities_are_those_of_the_draws(limits):
     logits = np.random.default_rng(0).normal(0, 2, 40).astype(np.float32)
     logits[:4] = -np.inf
     keys = jax.random.split(jax.random.key(0), 20_000)
-    drawn = np.asarray(jax.vmap(lambda key: draws.choose(limits, logits, key, few))(keys))
-    probability = np.asarray(draws.distribution(limits, logits, few))
+    (drawn,) = np.asarray(draws.sample(limits, np.broadcast_to(logits, (1, len(keys), 40)), keys[None]))
+    ((probability,),) = np.asarray(draws.probabilities(limits, logits[None, None]))
     assert probability.sum() == pytest.approx(1, abs=1e-5)
     counts = np.bincount(drawn, minlength=40)
     assert not counts[probability == 0].any()
