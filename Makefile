@@ -48,7 +48,7 @@ format: $(STAMP)-lint
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-reference: $(STAMP)-base  ## write docs/settings.md and docs/api.md from the code, and results into the pages
+reference: $(STAMP)-base  ## write docs/settings/ and docs/api/ from the code, and results into the pages
 	$(BIN)/python -m docs.reference
 
 docs: $(STAMP)-docs  ## build the documentation site in site/; warnings are errors

@@ -1,5 +1,6 @@
-"""make reference: write settings.md and api.md from the dataclasses, signatures and docstrings of the code, and the
-results of the benchmarks (benchmarks/results.py) and the lines of links to code (code_links.py) into all pages."""
+"""make reference: write the settings of each command (settings.md, settings/) and the public names (api.md, api/) from
+the dataclasses, signatures and docstrings of the code, and the results of the benchmarks (benchmarks/results.py) and
+the lines of links to code (code_links.py) into all pages."""
 
 import ast
 import dataclasses
@@ -33,7 +34,7 @@ SETTINGS = f"""# Settings
 
 {NOTE}
 
-Every setting of every command, with its default and unit. `--help` lists the settings that people use most,
+Each command has a page with its settings, their defaults and units. `--help` lists the settings that people use most,
 and `--help-all` all that have a flag.
 
 - `train` starts from `--preset demo`. Other presets and tasks change many defaults: `--preset base --help` and
@@ -44,12 +45,12 @@ and `--help-all` all that have a flag.
 - A setting without dashes, such as `model.activation`, has no flag, because presets, tasks and checkpoints decide it.
   Python and the file of `--config` can set it.
 - † marks settings that may change when a run resumes. If any other setting has changed, the run refuses to resume.
-- Each setting has a link of its own, such as [settings.md#train--data.seq-len](#train--data.seq-len).
+- Each setting has a link of its own, such as [settings/train.md#data.seq-len](settings/train.md#data.seq-len).
 """
 NAMES = {
     "Checkpoints": ("load", "Pretrained", "save", "on_device", "convert", "ConvertSettings", "export", "examine"),
     "Pretraining": ("pretrain", "preset", "Config", "ModelConfig", "DataConfig", "Result", "Callback", "Trackio"),
-    "A training loop of your own": ("XLNetLM", "initial_params", "batch_source", "inputs_of", "empty_memory"),
+    "Training loop": ("XLNetLM", "initial_params", "batch_source", "inputs_of", "empty_memory"),
     "Finetuning": ("finetune", "FinetuneConfig", "predict", "Model", "Prediction"),
     "Scores and losses": (
         *("evaluate", "EvaluateSettings", "score_texts", "score_variants", "score_files", "ScoreSettings"),
@@ -61,7 +62,7 @@ NAMES = {
     "Corpora": ("prepare_corpus", "PrepareSettings", "inspect_window", "InspectSettings"),
     "Errors": ("InputError",),
 }
-"""Names of PUBLIC by section, as api.md lists them."""
+"""Names of PUBLIC by section; each section is a page."""
 API = f"""# Python API
 
 {NOTE}
@@ -72,18 +73,16 @@ letters at the end of a name such as `hidden_BLD` are the axes of the array: [di
 
 
 def pages() -> dict[str, str]:
-    """Return the content of each generated page, by its name."""
+    """Return the content of each generated page, by its path below docs/."""
     if sorted(name for names in NAMES.values() for name in names) != sorted(PUBLIC):
         raise ValueError("docs/reference.py: list each name of xlnet_jax.PUBLIC once in NAMES")
-    described: set[type] = set()
-    api = (f"## {title}\n\n" + "\n".join(_public(n, described) for n in names) for title, names in NAMES.items())
-    return {
-        "settings.md": "\n".join([SETTINGS, *map(_command, COMMANDS)]),
-        "api.md": "\n".join([API, *api]),
-    }
+    found = {"settings.md": SETTINGS + "".join(map(_links_to_settings, COMMANDS))}
+    found |= {f"settings/{command}.md": _command(command) for command in COMMANDS}
+    found["api.md"] = API + "".join(map(_links_to_names, NAMES))
+    return found | {_api_page(title): _section(title) for title in NAMES}
 
 
-# ---- settings.md -----------------------------------------------------------------------------------------------------
+# ---- settings.md, settings/ ------------------------------------------------------------------------------------------
 
 
 def _kinds(command: str) -> dict[str, type]:
@@ -93,24 +92,60 @@ def _kinds(command: str) -> dict[str, type]:
 
 
 def _command(command: str) -> str:
-    parts = [f"## {command}\n\n`python -m {COMMANDS[command].module}`: {escape(COMMANDS[command].about)}\n"]
+    """Return the page of a command."""
+    about = f"`python -m {COMMANDS[command].module}`: {escape(COMMANDS[command].about)}"
+    parts = [f"# Settings of {command}\n\n{NOTE}\n\n{about} [How to read the tables](../settings.md).\n"]
     for word, kind in _kinds(command).items():
-        name = f"{command} {word}".rstrip()
-        parts += [f"### {name}\n\n{escape(' '.join(inspect.getdoc(kind).split()))}\n"] if word else []
-        parts += ["All settings of [train](#train), and:\n"] if command in ADDS else []
-        own = vars(kind)["__annotations__"]
-        fields = [f for f in fields_of(kind) if command not in ADDS or f.name in own]
-        fields.sort(key=lambda field: field.name not in own)  # as --help does
-        parts += _tables(name, kind, fields, start() if (start := STARTS.get(kind)) else None)
+        parts += [f"## {command} {word}\n\n{escape(' '.join(inspect.getdoc(kind).split()))}\n"] if word else []
+        parts += ["All settings of [train](train.md), and:\n"] if command in ADDS else []
+        parts += _tables(word, kind, _fields(command, kind), start() if (start := STARTS.get(kind)) else None)
     return "\n".join(parts)
 
 
+def _fields(command: str, kind: type) -> list[dataclasses.Field]:
+    """Return the settings of a command in the order of --help, without those of `train` that it has too."""
+    own = vars(kind)["__annotations__"]
+    fields = [field for field in fields_of(kind) if command not in ADDS or field.name in own]
+    return sorted(fields, key=lambda field: field.name not in own)
+
+
+def _links_to_settings(command: str) -> str:
+    """Return links to all settings of a command, a line for each dataclass."""
+    page = f"settings/{command}.md"
+    lines = []
+    for word, kind in _kinds(command).items():
+        for title, settings in _grouped(kind, _fields(command, kind)).items():
+            about = " ".join(filter(None, (word, title)))
+            names = " · ".join(f"[{flag.rpartition('.')[2]}]({page}#{_anchor(word, flag)})" for flag in settings)
+            lines.append(f"- {about}: {names}" if about else f"{names}\n")
+    settings = "\n".join(lines).rstrip()
+    return f"\n## {command}\n\n[{command}]({page}): {escape(COMMANDS[command].about)}\n\n{settings}\n"
+
+
+def _grouped(kind: type, fields: Iterable[dataclasses.Field], at: str = "") -> dict[str, list[str]]:
+    """Return the dotted names of settings by the dotted name of their dataclass."""
+    hints, groups = get_type_hints(kind), {at.rstrip("."): []}
+    for field in fields:
+        flag = at + field.name.replace("_", "-")
+        if dataclasses.is_dataclass(hints[field.name]):
+            groups |= _grouped(hints[field.name], fields_of(hints[field.name]), f"{flag}.")
+        else:
+            groups[at.rstrip(".")].append(flag)
+    return {title: flags for title, flags in groups.items() if flags}
+
+
+def _anchor(word: str, flag: str) -> str:
+    """Return the name of a setting's link. word: the first word after the command, or ""."""
+    return f"{word}--{flag}" if word else flag
+
+
 def _tables(
-    command: str, kind: type, fields: Iterable[dataclasses.Field], start: Any = None, at: str = ""
+    word: str, kind: type, fields: Iterable[dataclasses.Field], start: Any = None, at: str = ""
 ) -> list[str]:
     """Return a table of the settings of a dataclass, and one of each dataclass in it.
 
-    start: the values that the settings have by default; None = those of the fields. at: dotted name of the dataclass.
+    word: the first word after the command, or "". start: the values that the settings have by default; None = those of
+    the fields. at: dotted name of the dataclass.
     """
     rows, sections = [], []
     hints, about = get_type_hints(kind, include_extras=True), docstrings_of(kind)
@@ -120,15 +155,20 @@ def _tables(
         extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
         flag = at + field.name.replace("_", "-")
         if dataclasses.is_dataclass(hint):
-            sections += [f"### {command}: {flag}\n", *_tables(command, hint, fields_of(hint), default, f"{flag}.")]
+            sections += [f"## {flag}\n", *_tables(word, hint, fields_of(hint), default, f"{flag}.")]
         else:
             name = f"--{flag}" if field.name not in unflagged_of(kind) else flag.replace("-", "_")
             argument = next((extra.metavar for extra in extras if getattr(extra, "metavar", None)), name)
-            link = f"{command.replace(' ', '-')}--{flag}"
+            link = _anchor(word, flag)
             mark = " †" if is_marked(field, "operational") else ""
-            text = escape(about.get(field.name, "")) + _choices(hint, about.get(field.name, ""))
+            text = _linked(escape(about.get(field.name, ""))) + _choices(hint, about.get(field.name, ""))
             rows.append((f'<a id="{link}"></a>[`{argument}`](#{link}){mark}', _shown(default), text))
     return [*([_table(("setting", "default", "what it does"), rows)] if rows else []), *sections]
+
+
+def _linked(text: str) -> str:
+    """Return a text of settings/ with links to the pages that it names."""
+    return re.sub(r"\bdocs/(\w+\.md)", r"[\1](../\1)", text)
 
 
 def _default(field: dataclasses.Field) -> Any:
@@ -153,7 +193,7 @@ def _choices(hint: Any, about: str) -> str:
     return f" (one of {', '.join(f'`{choice}`' for choice in dict.fromkeys(choices))})"
 
 
-# ---- api.md ----------------------------------------------------------------------------------------------------------
+# ---- api.md, api/ ----------------------------------------------------------------------------------------------------
 
 
 class Parameter(NamedTuple):
@@ -166,13 +206,31 @@ class Parameter(NamedTuple):
     about: str = ""
 
 
+def _api_page(title: str) -> str:
+    return f"api/{title.lower().replace(' ', '_')}.md"
+
+
+def _links_to_names(title: str) -> str:
+    """Return a section of api.md: a link to each name, and the first sentence about it."""
+    page, things = _api_page(title), [(name, getattr(import_module(PUBLIC[name]), name)) for name in NAMES[title]]
+    rows = ((f"[`{name}`]({page}#{name.lower()})", _summary(thing).partition(". ")[0].rstrip(".")) for name, thing in things)
+    return f"\n## {title}\n\n{_table(('name', 'what it is'), rows)}"
+
+
+def _section(title: str) -> str:
+    """Return the page of a section of names."""
+    described: set[type] = set()
+    parts = (_public(name, described) for name in NAMES[title])
+    return f"# {title}\n\n{NOTE}\n\n[All names of `import xlnet_jax`](../api.md).\n\n" + "\n".join(parts)
+
+
 def _public(name: str, described: set[type]) -> str:
-    """Return what api.md says about a public name. described: result types already on the page; this adds to them."""
+    """Return what its page says about a public name. described: result types already on the page; this adds to them."""
     module = import_module(PUBLIC[name])
     thing = getattr(module, name)
     if inspect.isclass(thing):
-        return f"### {name}\n\n{_of_class(name, thing, described)}"
-    return f"### {name}\n\n{_of_function(name, _definition(thing), module, described)}"
+        return f"## {name}\n\n{_of_class(name, thing, described)}"
+    return f"## {name}\n\n{_of_function(name, _definition(thing), module, described)}"
 
 
 def _definition(thing: Any) -> Any:
@@ -201,14 +259,20 @@ def _of_class(name: str, kind: type, described: set[type]) -> str:
     members = list(_members(kind))
     text, about = _split(inspect.getdoc(kind) or "", [m.name for m in members])
     above = [base.__name__ for base in kind.__mro__[1:] if base.__name__ in PUBLIC]
-    parts = [text, *(f"It has everything that [{name}](#{name.lower()}) has, and:\n" for name in above)]
+    parts = [text, *(f"It has everything that {_link_to_name(name)} has, and:\n" for name in above)]
     if members:
         parts.append(_parameter_table([m._replace(about=m.about or about.get(m.name, "")) for m in members]))
     for node in _definition(kind).body:
         if isinstance(node, ast.FunctionDef) and not node.decorator_list and _is_public(node.name):
             module = import_module(kind.__module__)
-            parts.append(f"#### `{name}.{node.name}`\n\n{_of_function(node.name, node, module, described)}")
+            parts.append(f"### `{name}.{node.name}`\n\n{_of_function(node.name, node, module, described)}")
     return "\n".join(parts)
+
+
+def _link_to_name(name: str) -> str:
+    """Return a link from a page in api/ to a public name."""
+    (page,) = (_api_page(title) for title, names in NAMES.items() if name in names)
+    return f"[{name}](../{page}#{name.lower()})"
 
 
 def _is_public(method: str) -> bool:
@@ -220,10 +284,10 @@ def _settings_link(kind: type) -> str:
     for command in COMMANDS:
         for root in _kinds(command).values():
             if kind is root:
-                return f"the settings of [{command}](settings.md#{command})"
+                return f"the settings of [{command}](../settings/{command}.md)"
     for field in fields_of(_kinds("train")[""]):
         if get_type_hints(_kinds("train")[""])[field.name] is kind:
-            return f"the settings `--{field.name}.*` of [train](settings.md#train-{field.name})"
+            return f"the settings `--{field.name}.*` of [train](../settings/train.md#{field.name})"
     return ""
 
 
@@ -242,7 +306,7 @@ def _parameters(arguments: ast.arguments, module: ModuleType) -> Iterator[Parame
 
 
 def _members(kind: type) -> Iterator[Parameter]:
-    """Yield the fields and properties of a class, and of classes above it that api.md does not describe."""
+    """Yield the fields and properties of a class, and of classes above it that are no public names."""
     for base in reversed(kind.__mro__):
         if not _is_ours(base) or (base is not kind and base.__name__ in PUBLIC):
             continue
@@ -357,7 +421,13 @@ def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def main() -> None:
     """Write the pages from the code, and results and lines of code into the others."""
-    for name, content in pages().items():
+    written = pages()
+    for folder in ("settings", "api"):
+        (DOCS / folder).mkdir(exist_ok=True)
+        for page in (DOCS / folder).glob("*.md"):
+            if f"{folder}/{page.name}" not in written:
+                page.unlink()
+    for name, content in written.items():
         (DOCS / name).write_text(content)
     for page, content in fill_pages().items():
         page.write_text(with_lines(content, page))

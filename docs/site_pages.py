@@ -7,7 +7,7 @@ import base64
 import re
 from html import unescape
 from pathlib import Path
-from posixpath import normpath
+from posixpath import normpath, relpath
 
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File
@@ -27,15 +27,26 @@ FROM_OUTSIDE = {
 }
 """Pages of the repository that the site shows too, each with its name on the site."""
 GENERATED = ("settings.md", "api.md")
-"""Pages that docs/reference.py writes: nobody edits them."""
+"""Pages that docs/reference.py writes: each lists those of the folder with its name, and nobody edits them."""
 _LINK = re.compile(r"(\]\()([^)\s#]+)([^)\s]*\))")
+_BLOCK = re.compile(r"(<pre[^>]*>(?:<span></span>)?)<code>(.*?)(?=</code></pre>)", re.DOTALL)
+_PICTURE = re.compile(r'<img[^>]* src="([^"]*)"[^>]*>')
 _IMAGE_ELSEWHERE = re.compile(r"!\[([^\]]*)\]\(https?:[^)\s]*\)")
 
 
+def on_config(config):
+    """List the generated pages below their index, in its order."""
+    for entry in config.nav[-1]["Reference"]:
+        for pages in entry.values() if isinstance(entry, dict) else ():
+            (index,) = pages[0].values()
+            pages += [{Path(page).stem.replace("_", " "): page} for page in _pages_of(index)]
+
+
 def on_files(files, config):
-    """Add the pages that lie outside docs/."""
+    """Add the pages that lie outside docs/, and let nobody edit those that are generated."""
     for name in GENERATED:
-        files.get_file_from_path(name).edit_uri = None
+        for page in (name, *_pages_of(name)):
+            files.get_file_from_path(page).edit_uri = None
     for source, name in FROM_OUTSIDE.items():
         is_notebook = source.endswith(".ipynb")
         path, stem = ROOT / source, Path(name).stem
@@ -46,6 +57,12 @@ def on_files(files, config):
         for image, content in images.items():
             files.append(File.generated(config, image, content=content))
     return files
+
+
+def _pages_of(index):
+    """Return the pages that a generated index lists."""
+    folder = index.removesuffix(".md")
+    return list(dict.fromkeys(re.findall(rf"\(({folder}/\w+\.md)", (ROOT / "docs" / index).read_text())))
 
 
 def from_notebook(notebook, stem):
@@ -71,9 +88,8 @@ def from_notebook(notebook, stem):
 
 def on_page_markdown(markdown, page, config, files):
     """Point links to the site's own pages or to the repository, and leave out images of other hosts."""
-    place = Path(
-        {name: source for source, name in FROM_OUTSIDE.items()}.get(page.file.src_uri, "docs/README.md")
-    ).parent
+    source = {name: source for source, name in FROM_OUTSIDE.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    place = Path(source).parent
     of_the_repository = f"{config.repo_url}/blob/main/"
     images_of_the_repository = f"{config.repo_url}/raw/main/"
 
@@ -81,24 +97,31 @@ def on_page_markdown(markdown, page, config, files):
         target = link[2]
         if target.startswith((of_the_repository, images_of_the_repository)):
             path = target.removeprefix(of_the_repository).removeprefix(images_of_the_repository)
-        elif "://" in target or files.get_file_from_path(target):
+        elif "://" in target or ((image := files.get_file_from_path(target)) and image.generated_by):
             return link[0]
         else:
             path = normpath((place / target).as_posix())
         if not (ROOT / path).exists():
             raise FileNotFoundError(f"{page.file.src_uri} links to {target}, and there is no {path}")
-        if path in FROM_OUTSIDE:
-            return link[1] + FROM_OUTSIDE[path] + link[3]
-        if path.startswith("docs/"):
-            return link[1] + path.removeprefix("docs/") + link[3]
+        if path in FROM_OUTSIDE or path.startswith("docs/"):
+            shown = FROM_OUTSIDE.get(path, path.removeprefix("docs/"))
+            return link[1] + relpath(shown, Path(page.file.src_uri).parent) + link[3]
         return link[1] + of_the_repository + path + link[3]
 
     return _IMAGE_ELSEWHERE.sub(r"\1", _LINK.sub(site_link, markdown))
 
 
 def on_page_content(html, page, config, files):
-    """Mark names and flags, which must not be broken at a hyphen (site.css), and write formulas as MathML."""
-    return with_mathml(re.sub(r"<code>(?=[^\s<]{1,40}</code>)", '<code class="name">', html))
+    """Tell site.css what it needs: which code is a name, how long the lines of a block are, how wide a picture is.
+
+    Formulas become MathML.
+    """
+    html = with_mathml(html)
+    html = re.sub(r"<code>(?=[^\s<]{1,40}</code>)", '<code class="name">', html)
+    if page.file.src_uri.startswith(("settings/", "api/")):
+        html = f'<div class="reference">\n{html}\n</div>'
+    html = _BLOCK.sub(lambda block: f'{block[1]}<code style="--columns: {_columns(block[2])}">{block[2]}', html)
+    return _PICTURE.sub(lambda image: _picture(image, page, files), html)
 
 
 def with_mathml(html: str) -> str:
@@ -110,6 +133,20 @@ def with_mathml(html: str) -> str:
         return found[1] + re.sub(r"<mi>(log|exp)</mi>", r'<mi>\1</mi><mspace width="0.17em" />', mathml)
 
     return re.sub(r'(<(?:span|div) class="arithmatex">)([^<]*)', formula, html)
+
+
+def _columns(code):
+    """Return the number of characters of the longest line of a code block, which is HTML."""
+    return max(map(len, unescape(re.sub(r"<[^>]*>", "", code)).splitlines()), default=0)
+
+
+def _picture(image, page, files):
+    """Return an image with a link to its file."""
+    file = files.get_file_from_path(normpath((Path(page.file.dest_uri).parent / image[1]).as_posix()))
+    content = file.content_bytes if file else b""
+    width = int.from_bytes(content[16:20], "big") if content.startswith(b"\x89PNG") else 0
+    style = f' style="--width: {width}"' if width else ""
+    return f'<a class="picture" href="{image[1]}"><img{style}{image[0].removeprefix("<img")}</a>'
 
 
 def on_post_page(output, page, config):

@@ -22,7 +22,12 @@ class Page:
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.show(1200, 900)
+        self.open(url)
+
+    def open(self, url):
+        """Go to an address, and wait until all of it is there."""
         self._call("Page.navigate", url=url)
+        self.wait("document.readyState == 'complete'")
 
     def _call(self, method, **params):
         return self._browser.call(method, self._session, **params)

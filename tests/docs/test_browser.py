@@ -1,0 +1,52 @@
+"""The site in a browser, on a desktop and on a phone: nothing is cut off."""
+
+import functools
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tests.chromium import browsing, needs_chromium
+
+pytestmark = needs_chromium
+CUT_OFF = """(() => {
+    const blocks = [...document.querySelectorAll("article pre > code")].filter(block => block.offsetParent);
+    const wide = blocks.filter(block => block.scrollWidth > block.clientWidth);
+    const page = document.documentElement;
+    return [...wide.map(block => block.innerText.slice(0, 60)), ...page.scrollWidth > innerWidth ? ["page"] : []];
+})()"""
+
+
+class Files(SimpleHTTPRequestHandler):
+    """Serves the files of a folder, and prints nothing."""
+
+    def log_message(self, *words):
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    """Return the address of the site, on a server of its own."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Files, directory=site[0]))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def page(address, tmp_path_factory):
+    with browsing(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser.open(address)
+
+
+def test_no_code_is_cut_off_and_no_page_is_wider_than_the_window(site, address, page):
+    found = {}
+    for file in sorted(site[0].rglob("index.html")):
+        name = str(file.parent.relative_to(site[0]))
+        page.open(f"{address}/{name}/")
+        for width in (1280, 390):
+            page.show(width, 900)
+            if cut_off := page.run(CUT_OFF):
+                found[name, width] = cut_off
+    assert found == {}
