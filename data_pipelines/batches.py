@@ -2,10 +2,10 @@
 
 A *visit* is one pass of one row over one block. It takes steps_per_block steps, forwards or backwards, and memory
 carries over from window to window. Blocks, directions and partners are drawn from (seed, visit, row), cuts and targets
-from (seed, step, row). So resuming is free, and no host needs the rows of another. With data.masking static, everything
-except the blocks is drawn from (seed, block, window of the block), so a text is the same at every visit. Held-out text
-is read in order, each block once, and is drawn as with static masks: its windows depend neither on the batch size nor
-on the run's seed and weights. From a corpus to batches on a mesh:
+from (seed, step, row). So a run can resume at any step at no cost, and no host needs the rows of another. With
+data.masking static, everything except the blocks is drawn from (seed, block, window of the block), so a text is the
+same at every visit. Held-out text is read in order, each block once, and is drawn as with static masks: its windows
+depend neither on the batch size nor on the run's seed and weights. From a corpus to batches on a mesh:
 
     source = BatchSource(
         Corpus(folder), "train", tokenizer.is_word_start, config.data, config.model.mem_len, seed, plm.FILLING

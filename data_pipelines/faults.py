@@ -13,7 +13,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.printing import tell
 
 MOST_SKIPPED = 0.05
-"""Largest share of faulty records to learn from the others. Blank texts do not count: they hold nothing to learn"""
+"""Largest share of faulty records with which training continues. Blank texts do not count"""
 NAMED, LONG = 3, 20  # records, and the characters of a fault that is not repeated
 FIRST = 1000  # records: if all of them are faulty, a setting is wrong, and the rest is not read
 
@@ -49,7 +49,7 @@ class Faults:
             self._named.append((row.where, row.fault or "is blank"))
 
     def texts(self, rows: Iterable[TextRow]) -> Iterator[str]:
-        """Yield the texts to learn from."""
+        """Yield the texts to train on."""
         for row in rows:
             self.read += 1
             if not row.is_blank:

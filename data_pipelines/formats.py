@@ -1,4 +1,5 @@
-"""Recognize files that are not prose, by name and by their first lines, so that no model learns from them unnoticed.
+"""Recognize files that are not prose, by name and by their first lines, so that no model is trained on them by
+accident.
 
 `FORMATS` is the one table: what a file is, how it is recognized, and what to do with it. Readers call one of the three
 checks at the beginning of every file. JSON Lines are read as they are, whatever they hold.
@@ -163,7 +164,7 @@ FORMATS = (
     Format("a notebook", "convert it, as with jupyter nbconvert --to markdown", "ipynb",
            rb'\s*\{\s*"(cells|nbformat|metadata)"\s*:', True),
     Format("JSON Lines by another name", "name it .jsonl", "", rb'\{ *"[^\n]*\}[ \r]*\n *\{ *"', True),
-    Format("JSON", "write one object a line into a .jsonl file, as with jq -c '.[]' x.json > x.jsonl",
+    Format("JSON", "write one object per line into a .jsonl file, as with jq -c '.[]' x.json > x.jsonl",
            "geojson json5",
            rb'\s*(\{\s*"(\\.|[^"\\])*"\s*:|\[\s*(\{\s*"|"[^"]*"\s*[,\]]|\[|-?\d+\s*,\s*-?\d))', True),
     Format("YAML", ANYWAY, "yaml yml", is_text=True, fits=_is_yaml),

@@ -1,4 +1,4 @@
-"""A corpus of token ids in memory, for data that is not text: it takes the place of a `Corpus`."""
+"""A corpus of token ids in memory, for data that is not text: used instead of a `Corpus`."""
 
 import hashlib
 from collections.abc import Mapping

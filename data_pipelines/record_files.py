@@ -119,8 +119,8 @@ class RecordUnit:
             yield TextRow(where, line, id_, fault), OR_UNKNOWN if is_unknown else "; fix or remove it"
 
     def _grouped(self, rows: Iterator[Row], at: int, count: int) -> Iterator[Row]:
-        """Join the rows that follow each other with an equal cell at this index. Raises InputError for rows without it,
-        and if it comes again after others."""
+        """Join consecutive rows with equal cells at this index. Raises InputError for rows without it, and if a group
+        is not contiguous."""
         group_by, seen = self.records.group_by, set[int]()
 
         def group_of(row: Row) -> Any:
@@ -281,7 +281,7 @@ class RecordFile(RecordUnit, TextFile):
 
 
 def _separator_of(line: str, end: str) -> str | None:
-    """Return what stands between the cells of a first line; None = white space."""
+    """Return the separator of the cells of a first line; None = white space."""
     if end in TABLES:
         return {".csv": max(",;\t|", key=line.count), ".psv": "|"}.get(end, "\t")
     return "\t" if "\t" in line else "," if "," in line and " " not in line else None

@@ -1,9 +1,8 @@
 """Records: sequences of symbols in one or several fields, and their form as a line of text.
 
 A line holds the fields of a record in order, with a tab between them. Symbols of the levels word and item have a space
-between them, and a space inside a symbol is written as ▁. Symbols of the other levels stand side by side. After the
-mark KEY a line may hold the value by which the record is held out, which no model reads.
-"""
+between them, and a space inside a symbol is written as ▁. Symbols of the other levels have nothing between them. After
+the mark KEY a line may hold the value by which the record is held out, which no model reads."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ class RecordField(NamedTuple):
 
     @property
     def pattern(self) -> re.Pattern[str] | None:
-        """Regular expression of one symbol; None = a character, or what stands between spaces."""
+        """Regular expression of one symbol; None = a character, or the text between two spaces."""
         return _pattern_of(self.level)
 
     def text_of(self, value: Any) -> tuple[str, str]:
@@ -143,7 +142,7 @@ class RecordFormat:
     fields: tuple[str, ...]
     """NAME:LEVEL of each field, in their order in a record"""
     group_by: str | None = None
-    """column whose equal values make one record of the rows that follow each other"""
+    """column: consecutive rows with the same value in it form one record"""
     unknown: Unknown = "refuse"
     key: str | None = None
     """column by whose value records are held out; None = by the whole record"""

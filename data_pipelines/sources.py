@@ -139,8 +139,8 @@ def require_distinct(train: Sequence[Source], validation: Sequence[Source] = ())
 
 
 def chunks_of(units: Sequence[Unit]) -> Iterator[str]:
-    """Yield chunks of lines to learn from, with a blank line at the end of each unit. Records without text are skipped
-    as `Faults.skip` says."""
+    """Yield chunks of lines to train on, with a blank line at the end of each unit. Records without text are skipped as
+    `Faults.skip` says."""
     faults = Faults()
     for unit in units:
         yield from unit.chunks(faults)

@@ -139,9 +139,7 @@ def _anchor(word: str, flag: str) -> str:
     return f"{word}--{flag}" if word else flag
 
 
-def _tables(
-    word: str, kind: type, fields: Iterable[dataclasses.Field], start: Any = None, at: str = ""
-) -> list[str]:
+def _tables(word: str, kind: type, fields: Iterable[dataclasses.Field], start: Any = None, at: str = "") -> list[str]:
     """Return a table of the settings of a dataclass, and one of each dataclass in it.
 
     word: the first word after the command, or "". start: the values that the settings have by default; None = those of
@@ -213,7 +211,9 @@ def _api_page(title: str) -> str:
 def _links_to_names(title: str) -> str:
     """Return a section of api.md: a link to each name, and the first sentence about it."""
     page, things = _api_page(title), [(name, getattr(import_module(PUBLIC[name]), name)) for name in NAMES[title]]
-    rows = ((f"[`{name}`]({page}#{name.lower()})", _summary(thing).partition(". ")[0].rstrip(".")) for name, thing in things)
+    rows = (
+        (f"[`{name}`]({page}#{name.lower()})", _summary(thing).partition(". ")[0].rstrip(".")) for name, thing in things
+    )
     return f"\n## {title}\n\n{_table(('name', 'what it is'), rows)}"
 
 

@@ -324,7 +324,7 @@ def run(main: Main) -> None:
             raise
         code = 0 if {"-h", "--help"}.intersection(sys.argv) else UNREAD
     except KeyboardInterrupt:
-        print("stopped at once; the same command goes on from what was saved last", file=sys.stderr)
+        print("stopped at once; the same command continues from the last save", file=sys.stderr)
         code = INTERRUPTED
     except Exception as error:
         line, code = _explain(error)
@@ -355,7 +355,7 @@ def _explain(error: Exception) -> tuple[str | None, int]:
     if isinstance(error, OSError):
         where, intact = error.filename or "the workdir", "what was saved before is intact"
         if error.errno in FAILING:
-            again = "and the same command goes on from there once the disk works"
+            again = "and the same command continues from there once the disk works"
             return f"the disk of {where} fails: {error.strerror}; {intact}, {again}", code
         return None if code == CRASH else f"cannot write {where}: {error.strerror}; {intact}", code
     if isinstance(error, UnicodeEncodeError):

@@ -172,7 +172,7 @@ def add_counts(*networks: Mapping[str, MultiplyAdds]) -> dict[str, MultiplyAdds]
 
 
 def total_flops(parts: Mapping[str, MultiplyAdds]) -> int:
-    """Return the FLOPs of all parts, forward and backward, two a multiply-add."""
+    """Return the FLOPs of all parts, forward and backward, two per multiply-add."""
     return 2 * sum(count.forward + count.backward for count in parts.values())
 
 

@@ -1,5 +1,6 @@
-"""Batches of masked diffusion: a random number of tokens of each window is masked, and each counts the more the fewer
-they are (Sahoo et al. 2024, "Simple and effective masked diffusion language models"; Nie et al. 2025, LLaDA).
+"""Batches of masked diffusion: a random number of tokens of each window is masked, and the loss of each is weighted by
+the inverse of that number (Sahoo et al. 2024, "Simple and effective masked diffusion language models"; Nie et al. 2025,
+LLaDA).
 
 The likelihood of a text of L tokens is at least its mean over all orders of prediction, by Jensen's inequality: -log p
 <= sum over k of E[-log p(token | all but k hidden ones)], of a random token among k random hidden ones. With k drawn

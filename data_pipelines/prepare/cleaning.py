@@ -1,4 +1,4 @@
-"""Clean text as it is found, before it is encoded: `prepare --clean`.
+"""Clean crawled text before it is encoded: `prepare --clean`.
 
 1. Every part is read once: markup is removed, and each document gets a MinHash signature and each line a hash.
 2. A line whose letters are in REPEATS documents that are not near duplicates is boilerplate. Such lines are removed,

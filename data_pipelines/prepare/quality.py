@@ -4,11 +4,10 @@
     CCNet    Wenzek et al. 2020, section 3.1
     Gopher   Rae et al. 2021, section A.1.1 and table A1
 
-A word is what stands between spaces. In a text of a script without spaces, such as Chinese or Thai, the rules count
-characters instead, two for a word, and three for one of an n-gram. Gopher's upper bound of 100,000 words is left out,
-because books are text; and so is C4's rule of a punctuation mark at the end of each line, which removes headings, lists
-and other scripts.
-"""
+Words are separated by spaces. In a text of a script without spaces, such as Chinese or Thai, the rules count characters
+instead, two for a word, and three for one of an n-gram. Gopher's upper bound of 100,000 words is left out, because
+books are text; and so is C4's rule of a punctuation mark at the end of each line, which removes headings, lists and
+other scripts."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Train(TextSourceSettings):
     lower: bool = False
     """lowercase all text, as in the original's uncased models"""
     user_symbols: tuple[str, ...] = ()
-    """pieces that are never cut or joined, such as <url> @user, for pieces and characters"""
+    """pieces that are never split or merged, such as <url> @user, for pieces and characters"""
     sample_megabytes: int = setting(SAMPLE_BYTES // MEGABYTE, at_least(1))
     """train on a uniform sample of the lines if the text is larger; training needs up to 30 times this memory"""
 

@@ -128,7 +128,7 @@ class Tokenizer:
 
         vocab_size: number of pieces; for words and characters, the maximum; ignored for bytes. normalization: auto =
         none for bytes, else guessed from lines across the text. sample_bytes: if the text is larger, train on a uniform
-        sample of its lines of this size. user_symbols: pieces that are never cut or joined, such as <url>. Raises
+        sample of its lines of this size. user_symbols: pieces that are never split or merged, such as <url>. Raises
         InputError for a symbol that cannot stay whole (`require_symbols`), and, with a size that works, if the
         vocabulary size is too large or too small for the text. Errors of `lines` pass through.
         """

@@ -92,7 +92,7 @@ def train_model(
     machine.
 
     vocab_size: number of pieces; for words and characters, the maximum, and the others become <unk>; ignored for bytes.
-    user_symbols: pieces that are never cut or joined, in addition to those of the recipe; for pieces and characters.
+    user_symbols: pieces that are never split or merged, in addition to those of the recipe; for pieces and characters.
     Raises InputError, with a size that works, if the vocabulary size is too large or too small for the text.
     """
     if token_level == "byte":

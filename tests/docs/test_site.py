@@ -100,7 +100,7 @@ def test_the_site_builds_without_a_warning(site):
     assert re.findall(r'(?:src|<link rel="stylesheet" href)="https?:[^"]*"', html) == [], "requests to other hosts"
     assert 'data-md-component="source"' not in html, "asks GitHub for the repository's stars"
     assert "notebook_library_0.png" in html
-    explained = (tmp_path / "site/explained/index.html").read_text()
+    explained = (folder / "explained/index.html").read_text()
     formulas = re.findall(r"\$[^$]+\$", (DOCS / "explained.md").read_text().replace("$$", "$"))
     assert explained.count("<math") == len(formulas) > 20
     assert html.count("<math") == len(formulas), "a price or a shell variable became a formula"

@@ -11,7 +11,7 @@ from tests.faults.children import Fault
 from tests.faults.trials import ACTS, difference, ends_as_promised, points_of
 
 KILLED, SAVED, INTERRUPTED = -signal.SIGKILL, 143, 130
-SAID = r"stopped by (\w+) with step (\d+) saved; the same command goes on from there\n"
+SAID = r"stopped by (\w+) with step (\d+) saved; the same command continues from there\n"
 ARRAYS = "run/checkpoints/*/d/*"
 MOMENTS = {
     "train": [

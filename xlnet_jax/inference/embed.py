@@ -64,7 +64,7 @@ class EmbedSettings(PerTextSettings):
     normalize: bool = False
     """scale each vector to length 1"""
     specials: bool = True
-    """append <sep> and <cls> to each text, or stand a record between <s> and <eod>"""
+    """append <sep> and <cls> to each text, or put a record between <s> and <eod>"""
 
 
 def embed_files(settings: EmbedSettings) -> tuple[int, int, str]:

@@ -41,7 +41,7 @@ class GenerateSettings(CheckpointSettings):
 
     prompt: tuple[str, ...] = setting((), ANY_TEXT)
     """texts to continue, or with gaps (___) to fill; they can follow the checkpoint without --prompt; an empty one
-    begins a document; of records, a tab stands between two fields, and an empty prompt begins a record"""
+    begins a document; in records, a tab separates the fields, and an empty prompt begins a record"""
     prompt_file: str | None = None
     """file with one prompt per line; a blank line begins a document, as an empty prompt does"""
     prefix: str = ""

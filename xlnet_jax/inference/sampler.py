@@ -224,9 +224,9 @@ def require_exact(settings: GenerateSettings, is_causal: bool, is_masked: bool) 
     if is_causal:
         why = "the checkpoint reads from left to right and predicts one piece at a time, which is exact: leave it out"
     elif is_masked:
-        why = "a network that reads <mask> judges one draft in a pass, so drafts save nothing: use `objective` plm"
+        why = "a network that reads <mask> verifies one draft per pass, so drafts save nothing: use `objective` plm"
     elif settings.order == "confidence":
-        why = "by confidence, drafts decide which positions come next, so no order can judge them: use left or random"
+        why = "by confidence, drafts decide which positions come next, so they cannot be verified: use left or random"
     elif settings.parallel == 1:
         why = "one piece in a pass is exact already: give the number of drafts with `parallel`, such as 8"
     else:

@@ -132,7 +132,9 @@ def _reader_of_changes(tokenizer: "Tokenizer", ids_L: np.ndarray) -> Callable[[s
     def read_change(mutant: str, name: str) -> Change:
         mutations, change = read_mutations(mutant.upper() if field.alphabet else mutant), dict[int, int]()
         if mutations is None:
-            raise InputError(f"{name}: {mutant!r} is no mutation, such as A24P, and no list of them, such as A24P:D30N")
+            raise InputError(
+                f"{name}: {mutant!r} is neither a mutation, such as A24P, nor a list of them, such as A24P:D30N"
+            )
         for before, number, after in mutations:
             if not 1 <= number <= len(symbols):
                 raise InputError(f"{name}: {mutant} is beyond the {len(symbols):,} symbols of the reference")

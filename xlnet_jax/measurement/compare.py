@@ -240,7 +240,7 @@ def make_table(results: Mapping[str, Any]) -> str:
         f"{table}\nBudget: {results['budget']:,.0f} {results['equal']} each. {over}\n"
         "Held-out loss is in nats per target of each contender's objective: do not compare losses of different "
         "objectives. Compare tasks.\n"
-        + "The baseline of a task is what an answer scores that reads no text, such as the most frequent label.\n"
+        + "The baseline of a task is the score of an answer that ignores the text, such as the most frequent label.\n"
         * bool(metrics)
     )
 

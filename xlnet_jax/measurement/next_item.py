@@ -198,7 +198,7 @@ def _above_ties_B22(
 def _by_network(pretrained: "Pretrained", candidates: Candidates, max_len: int, on_batch: OnBatch) -> np.ndarray:
     """Return `_above_ties_B22` of all records, int64 [T, 2, 2]."""
     if pretrained.is_discriminator:
-        why = "tells symbols that were replaced from others, and predicts none"
+        why = "detects replaced symbols and predicts none"
         raise InputError("next_item", "", f": the checkpoint {why} ({pretrained.objective})")
     queries = [_query(candidates.history(number), max_len) for number in range(len(candidates.records))]
     lengths, found = [len(query.ids_L) for query in queries], np.zeros((len(queries), 2, 2), np.int64)

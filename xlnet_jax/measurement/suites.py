@@ -60,7 +60,7 @@ def measure_accuracies(
         for name, table in (("phenomena", by_phenomenon), ("paradigms", percent))
     }
     report = [
-        f"pairs       {len(pairs):,} in {len(percent):,} paradigms, of which chance gets 50 % right",
+        f"pairs       {len(pairs):,} in {len(percent):,} paradigms, with a chance level of 50 %",
         *lines_of(tables["phenomena"], "phenomenon", 1),
         "percent     right, means over paradigms, with 95 % intervals from resampled pairs",
     ]

@@ -12,17 +12,16 @@ token of a higher rank. So no keys and values change when tokens are drawn later
 
     prefill   one pass of the full network over the prompt, whose tokens see each other: the cache, and the first logits
     decode    C content rows, the tokens of the last pass, write their keys and values into the cache; P query rows, the
-              next positions, predict. It costs the same however long the text is. Given ranks, rows see only tokens of
-              lower rank among the C: so one pass judges tokens that were drawn without each other.
+              next positions, predict. Its cost does not depend on the length of the text. Given ranks, rows see only
+              tokens of lower rank among the C: so one pass verifies tokens that were drawn independently.
 
 Networks differ in one function each. `predicting_rows`: in a network of permutations (plm) query rows predict; a causal
 network has none, and the content row before a position predicts it. `decode_masked`: a network that reads <mask> has
 neither query rows nor a cache, because all rows see each other and change with every token.
 
 Position p is in slot p mod K, so the cache keeps the newest K positions, with keys and values as they were first
-computed. With one token a pass, a row therefore sees the same as with a memory of K - 1 positions (Transformer-XL,
-section 3.2). Sinusoidal positions count within one window, so they work for K positions only.
-"""
+computed. With one token per pass, a row therefore sees the same as with a memory of K - 1 positions (Transformer-XL,
+section 3.2). Sinusoidal positions count within one window, so they work for K positions only."""
 
 import functools
 from typing import Any, NamedTuple, cast

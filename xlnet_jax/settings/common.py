@@ -37,7 +37,7 @@ class RecordSettings(TextSourceSettings):
     """read records: NAME:LEVEL of each field, the name of a column and what its symbols are: character, word, item,
     protein, dna, smiles or /REGULAR EXPRESSION/ (docs/sequences.md); none = prose"""
     group_by: str | None = setting(None, "text")
-    """column whose equal values make one record of the rows that follow each other"""
+    """column: consecutive rows with the same value in it form one record"""
     unknown: Literal["refuse", "count"] = setting("refuse", "text")
     """what to do with a symbol outside a named alphabet and with a missing value: refuse the text, or read <unk>"""
     min_count: int = setting(1, at_least(1), "text")

@@ -190,7 +190,7 @@ class DataConfig(BatchConfig):
 
     reuse_len: int = setting(256, at_least(0, "0 = windows that share nothing"), "blocks")
     """length of the part that two consecutive windows share, in tokens; its hidden states become memory; 0 = windows
-    follow each other and share nothing"""
+    are consecutive and share nothing"""
     window: Literal["pairs", "sentences", "text", "records"] = setting("pairs", "blocks")
     """what follows the reused part: A <sep> B <sep> <cls> (pairs), text <sep> <cls> (sentences, as RoBERTa's full
     sentences), only text, or whole records (docs/sequences.md)"""
@@ -203,11 +203,11 @@ class DataConfig(BatchConfig):
     num_predict: int | None = setting(85, at_least(1))
     """targets in a window, half of them in each part; None = as many as mask_alpha and mask_beta give"""
     group_sizes: tuple[int, ...] = setting((1,), at_least(1))
-    """plm only: number of targets that are predicted together, without seeing each other; if several are given, each
-    window draws one of them (docs/windows.md)"""
+    """plm only: number of targets that are predicted together, without seeing each other; if several are given, one is
+    drawn for each window (docs/windows.md)"""
     field_order: tuple[str, ...] = setting(("together",))
-    """plm of records only: the order of the fields: all together, or names with > between those that follow each other
-    and a comma between those that stand together (v,cdr3>j); if several are given, each window draws one of them"""
+    """plm of records only: the order of the fields: all together, or names with > between consecutive groups and a
+    comma within a group (v,cdr3>j); if several are given, one is drawn for each window"""
     targets: Literal["spans", "words", "pieces", "all"] = "spans"
     """what a target is: a span of 1 to span_max units inside its context, a whole word, a single piece, or every token
     (all), so that the loss is the likelihood of the window in the order that was drawn, given its first token"""
@@ -316,7 +316,7 @@ class OptimizerConfig:
     """skip a step if its gradient norm is more than this many times the running mean; 0 = skip only if it is not
     finite"""
     max_skipped: int = operational(10, at_least(1))
-    """end the run after this many skipped steps in a row"""
+    """end the run after this many consecutive skipped steps"""
     layer_decay: float = setting(1.0, between(0, 1, "(]"))
     """learning rate of a layer as a share of the rate of the layer above it; the embeddings are below the first layer
     (paper, appendix A.3); 1 = the same rate everywhere"""
@@ -379,7 +379,7 @@ class SelectionConfig:
     """Early stopping. The best checkpoint is always kept."""
 
     patience: int = operational(0, at_least(0))
-    """stop after this many evaluations in a row without improvement; 0 = run to the last step"""
+    """stop after this many consecutive evaluations without improvement; 0 = run to the last step"""
 
 
 @dataclass(frozen=True)
@@ -448,11 +448,11 @@ class Config(RunConfig, RecordSettings):
     eval: EvalConfig = EvalConfig()
     selection: SelectionConfig = SelectionConfig()
     minutes: float | None = operational(None, above(0), "common")
-    """minutes for the whole run: network, vocabulary, batch and steps are chosen for them (docs/scale.md)"""
+    """minutes for the whole run: network, vocabulary, batch and steps are chosen to fit (docs/scale.md)"""
     hours: float | None = operational(None, above(0))
     """the same in hours"""
     flops: float | None = operational(None, above(0))
-    """the same for FLOPs of training, whatever the time; a config.json has none of the three, but what was chosen"""
+    """the same for FLOPs of training, whatever the time; config.json stores the choice instead of these three"""
 
     @property
     def dial(self) -> str:

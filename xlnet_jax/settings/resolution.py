@@ -91,7 +91,7 @@ class Resolution(Generic[T]):
         follow: Callable[[T], Values] = lambda config: {},
         together: Collection[str] = (),
     ) -> None:
-        """Choose the first of these options that suits together with what the user gave; the last if none does.
+        """Choose the first of these options that is consistent with what the user gave; the last if none is.
 
         follow: returns values that follow from an option. together: settings that all stay as they are if the user gave
         one of them.

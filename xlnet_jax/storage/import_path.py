@@ -1,5 +1,5 @@
-"""Keep Python from importing modules from the current folder, which may contain a stranger's files. `python -m`
-searches it first, and so do processes that Python starts with -c, such as those of multiprocessing.
+"""Keep Python from importing modules from the current folder, which may contain untrusted files. `python -m` searches
+it first, and so do processes that Python starts with -c, such as those of multiprocessing.
 
 This module and those that a command imports before it import only `os` and `sys`, which Python has already loaded: any
 other import before `leave_current_folder` could come from the current folder.

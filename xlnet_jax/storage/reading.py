@@ -1,4 +1,4 @@
-"""Read files that may be damaged or come from a stranger. All JSON and NumPy arrays are decoded here.
+"""Read files that may be damaged or untrusted. All JSON and NumPy arrays are decoded here.
 
 Checks that a file is regular and not too large, that JSON has the expected types and version, that the header of an
 array fits its file, that names stay inside their folder, and the size and CRC-32 of every file of a checkpoint. Every

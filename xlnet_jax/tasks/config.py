@@ -125,7 +125,7 @@ class FinetuneConfig(RunConfig):
     predict: tuple[str, ...] = operational((), "common")
     """examples to write predictions for at the end; they need no labels"""
     check: bool = operational(False)
-    """print what the examples hold and the baseline, and stop before training"""
+    """print the numbers of examples, labels and cut texts, and the baseline, and stop before training"""
     reinitialize: bool = False
     """start from random weights, and take only the sizes, the tokenizer and --model.init-std from --init: the control
     that shows the gain from pretraining"""
@@ -137,8 +137,8 @@ class FinetuneConfig(RunConfig):
     seeds: tuple[int, ...] = operational((0,), at_least(0), "common")  # identity compares the seed of each run
     """seeds of the head, dropout and the order of examples; several = one run per seed, then mean and deviation"""
     balance: Literal["none", "weights", "sampling"] = setting("none", "common")
-    """what to do about rare labels, in classification and tagging: weights = weigh each text or word in the loss by the
-    number of labels / (classes * labels of its class); sampling = draw texts with replacement in proportion to these
+    """what to do about rare labels, in classification and tagging: weights = weight each text or word in the loss by
+    the number of labels / (classes * labels of its class); sampling = draw texts with replacement in proportion to these
     weights, sentences to the mean of their words; evaluation is never weighted"""
     label_threshold: float = operational(0.5, between(0, 1, "()"))
     """multilabel: a text gets a label if its probability is at least this"""

@@ -108,7 +108,7 @@ class MultipleChoice(Task[ChoiceQuestion, list[Prediction]]):
         for question in examples:
             if len(question.options) > most:
                 raise InputError(
-                    f"{question.where} has {len(question.options)} options, and those that were learned from have "
+                    f"{question.where} has {len(question.options)} options, and the training examples have "
                     f"{most} at most"
                 )
         distinct = list(dict.fromkeys(question.context for question in examples))

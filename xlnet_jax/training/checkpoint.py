@@ -214,10 +214,10 @@ class Checkpoints:
         return None
 
     def _change_end(self, say: Callable[[str], None]) -> None:
-        """If the run had another number of steps, say how its learning rate goes on.
+        """If the run had another number of steps, say how its learning rate continues.
 
         With schedule wsd it branches before the decay: later checkpoints and a copy of the records are moved to
-        WORKDIR/steps-N. With other schedules it goes on from its newest checkpoint.
+        WORKDIR/steps-N. With other schedules it continues from its newest checkpoint.
         """
         saved = self._steps()
         before = next((end for step in reversed(saved) if (end := self._end_of(step))), self._config.steps)
@@ -237,7 +237,7 @@ class Checkpoints:
             records = self.folder.parent / "metrics.jsonl"
             if self._process.first and records.exists():
                 records.copy(folder / records.name, overwrite=True)
-            say(f"{words}: goes on from step {starts[-1]:,}, before the decay; what came after it is in {folder}")
+            say(f"{words}: continues from step {starts[-1]:,}, before the decay; what came after it is in {folder}")
         else:
             say(
                 f"{words}: from step {done:,} on the learning rate follows schedule {optimizer.schedule} of the new "

@@ -1,10 +1,10 @@
 """Choose a run from the time, or the FLOPs, that it may take: network, vocabulary, batch and steps.
 
 The law (`dial_law.py`) predicts the held-out loss of every network and vocabulary that the budget pays for, and the
-best one is taken. Before the text is read, one step of a small network tells how fast this machine is. Once tokenizer
-and corpus exist, a step of the chosen network gives the number of steps. If steps then take longer or shorter than
-measured, `Pace` changes their number while the run trains, from a checkpoint, as `train --steps` of a resumed run does.
-"""
+best one is taken. Before the text is read, one step of a small network is timed to measure the speed of this machine.
+Once tokenizer and corpus exist, a step of the chosen network is timed to set the number of steps. If steps then take
+longer or shorter than measured, `Pace` changes their number while the run trains, from a checkpoint, as `train --steps`
+of a resumed run does."""
 
 import math
 import os
@@ -68,8 +68,8 @@ EVALUATION = 0.4
 """share of the seconds of a step that a batch of an evaluation takes"""
 EVALUATIONS, EVALUATED_WINDOWS = 4, 1_024
 CHECKS, TOLERANCE, FEWEST_STEPS = (0.06, 0.3, 0.6, 0.8), 0.05, 5
-"""shares of the steps after which a run compares its pace with the plan, the difference that changes the
-steps, and the steps that tell the pace"""
+"""shares of the steps after which a run compares its speed with the plan, the difference that changes the steps, and
+the number of steps that are timed"""
 HELD_OUT_CHARACTERS = 240_000
 """size of the held-out part, if that is from 5 to 10% of the text: a smaller one measures too coarsely"""
 UNIT = {"minutes": 60.0, "hours": 3600.0}
@@ -292,7 +292,7 @@ class Dial:
         kept = {s.python_name: s.value for s in flatten(before) if s.python_name not in DIALS}
         self.settings.choose({n: v for n, v in kept.items() if n not in ("corpus", "validation", "workdir")})
         self.settings.set(dict.fromkeys(DIALS))
-        self.console.print("dial        the run goes on with what was chosen when it began")
+        self.console.print("dial        the run continues with what was chosen when it began")
 
     def _describe(self, corpus: Corpus, a_step: float) -> Iterator[tuple[str, str]]:
         """Yield what was chosen and what is expected, and set `expected`."""
@@ -378,7 +378,7 @@ def change_choice(config: Config, workdir: Workdir, console: Console) -> None:
 
 
 class Pace(Callback):
-    """Ends a run that will not end in time, so that it goes on with another number of steps."""
+    """Ends a run that will not end in time, so that it continues with another number of steps."""
 
     def __init__(self, seconds: float):
         """seconds: of the whole run."""

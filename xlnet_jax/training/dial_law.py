@@ -33,10 +33,8 @@ class DialLaw:
     N: weights of the matrices in layers, where L layers of a width count as 2 (L / 2)^depth. V: pieces. D0: tokens in
     which a network learns frequencies only. D: tokens read, where text that is read again counts less: U tokens that
     are read U + C tokens long count as U + R U (1 - exp(-C / (R U))) (Muennighoff et al. 2023, "Scaling
-    Data-Constrained Language Models", equation 5).
-    Below the unigram line, losses of different vocabularies compare (Tao et al. 2024, "Scaling Laws with Vocabulary",
-    section 2).
-    """
+    Data-Constrained Language Models", equation 5). Below the unigram line, losses of different vocabularies are
+    comparable (Tao et al. 2024, "Scaling Laws with Vocabulary", section 2)."""
 
     G: float
     A: float
@@ -79,7 +77,7 @@ class DialLaw:
         ) / characters
 
     def ease(self, corpus: Corpus) -> tuple[float, float]:
-        """Return how much more a text gives away than those of the law, as a factor of the gain, and how much more
+        """Return how much more predictable a text is than those of the law, as a factor of the gain, and how much more
         trigrams gain in it."""
         tokens, gain = trigram_gain(corpus)
         a, b, c = self.trigrams

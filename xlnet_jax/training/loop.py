@@ -85,7 +85,8 @@ class Run:
             f"devices     {mesh.size} x {jax.devices()[0].device_kind}: {shape}\n"
             f"batch       {batch}{in_parts}, {len(program.rows):,} per host, "
             f"{config.data.batch_size // sharding.batch_shards(mesh):,} per device\n"
-            f"state       {sharding.bytes_on_device(abstract) / 2**20:,.0f} MiB a device: parameters, optimizer, memory"
+            f"state       {sharding.bytes_on_device(abstract) / 2**20:,.0f} MiB per device: "
+            "parameters, optimizer, memory"
         )
 
 
@@ -131,7 +132,7 @@ def train(run: Run, checkpoints: Checkpoints, process: Process) -> "Loop":
         raise run.memory.refusal(run.workdir, error) from None
     if loop.is_interrupted:
         process.console.print(
-            f"stopped by {loop.stopped} with step {loop.step} saved; the same command goes on from there"
+            f"stopped by {loop.stopped} with step {loop.step} saved; the same command continues from there"
         )
     return loop
 

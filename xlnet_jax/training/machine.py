@@ -64,7 +64,7 @@ def place_of(tpu: bool) -> HostPlace | None:
 
 
 def initialize_jax(place: HostPlace) -> None:
-    """Connect this process to the others. jax ends it (SIGABRT) if one does not come in time or is lost later.
+    """Connect this process to the others. jax ends it (SIGABRT) if one does not connect in time or is lost later.
 
     Raises InputError if process 0 cannot listen, or if a device was used before.
     """

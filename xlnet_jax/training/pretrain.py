@@ -250,7 +250,10 @@ def _describe(
     say(f"steps       {config.steps:,}, {config.steps / an_epoch:,.1f} epochs of {an_epoch:,}")
     if config.steps < an_epoch and config.corpus and is_usual:
         command = shlex.join(without_secrets([*TRAIN, "--corpus", *config.corpus, "--minutes", "30"]))
-        say(f"            that reads {config.steps / an_epoch:.1%} of the text; 30 minutes use it better: {command}")
+        say(
+            f"            that reads {config.steps / an_epoch:.1%} of the text; --minutes chooses sizes for a given time: "
+            f"{command}"
+        )
     there = corpus.num_blocks("validation") * windows_per_block
     if (read := count_windows(held_out)) < there:
         say(

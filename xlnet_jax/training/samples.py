@@ -1,5 +1,5 @@
 """What a run has learned, as text: at each evaluation the network continues a passage of the held-out text and fills a
-gap in it. The passage and the random key are the same at each evaluation, so samples of different steps compare.
+gap in it. The passage and the random key are the same at each evaluation, so samples of different steps are comparable.
 
 `generate`'s decoder draws them (inference/sampler.py), on one device of process 0. The shapes never change, so the
 first evaluation compiles the programs.

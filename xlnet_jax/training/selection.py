@@ -23,7 +23,7 @@ class Evaluation:
     is_better_high: bool
     """the best value of the metric is the highest, not the lowest"""
     patience: int = 0
-    """end the run after this many evaluations in a row without improvement; 0 = never"""
+    """end the run after this many consecutive evaluations without improvement; 0 = never"""
     history: list[tuple[int, Numbers]] = field(default_factory=list)
     """(step, metrics) of every evaluation, ascending"""
 
@@ -78,12 +78,12 @@ class Result:
     metrics: Mapping[str, float]
     """its metrics on held-out examples; with several seeds the mean"""
     last_checkpoint: str = ""
-    """folder of the last checkpoint, with which the same call goes on; "" with prediction only"""
+    """folder of the last checkpoint, from which the same call continues; "" with prediction only"""
     steps: int = 0
     """number of steps done"""
     stopped: str = ""
     """what ended the run before its last step: patience, a callback, or an interrupt: the name of a signal, such as
-    SIGTERM, or a notice of the platform. After an interrupt the same call goes on. "" = nothing"""
+    SIGTERM, or a notice of the platform. After an interrupt the same call continues. "" = nothing"""
     task: str = ""
     """task of a finetuning run"""
     predictions: tuple[str, ...] = ()

@@ -40,7 +40,7 @@ class LoopRequest(IntEnum):
     END = 2
     """end as after the last step: a callback asks"""
     STOP = 3
-    """save and end, to go on later"""
+    """save and end, to continue later"""
 
 
 PATIENCE, CALLBACK = "patience", "a callback"
@@ -121,7 +121,7 @@ def stop_after_step(is_command: bool = False) -> Iterator[Interrupt]:
             return
         is_second = interrupt.reason not in (None, "SIGHUP")
         if is_second and is_command:
-            _note("stopped at once; the same command goes on from what was saved last")
+            _note("stopped at once; the same command continues from the last save")
             os._exit(INTERRUPTED if signum == signal.SIGINT else RESTART)
         if is_second:
             restore()

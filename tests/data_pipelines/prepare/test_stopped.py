@@ -89,7 +89,7 @@ def test_ctrl_c_ends_all_processes_with_one_line_and_the_next_run_goes_on_to_the
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "")
-    assert err == "stopped at once; the same command goes on from what was saved last\n"
+    assert err == "stopped at once; the same command continues from the last save\n"
     assert ends_soon(process)
     assert not (place / "corpus").exists()
     kept = {file.name for file in place.glob(".corpus.partial/work/encoded-*/*.npz")}

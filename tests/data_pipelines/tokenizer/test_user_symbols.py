@@ -1,4 +1,4 @@
-"""Pieces that a user names are never cut or joined, and those that could not stay whole are refused."""
+"""Pieces that a user names are never split or merged, and those that could not stay whole are refused."""
 
 import pytest
 

@@ -198,7 +198,7 @@ def test_a_stop_among_the_drafts_ends_the_text_as_one_at_a_time(model, order):  
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"order": "confidence", "parallel": 4}, "drafts decide which positions come next, so no order can judge them"),
+        ({"order": "confidence", "parallel": 4}, "drafts decide which positions come next, so they cannot be verified"),
         ({"parallel": 1}, "`exact` : one piece in a pass is exact already: give the number of drafts with `parallel`"),
     ],
 )
@@ -212,7 +212,7 @@ def test_networks_that_cannot_judge_are_refused(causal, small):  # noqa: F811
     with pytest.raises(InputError, match="predicts one piece at a time, which is exact: leave it out"):
         make_sampler(causal, exact=True)
     masked = network_of(small.tokenizer, "mdlm")
-    with pytest.raises(InputError, match="judges one draft in a pass, so drafts save nothing"):
+    with pytest.raises(InputError, match="verifies one draft per pass, so drafts save nothing"):
         make_sampler(masked, exact=True, parallel=4)
 
 

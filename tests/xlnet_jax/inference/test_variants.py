@@ -148,7 +148,7 @@ def test_a_long_reference_is_read_around_the_mutations():
         ("K0R", r"mutants\[1\]: K0R is beyond the 16 symbols"),
         ("K2*", r"mutants\[1\]: K2\* has the symbol '\*', which the checkpoint does not know"),
         ("K2R:K2D", r"mutants\[1\]: K2R:K2D mutates position 2 twice"),
-        ("deletion", r"mutants\[1\]: 'deletion' is no mutation, such as A24P, and no list of them"),
+        ("deletion", r"mutants\[1\]: 'deletion' is neither a mutation, such as A24P, nor a list of them"),
     ],
 )
 def test_a_mutation_that_does_not_fit_the_reference_is_named(mutant, said):

@@ -58,7 +58,7 @@ def test_accuracies_are_means_over_paradigms_and_ties_count_half(model, checkpoi
             assert f"{100 * share:.1f} [{estimate.low:.1f}, {estimate.high:.1f}]" in found.report
     assert len({tuple(by_name.values()) for by_name in expected.values()}) > 1  # the orders differ
     assert "pairs       9 in 3 paradigms" in found.report
-    assert "chance gets 50 % right" in found.report
+    assert "with a chance level of 50 %" in found.report
     assert json.loads(out.read_text()) == found.measured.numbers()
     assert list(found.measured.numbers()["paradigms"]) == list(PARADIGMS)
 

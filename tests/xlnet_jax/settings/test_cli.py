@@ -232,7 +232,7 @@ def raising(error):
         (InputError("a\n  corpus"), 2, "error: a corpus\n"),
         (RuntimeError("HTTP 401\n\t reading gs://b/x"), 2, "error: HTTP 401 reading gs://b/x: check the name, the"),
         (RuntimeError("HTTP 503 writing gs://b/x"), 1, "error: HTTP 503 writing gs://b/x: check the name, the network"),
-        (KeyboardInterrupt(), 130, "stopped at once; the same command goes on"),
+        (KeyboardInterrupt(), 130, "stopped at once; the same command continues"),
         (UnicodeEncodeError("utf-8", "\udce9", 0, 1, "surrogate"), 2, "error: a name or a text in the command line is"),
         (MemoryError(), 2, "error: out of memory (MemoryError): use smaller batches"),
         (OSError(24, "Too many open files", "x"), 2, "error: [Errno 24] Too many open files: 'x': raise the limit, as"),

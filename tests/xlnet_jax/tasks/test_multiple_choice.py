@@ -130,7 +130,7 @@ def test_an_option_that_a_question_lacks_has_no_share(questions, english):
     np.testing.assert_allclose(both.sum(1), 1, atol=1e-5)
     alone = probabilities(questions[2:], "left")  # among options of its own number
     np.testing.assert_allclose(alone[0], both[2, :2], rtol=0, atol=1e-5)
-    with pytest.raises(InputError, match="file: line 1 has 4 options, and those that were learned from have 3 at most"):
+    with pytest.raises(InputError, match="file: line 1 has 4 options, and the training examples have 3 at most"):
         features_of(questions, english, HeadConfig("multiple_choice", 3))
 
 

@@ -51,7 +51,7 @@ def squad(*questions, context="The tea was cold."):
         ("squad2", "a.json", squad(PLACELESS), "question a: an answer is a text and answer_start"),
         ("squad2", "a.json", squad(ASKED, ASKED), "its id a is also that of"),
         ("squad2", "a.json", squad(ASKED, context=" \n"), "question a is blank"),
-        ("squad", "a.json", squad({"id": "a", "question": "?", "is_impossible": True}), "`task` squad2 learns that"),
+        ("squad", "a.json", squad({"id": "a", "question": "?", "is_impossible": True}), "`task` squad2 supports that"),
         ("cmrc2018", "a.json", [{"qas": [{"query_id": "a", "query_text": "?"}]}], "it has no 'context_text'"),
     ],
 )  # fmt: skip

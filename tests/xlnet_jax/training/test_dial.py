@@ -177,7 +177,7 @@ def test_a_run_keeps_and_prints_its_choice_and_the_same_command_goes_on_with_it(
     assert (config["steps"], config["model"]["d_model"], config["data"]["batch_size"]) == (12, 32, 8)
     assert (config["minutes"], config["hours"], config["flops"]) == (None, None, None)
     assert train.main(words) == 0
-    assert "goes on with what was chosen when it began" in capsys.readouterr().out
+    assert "continues with what was chosen when it began" in capsys.readouterr().out
     # The printed flags make the same run.
     assert train.main([*choice["flags"], "--workdir", str(tmp_path / "again")]) == 0
     assert_same(state_of(tmp_path / "run"), state_of(tmp_path / "again"))

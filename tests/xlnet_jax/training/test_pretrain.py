@@ -125,7 +125,9 @@ def test_a_finished_run_with_schedule_wsd_branches_before_its_decay(text, tmp_pa
     assert train.main([*argv, "--steps", "10", "--checkpoint.keep", "1"]) == 0
     capsys.readouterr()
     assert train.main(argv) == 0
-    said = f"steps       12 in place of 10: goes on from step 4, before the decay; what came after it is in {tmp_path}"
+    said = (
+        f"steps       12 in place of 10: continues from step 4, before the decay; what came after it is in {tmp_path}"
+    )
     assert said in capsys.readouterr().out
     assert_same(state_of(tmp_path / "run"), state_of(tmp_path / "whole"))
     assert records_of(tmp_path / "run") == records_of(tmp_path / "whole")

@@ -17,7 +17,7 @@ from xlnet_jax.kernels.arguments import AttentionInputs, pad
 from xlnet_jax.kernels.plain import bias_queries, direct_keys_BNRH, segment_scores_BNT
 
 ROWS = KEYS = 64
-"""Rows and keys of a tile: powers of two, as Triton requires. Four warps hold a tile's scores in 32 registers a
+"""Rows and keys of a tile: powers of two, as Triton requires. Four warps hold a tile's scores in 32 registers per
 thread."""
 
 NARROWEST = 16

@@ -3,15 +3,14 @@
     score = (q + r_w) k  +  shift((q + r_r) r)  +  [segments differ] (q + r_s) (s_other - s_same)     each / sqrt(H)
 
 The matrix products cover all rows of a tile and the lanes of a group of heads; lanes of other heads are zero in the
-queries. Products whose result has the width of a head are computed transposed: a matrix unit keeps one factor, of 128 x
-128 numbers, and takes as long as the other has rows, and a head has only 64. So keys, position keys and queries are
-transposed once, [H, K], and the scores never. Everything between the products is done for strips of a few rows, whose
-numbers fit into registers.
+queries. Products whose result has the width of a head are computed transposed: a matrix unit holds one operand, of 128
+x 128 numbers, and takes one cycle per row of the other, and a head has only 64 columns. So keys, position keys and
+queries are transposed once, [H, K], and the scores never. Everything between the products is done for strips of a few
+rows, whose numbers fit into registers.
 
-The work of a head is divided into stages, and each keeps another unit of the core busy: matrix products, rotations,
-arithmetic. Results between stages are in scratch memory. The compiler overlaps only instructions that stand near each
-other, so the stages of two heads are mixed, step by step (`run_stages`).
-"""
+The work of a head is divided into stages, and each uses a different unit of the core: matrix products, rotations,
+arithmetic. Results between stages are in scratch memory. The compiler overlaps only instructions that are near each
+other, so the stages of two heads are mixed, step by step (`run_stages`)."""
 
 import functools
 from collections.abc import Callable

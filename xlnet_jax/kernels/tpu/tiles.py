@@ -166,7 +166,7 @@ class TpuSizes:
 
     @property
     def buffers(self) -> int:
-        """Number of heads that are in work at a time."""
+        """Number of heads in flight."""
         return 2 if self.heads_in_group > 1 and self.generation.pairs_heads else 1
 
     @property

@@ -73,7 +73,7 @@ def question_of(row: Row, number: int, labelled: bool, unanswerable: bool) -> Qu
     if not all(isinstance(text, str) and text for text in answers) or not all(type(start) is int for start in starts):
         raise InputError(f"{where}: an answer is a text and answer_start, the number of its first character")
     if is_impossible and not unanswerable:
-        raise InputError(f"{where} is unanswerable: `task` squad2 learns that, or leave it out")
+        raise InputError(f"{where} is unanswerable: `task` squad2 supports that, or leave it out")
     if is_impossible == bool(answers):
         raise InputError(f"{where} needs either an answer or is_impossible true")
     return Question(name, question, context, answers, starts, is_impossible, where)
