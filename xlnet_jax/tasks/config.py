@@ -138,8 +138,8 @@ class FinetuneConfig(RunConfig):
     """seeds of the head, dropout and the order of examples; several = one run per seed, then mean and deviation"""
     balance: Literal["none", "weights", "sampling"] = setting("none", "common")
     """what to do about rare labels, in classification and tagging: weights = weight each text or word in the loss by
-    the number of labels / (classes * labels of its class); sampling = draw texts with replacement in proportion to these
-    weights, sentences to the mean of their words; evaluation is never weighted"""
+    the number of labels / (classes * labels of its class); sampling = draw texts with replacement in proportion to
+    these weights, sentences to the mean of their words; evaluation is never weighted"""
     label_threshold: float = operational(0.5, between(0, 1, "()"))
     """multilabel: a text gets a label if its probability is at least this"""
     temperature: float = setting(0.05, above(0))

@@ -251,8 +251,8 @@ def _describe(
     if config.steps < an_epoch and config.corpus and is_usual:
         command = shlex.join(without_secrets([*TRAIN, "--corpus", *config.corpus, "--minutes", "30"]))
         say(
-            f"            that reads {config.steps / an_epoch:.1%} of the text; --minutes chooses sizes for a given time: "
-            f"{command}"
+            f"            that reads {config.steps / an_epoch:.1%} of the text; "
+            f"--minutes chooses sizes for a given time: {command}"
         )
     there = corpus.num_blocks("validation") * windows_per_block
     if (read := count_windows(held_out)) < there:
