@@ -1,14 +1,13 @@
-"""Measure what --balance gains where labels are rare: of which novel is a paragraph, with 90% from one and 5% from each
-of two others.
+"""Measure what --balance gains where labels are rare: the task is to predict which novel a paragraph is from, with 90%
+from one and 5% from each of two others.
 
     python -m benchmarks.balance [--seeds 3] [--workdir runs/balance]
 
-The novels are those that come with the package. Each seed draws its paragraphs to learn from, to choose by and to test
-on. tiny is finetuned with each --balance and equal settings, for 100 and for 300 steps; the F1 on the second set
-chooses the checkpoint, for all alike. The numbers are of the test set, means over the seeds; the gains are paired. As a
-last control, the probabilities of `none` are divided by a power of the frequencies of the labels, chosen on the second
-set too.
-"""
+The novels are those that come with the package. Each seed draws its paragraphs for training, for the choice of a
+checkpoint and for the test. tiny is finetuned with each --balance and equal settings, for 100 and for 300 steps; the F1
+on the second set chooses the checkpoint, for all alike. The numbers are of the test set, means over the seeds; the
+gains are paired. As a last control, the probabilities of `none` are divided by a power of the frequencies of the
+labels, chosen on the second set too."""
 
 import argparse
 import itertools

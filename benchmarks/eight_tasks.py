@@ -251,7 +251,7 @@ def report(measured: dict[str, Record], metrics: bool) -> None:
         rows.append((task.name, task.metric, baseline, *cells, f"{difference:+.1f}", apart, f"{minutes:.0f}"))
     keep_table(
         "eight-tasks",
-        ("task", "metric", "baseline", "from random weights", "pretrained", "difference", "apart", "CPU minutes"),
+        ("task", "metric", "baseline", "from random weights", "pretrained", "difference", "separated", "CPU minutes"),
         rows,
     )
     for run in (f"{task.name}-{start}" for task in TASKS for start in STARTS if metrics):

@@ -6,7 +6,7 @@ The recorded network starts from the last but one stage of benchmarks/tiny.py.
 
 The network reads the text of the tasks' training files in DATA, without labels, and none of the evaluation files. It
 also reads English novels (NOVELS), so that it does not forget them. In a third of the windows the tasks' sentences and
-words are said twice (benchmarks/twice.py), so that the network learns to look up these, too.
+words are repeated (benchmarks/twice.py), so that the network learns to look up these, too.
 """
 
 import argparse

@@ -150,7 +150,7 @@ def main() -> None:
     there = SIDES if has_torch() else (PLAIN, FUSED)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=there, help="what to time")
     parser.add_argument("--rows", type=int, help=f"windows in a batch (default: {ROWS})")
-    parser.add_argument("--remat", default=REMAT, help="what our sides compute again (default: %(default)s)")
+    parser.add_argument("--remat", default=REMAT, help="what our sides recompute (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=10, help="longest time, shared by the sizes (0: two turns)")
     parser.add_argument("--steps", type=int, default=5, help="measured steps in a turn of one side")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")

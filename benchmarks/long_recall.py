@@ -5,8 +5,8 @@
 
 The training text consists of words of tiny's vocabulary. In a document each key has a value, and "key value" is
 repeated many times, so a network can predict a value if it sees an earlier mention. Each run is a normal train command
-that continues tiny. The runs differ only in the length of memory. tiny can already look words up: from random weights,
-networks do not learn it from such texts within 4,000 steps.
+that continues tiny. The runs differ only in the length of memory. tiny can already copy from its context: from random
+weights, networks do not learn it from such texts within 4,000 steps.
 
 Then each network reads, window by window, texts that mention a pair (the needle) once and ask for its value DISTANCES
 later. The table has the share of values that are recalled. A guess is right one time in VALUES.

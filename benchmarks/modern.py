@@ -1,4 +1,4 @@
-"""Compare the recipe of the `modern` presets with AdamW: FLOPs to reach a held-out loss, and what each part is worth.
+"""Compare the recipe of the `modern` presets with AdamW: FLOPs to reach a held-out loss, and what each part contributes.
 
     python -m benchmarks.modern CORPUS DATA [--only 'compare*'] [--jobs 2] [--workdir runs/modern]
     python -m benchmarks.modern --report
@@ -75,7 +75,7 @@ ALTERNATIVES: dict[str, Settings] = {
     "pre-norm": {"model.norm": "pre"},
     "schedule wsd": {"optimizer.schedule": "wsd"},
 }
-"""what the recipe could have and has not"""
+"""alternatives that the recipe does not use"""
 RATES = {"adamw": (4e-3,), "modern": (8e-3, 1.6e-2, 3.2e-2), "same-parts": (4e-3, 8e-3, 1.6e-2)}
 TUNING_FLOPS = {"adamw": 5.76e12, "modern": 5.76e12, "same-parts": 4e12}
 """that of "same-parts" is the budget of modern beside AdamW, so its best run is seed 0 of the comparison"""

@@ -106,7 +106,7 @@ class Run:
     rate: float
     seed: int = 0
     kind: str = "sequences"
-    """sequences or flops: what it has as much of as plm; tune; or length, a run of another length"""
+    """sequences or flops: the quantity that equals plm's; tune; or length, a run of another length"""
 
     @property
     def name(self) -> str:

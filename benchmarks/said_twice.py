@@ -1,4 +1,4 @@
-"""Measure whether a network looks words up in its context: the likelihood of pieces that are repeated.
+"""Measure whether a network copies from its context: the likelihood of pieces that are repeated.
 
     python -m benchmarks.said_twice tiny runs/mine [--text novel.txt]
 

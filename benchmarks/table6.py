@@ -178,7 +178,7 @@ def report(measured: dict[str, Record]) -> None:
         METRIC,
         f"difference to {BASELINE}",
         f"{CONFIDENCE:.0%} interval",
-        "could be seen",
+        "detectable",
     )
     keep_table("table6", head, rows)
     print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours")

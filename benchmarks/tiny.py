@@ -143,8 +143,8 @@ Weights and tokenizer have the license of the package, Apache-2.0.
 per step, with a memory of 64 and 32 targets each. It took {seconds / 60:.0f} minutes on one CPU core, in four stages:
 
 - {steps[0]} steps on the texts
-- {steps[1]} steps in which half of the windows have sentences and words said twice, so that the network learns to look
-  words up
+- {steps[1]} steps in which sentences and words are repeated in half of the windows, so that the network learns to copy
+  from its context
 - {steps[2]} steps mostly on the texts
 - {steps[3]} steps only on the texts
 
@@ -170,7 +170,7 @@ hidden = model.hidden_states(*model.tokenize(["A text."]))  # [texts, tokens, 12
 
 `XLNetLMHeadModel.from_pretrained(FOLDER)` of transformers reads it too; the folder is
 `xlnet_jax.storage.hub.bundled_folder("tiny")`. It has learned the English of 19th-century novels, with the views of
-their time, and to look words up in its context, but little else.
+their time, and to copy words from its context, but little else.
 """
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 WORDS = 6, 30
-"""smallest and largest number of words of a sentence that is said twice"""
+"""smallest and largest number of words of a sentence that is repeated"""
 
 
 def sentences_twice(sentences: Sequence[str], documents: int, draw: random.Random) -> list[str]:
