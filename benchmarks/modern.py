@@ -1,4 +1,4 @@
-"""Compare the recipe of the `modern` presets with AdamW: FLOPs to reach a held-out loss, and what each part contributes.
+"""Compare the recipe of the `modern` presets with AdamW: FLOPs to reach a held-out loss, and the effect of each part.
 
     python -m benchmarks.modern CORPUS DATA [--only 'compare*'] [--jobs 2] [--workdir runs/modern]
     python -m benchmarks.modern --report
