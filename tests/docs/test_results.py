@@ -7,6 +7,7 @@ import pytest
 from benchmarks import (
     any_order,
     eight_tasks,
+    first_tpu_run,
     fit_scaling,
     long_recall,
     modern,
@@ -62,6 +63,7 @@ def test_the_results_of_studies_follow_from_their_records(tmp_path, monkeypatch,
     for name, report in REPORTS.items():
         report(studies.read(studies.MEASURED / name))
     fit_scaling.report(read_fits())
+    first_tpu_run.report(kept)
     found = results.read()
     assert len(found) >= 17
     for name, result in found.items():
