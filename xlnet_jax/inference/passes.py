@@ -1,5 +1,5 @@
-"""Draw pieces on the device, pass by pass (sampler.py has the stages). `choose_next` alone knows which open positions
-come next: a new choice of positions is a function of the logits, not another loop."""
+"""Draw pieces on the device, pass by pass (sampler.py has the stages). Which open positions come next is a function:
+`choose_next`, by the order of the text, or `choose_most_confident`, by the logits."""
 
 import functools
 from collections.abc import Callable
@@ -26,6 +26,7 @@ class Sampling(NamedTuple):
     is_masked: bool  # the network reads <mask>
     context: int
     by_confidence: bool
+    apart: int  # least distance of the pieces of a pass, by confidence
     parallel: int  # pieces drawn in a pass; 0 = all
     is_exact: bool  # the pieces of a pass are drafts, which a second pass judges
     is_greedy: bool  # temperature 0
@@ -124,7 +125,9 @@ def _draw(
         cache, logits_BPV = predict(target_BP=targets.position_BP)
         best_BP = jnp.where(targets.allowed_XV[targets.kind_BP], logits_BPV, -jnp.inf).max(-1)
         confidence_BP = best_BP - jax.nn.logsumexp(logits_BPV, axis=-1)
-        column_BC, is_new_BC = choose_next(is_open_BP, sampling.parallel, confidence_BP)
+        column_BC, is_new_BC = choose_most_confident(
+            is_open_BP, sampling.parallel, confidence_BP, targets.position_BP, sampling.apart
+        )
         logits_BCV = _at(column_BC, logits_BPV)
     else:
         column_BC, is_new_BC = choose_next(is_open_BP, sampling.parallel)
@@ -271,22 +274,38 @@ def close(
     return is_open_BP & (targets.number_BP < end_BC.min(1, keepdims=True))
 
 
-def choose_next(
-    is_open_BP: jnp.ndarray, parallel: int, confidence_BP: jnp.ndarray | None = None, passes: bool = True
-) -> tuple[jnp.ndarray, jnp.ndarray]:
+def choose_next(is_open_BP: jnp.ndarray, parallel: int, passes: bool = True) -> tuple[jnp.ndarray, jnp.ndarray]:
     """Return the columns of the C targets to draw next, int32 [B, C], and which of them are there: where fewer are
     open, the first stands in for those that are missing.
 
-    They are the first open ones, of one pass if there are passes, in the order of the columns; or, given the
-    log-probability of the likeliest piece of each, the C with the highest ones (Chang et al. 2022, MaskGIT, section
-    3.2; Nie et al. 2025, LLaDA, section 2.4).
+    They are the first open ones, of one pass if there are passes, in the order of the columns.
     """
-    worth_BP = -jnp.arange(is_open_BP.shape[1], dtype=jnp.float32)[None] if confidence_BP is None else confidence_BP
-    _, column_BC = jax.lax.top_k(jnp.where(is_open_BP, worth_BP, -jnp.inf), parallel)
+    in_order_1P = -jnp.arange(is_open_BP.shape[1], dtype=jnp.float32)[None]
+    _, column_BC = jax.lax.top_k(jnp.where(is_open_BP, in_order_1P, -jnp.inf), parallel)
     is_new_BC = _at(column_BC, is_open_BP)
-    if confidence_BP is None and passes:
+    if passes:
         pass_BC = column_BC // parallel
         is_new_BC &= pass_BC == pass_BC[:, :1]
+    return jnp.where(is_new_BC, column_BC, column_BC[:, :1]), is_new_BC
+
+
+def choose_most_confident(
+    is_open_BP: jnp.ndarray, parallel: int, confidence_BP: jnp.ndarray, position_BP: jnp.ndarray, apart: int
+) -> tuple[jnp.ndarray, jnp.ndarray]:
+    """Return what `choose_next` does, of the targets with the highest confidence, the log-probability of their
+    likeliest piece (Chang et al. 2022, MaskGIT, section 3.2; Nie et al. 2025, LLaDA, section 2.4).
+
+    Those of a pass are at least `apart` positions from each other: neighbors depend on each other most, and the most
+    confident targets are often neighbors (benchmarks/positions.py).
+    """
+
+    def choose(left_BP: jnp.ndarray, _: None) -> tuple[jnp.ndarray, tuple[jnp.ndarray, jnp.ndarray]]:
+        column_B1 = jnp.where(left_BP, confidence_BP, -jnp.inf).argmax(1, keepdims=True)
+        is_near_BP = jnp.abs(position_BP - _at(column_B1, position_BP)) < apart
+        return left_BP & ~is_near_BP, (column_B1[:, 0], _at(column_B1, left_BP)[:, 0])
+
+    _, (column_CB, is_new_CB) = jax.lax.scan(choose, is_open_BP, length=parallel)
+    column_BC, is_new_BC = column_CB.T, is_new_CB.T
     return jnp.where(is_new_BC, column_BC, column_BC[:, :1]), is_new_BC
 
 

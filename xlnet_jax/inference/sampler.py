@@ -36,6 +36,8 @@ from xlnet_jax.objectives.registry import objective_named, segment_of_V
 
 SHORTEST = 32  # smallest padded length; lengths of given texts are rounded up to powers of two
 DEFAULT_CONTEXT = 512
+APART = 4
+"""least distance of the pieces of a pass by confidence, unless it draws all (benchmarks/positions.py)"""
 
 
 class Sampler:
@@ -68,6 +70,7 @@ class Sampler:
             is_masked,
             self.context,
             settings.order == "confidence",
+            APART if settings.parallel else 1,
             settings.parallel,
             settings.exact,
             *(temperature == 0, settings.top_k, top_p < 1, penalty != 1),

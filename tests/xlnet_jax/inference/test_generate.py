@@ -140,8 +140,11 @@ def test_log_probs_are_those_of_the_ordinary_network_by_the_number_of_the_pass(m
 
 def assert_sizes_of_passes(passes_P, order, parallel):
     """As few passes as possible: all but the last are full, or, in random order, all have every n-th target, so that
-    they are far from each other."""
+    they are far from each other. By confidence, neighbors are not of one pass."""
     sizes, count = np.bincount(passes_P), len(passes_P)
+    if order == "confidence":
+        assert max(sizes) <= parallel
+        return
     assert len(sizes) == -(-count // parallel)
     full = [min(parallel, count - parallel * i) for i in range(len(sizes))]
     spread = [len(range(i, count, len(sizes))) for i in range(len(sizes))]
@@ -165,15 +168,19 @@ def test_all_at_once_fills_gaps_as_bert_does(model):
 
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_confidence_takes_the_targets_whose_likeliest_piece_is_the_most_probable(model, parallel):
-    """One pass of the ordinary network for each group: a plain loop, without a cache."""
+    """One pass of the ordinary network for each group: a plain loop, without a cache. The pieces of a pass are four
+    positions from each other at least."""
     text = read_prompt(model.tokenizer, GAPS, gap_pieces=[4, 2, 5])
     (row,) = draw(make_sampler(model, context=64, order="confidence", parallel=parallel), [text])
     ids, passes = text.ids_L.copy(), np.full(len(text.targets_P), len(text.targets_P))
     may_be = allowed_XV(model.tokenizer)[text.kinds_P]
-    for number in range(-(-len(passes) // parallel)):
+    for number in itertools.takewhile(lambda number: passes.max() > number, itertools.count()):
         log_probs = np.where(may_be, log_probs_PV(model, Query(ids, text.targets_P, passes)), -np.inf)
         best = np.where(passes > number, log_probs.max(1), -np.inf)
-        chosen = np.argsort(-best, kind="stable")[: min(parallel, (passes > number).sum())]
+        chosen: list[int] = []
+        for i in np.argsort(-best, kind="stable")[: (passes > number).sum()]:
+            is_apart = all(abs(text.targets_P[i] - text.targets_P[j]) >= 4 for j in chosen)
+            chosen += [i] if is_apart and len(chosen) < parallel else []
         ids[text.targets_P[chosen]] = log_probs.argmax(1)[chosen]
         passes[chosen] = number
     np.testing.assert_array_equal(row.passes_P, passes)
@@ -300,7 +307,9 @@ def test_a_masked_network_reads_the_whole_text_in_each_pass(make_masked, positio
                 np.testing.assert_array_equal(best.argmax(1)[now], row.ids_P[now])
                 later = row.passes_P > number
                 if order == "confidence" and later.any():
-                    assert best.max(1)[now].min() >= best.max(1)[later].max() - 1e-5
+                    free = [abs(text.targets_P[now] - position).min() >= 4 for position in text.targets_P]
+                    assert len(now) == parallel or not (later & free).any()
+                    assert best.max(1)[now].min() >= best.max(1)[later & free].max(initial=-np.inf) - 1e-5
             assert_sizes_of_passes(row.passes_P, order, parallel)
             assert MASK not in row.ids_P
         assert len(set(rows[0].ids_P.tolist())) > 1
