@@ -602,7 +602,7 @@ def test_one_text_is_printed_as_it_is_drawn_and_is_the_text_of_python(checkpoint
         wanted = {**settings, "max_new_tokens": 12, "order": order, "parallel": 5}
         (other,) = xlnet_jax.generate(model, "It is", on_part=parts.append, **wanted)
         assert parts == [other.text]
-        assert other.passes_P.max() <= 2
+        assert other.passes_P.max() < 6  # of 12 pieces
     shown = printed(capsys, checkpoint, "--prompt", "It is", "--seed", 3, "--max-new-tokens", 70)
     assert shown == text.text + "\n"
     with pytest.raises(InputError, match="`on_part` shows only one text"):
