@@ -2,28 +2,24 @@
 
     python -m benchmarks.tiny novels.txt speeches.txt [--workdir runs/tiny]
 
-Runs the normal commands to train a tokenizer, prepare corpora, pretrain in six stages (about four hours on one CPU
-core), convert to bfloat16 in Hugging Face's format, and measure held-out losses. Then it writes the model card. Outputs
-that exist are not made again, so a stopped run can continue.
+Runs the normal commands to train a tokenizer, prepare corpora, pretrain in four stages (about two and a half hours on
+one CPU core), convert to bfloat16 in Hugging Face's format, and measure a held-out loss. Then it writes the model card.
+Outputs that exist are not made again, so a stopped run can continue.
 
 In the second stage half of the windows say everything twice (benchmarks/twice.py), so that the network learns to look
 words up in its context, which running text does not teach in this time. In the third stage it reads mostly running text
-again, and in the fourth nothing else; otherwise it would expect words in random order at the beginning of a text.
-
-The first four stages predict the last quarter of each order with AdamW. The last two predict every token, with Muon, so
-that the network also learns to predict from few pieces, as it must to write a text or to score it in a random order.
-They have a larger share of the speeches, whose English is more modern.
+again, and in the last nothing else; otherwise it would expect words in random order at the beginning of a text.
 """
 
 import argparse
 import json
 import random
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import studies
-from benchmarks.modern import flags
 from benchmarks.studies import run_module
 from benchmarks.twice import sentences_twice, words_twice
 from xlnet_jax.storage import hub
@@ -36,33 +32,29 @@ class Stage(NamedTuple):
     """Part of the pretraining, which starts from the weights of the stage before."""
 
     name: str
-    recipe: str
-    """settings of the train command"""
     steps: int
     rate: float
     """learning rate, which falls with the width as in benchmarks/scaling.py"""
     warmup: int
-    shares: tuple[float, ...] = ()
-    """of novels, speeches, repeated sentences and repeated words among the windows; none = the first two by length"""
+    weights: Mapping[str, float]
+    """share of each text among the windows; empty = in proportion to length"""
 
     def settings(self, start: list[str]) -> list[str]:
         """Return the settings of the train command for the stage. start: settings of the network, or --init."""
         given = {"steps": self.steps, "optimizer.learning-rate": self.rate, "optimizer.warmup-steps": self.warmup}
-        return [*SETTINGS, *self.recipe.split(), *start, *flags(given)]
+        return [*SETTINGS, *start, *(word for name, value in given.items() for word in (f"--{name}", str(value)))]
 
 
-ADAMW = "--optimizer.method adamw --optimizer.matrix-rate 0.5 --data.num-predict 32"
-MUON = "--data.targets all --data.num-predict None"
 STAGES = (
-    Stage("first", ADAMW, 10_000, 0.003, 500),
-    Stage("twice", ADAMW, 5_000, 0.003, 200, (0.47, 0.03, 0.2, 0.3)),
-    Stage("mostly", ADAMW, 5_000, 0.003, 200, (0.8, 0.05, 0.05, 0.1)),
-    Stage("last", ADAMW, 3_000, 0.0015, 100),
-    Stage("all", MUON, 4_200, 0.002, 200, (0.74, 0.14, 0.05, 0.07)),
-    Stage("end", MUON, 1_300, 0.001, 100, (0.85, 0.15)),
+    Stage("first", 10_000, 0.003, 500, {}),
+    Stage("twice", 5_000, 0.003, 200, {"novels": 0.47, "speeches": 0.03, "sentences_twice": 0.2, "words_twice": 0.3}),
+    Stage("mostly", 5_000, 0.003, 200, {"novels": 0.8, "speeches": 0.05, "sentences_twice": 0.05, "words_twice": 0.1}),
+    Stage("last", 3_000, 0.0015, 100, {}),
 )
-SETTINGS = """--preset demo --eval.every-steps 2500 --eval.max-windows 1024 --log.every-steps 250
-    --checkpoint.every-steps 2500 --checkpoint.every-minutes 5 --checkpoint.keep 2""".split()
+SETTINGS = """--preset demo --optimizer.method adamw
+    --data.num-predict 32 --optimizer.matrix-rate 0.5 --eval.every-steps 2500
+    --eval.max-windows 1024 --log.every-steps 250 --checkpoint.every-steps 2500 --checkpoint.every-minutes 5
+    --checkpoint.keep 2""".split()
 NETWORK = """--model.num-layers 4 --model.d-model 128 --model.num-heads 4 --model.d-head 32 --model.d-ff 512
     --model.init-std 0.08""".split()
 """as wide as the demo's network, and twice as deep"""
@@ -88,9 +80,9 @@ def main() -> None:
         sources[kind].write_text("\n\n".join(documents) + "\n")
     start = NETWORK
     for stage in STAGES:
-        corpus, texts = work / f"{stage.name}-corpus", [*sources.values()][: len(stage.shares) or 2]
-        shares = ["--weights", *stage.shares] if stage.shares else []
-        _make(corpus, "data_pipelines.prepare", "--source", *texts, *shares,
+        corpus, texts = work / f"{stage.name}-corpus", [*(stage.weights or ("novels", "speeches"))]
+        shares = ["--weights", *stage.weights.values()] if stage.weights else []
+        _make(corpus, "data_pipelines.prepare", "--source", *(sources[text] for text in texts), *shares,
               "--tokenizer", tokenizer, "--block-len", 1152, "--validation-fraction", 0.02,
               "--out", corpus)  # fmt: skip
         run_module("xlnet_jax.train", *stage.settings(start), "--corpus", corpus, "--workdir", work / stage.name)
