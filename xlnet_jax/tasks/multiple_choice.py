@@ -1,9 +1,10 @@
-"""Multiple choice: choose the option that answers a question about a text (`run_race.py`). Reads RACE and DREAM in
-their published formats, and JSON lines."""
+"""Multiple choice: choose the option that answers a question about a text (`run_race.py`). Reads RACE, DREAM,
+C3 and ChID in their published formats, and JSON lines."""
 
 import dataclasses
 import json
 import math
+import re
 import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ PREDICTIONS = "predictions.jsonl"
 LEVELS = ("middle", "high")
 GAP = "_"
 LETTERS = string.ascii_uppercase
+CLUE = ("c3", "chid")
+BLANK = re.compile(r"#idiom\d+#")
+AROUND = 70
+"""characters on each side of a blank of ChID that are read; the baseline of CLUE reads about 30 tokens"""
 MOST_GUESSES = 60  # enough for any mixture of 2 to 6 options
 
 
@@ -54,22 +59,21 @@ class ChoiceQuestion:
 
 
 class MultipleChoice(Task[ChoiceQuestion, list[Prediction]]):
-    """Questions with options, in the format of the task: race, dream, or else JSON lines."""
+    """Questions with options, in the format of the task: race, dream, c3, chid, or else JSON lines."""
 
     metric = "accuracy"
     without_text = "the answer to the question alone"
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
-        if config.task in ("race", "dream") and config.columns != ColumnsConfig():
+        if config.task in FORMS and config.columns != ColumnsConfig():
             raise InputError(
                 f"task {config.task} has fields of its own: leave `columns` out, or `task` multiple_choice"
             )
         self.require_room(config.data.max_query_len + SPECIALS, "data.max_query_len")
 
     def published_rows(self, path: str) -> Iterator[Row]:
-        forms = {"race": _race, "dream": _dream}
-        return forms.get(self.config.task, json_lines)(path)
+        return FORMS.get(self.config.task, json_lines)(path)
 
     def example(self, record: Row, number: int, labelled: bool) -> ChoiceQuestion:
         """Return the question of a row. The answer is the text, the letter or the number of an option. A question to
@@ -175,7 +179,7 @@ class MultipleChoice(Task[ChoiceQuestion, list[Prediction]]):
 
     def write(self, folder: epath.Path, examples: Sequence[ChoiceQuestion], answers: list[Prediction]) -> list[str]:
         """Write predictions.jsonl: for each question its id, the letter and text of its answer, and the probability of
-        each option."""
+        each option. For CLUE's c3 and chid also write the submission: the numbers of the answers, in order or by id."""
         with (folder / PREDICTIONS).open("w") as file:
             for question, (text, probabilities) in zip(examples, answers, strict=True):
                 row = {
@@ -185,7 +189,15 @@ class MultipleChoice(Task[ChoiceQuestion, list[Prediction]]):
                     "probabilities": [round(probabilities[option], 6) for option in question.options],
                 }
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        return [PREDICTIONS]
+        if self.config.task not in CLUE:
+            return [PREDICTIONS]
+        numbers = {
+            q.id: q.options.index(str(a.value)) if q.options else 0 for q, a in zip(examples, answers, strict=True)
+        }
+        submission = f"{self.config.task}_predict.json"
+        submitted = numbers if self.config.task == "chid" else list(numbers.values())
+        (folder / submission).write_text(json.dumps(submitted, indent=2) + "\n")
+        return [PREDICTIONS, submission]
 
 
 def encode_option(
@@ -219,6 +231,38 @@ def _dream(path: str) -> Iterator[Row]:
         for i, asked in enumerate(questions):
             row = {"id": f"{name}-{i}", "context": " ".join(turns), "options": asked["choice"]}
             yield Row({**asked, **row}, f"{path}, dialogue {name}, question {i + 1}")
+
+
+def _c3(path: str) -> Iterator[Row]:
+    """Yield the questions of C3, whose form is DREAM's. Dialogues and other texts may have the same ids."""
+    for row in _dream(path):
+        yield dataclasses.replace(row, content={**row.content, "id": f"{epath.Path(path).stem}/{row.content['id']}"})
+
+
+def _chid(path: str) -> Iterator[Row]:
+    """Yield a question for each blank of ChID: a passage around it, in which an idiom is missing, and the candidates.
+    Answers are in a file of their own, except those of a test."""
+    file = epath.Path(path)
+    of_answers = file.with_name(f"{file.stem}_answer.json")
+    if not of_answers.exists() and not file.name.startswith("test"):
+        raise InputError(f"{path}: its answers are missing: put {of_answers.name} beside it")
+    answers = json_file(str(of_answers), dict[str, int]) if of_answers.exists() else {}
+    for row in json_lines(path):
+        if row.fault:
+            yield row
+            continue
+        options, passages = row.get("candidates", list[str]), row.get("content", list[str])
+        for passage in passages:
+            for blank in BLANK.finditer(passage):
+                before, after = (BLANK.sub("…", text) for text in (passage[: blank.start()], passage[blank.end() :]))
+                around = f"{before[-AROUND:]}{GAP}{after[:AROUND]}"
+                asked = {"id": blank[0], "context": around, "question": GAP, "options": options}
+                answer = {"answer": answers[blank[0]]} if blank[0] in answers else {}
+                yield Row(asked | answer, f"{row.where}, {blank[0]}")
+
+
+FORMS = {"race": _race, "dream": _dream, "c3": _c3, "chid": _chid}
+"""Readers of tasks with a format of their own"""
 
 
 def _number_of(answer: Any, options: tuple[str, ...], where: str) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import scipy.stats
 
+from xlnet_jax.tasks.classification.clue import CLUE
 from xlnet_jax.tasks.classification.tables import Groups, Published
 from xlnet_jax.tasks.readers import Role
 
@@ -77,6 +78,7 @@ PUBLISHED: dict[str, Published] = {
     "embedding": Published(
         ("anchor", "query", "sentence1", "text"), ("positive", "answer", "sentence2", "text_pair"), ("score", "label")
     ),
+    **CLUE,
     "yelp-2": _YELP,
     "yelp-5": replace(_YELP, labels=("1", "2", "3", "4", "5")),
 }  # fmt: skip

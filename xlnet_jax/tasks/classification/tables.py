@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,9 @@ class Published:
     metrics: tuple[str, ...] = ("accuracy",)
     """official metrics; if there are two, their average counts"""
     submission: str = ""
-    """name of GLUE's submission file, without its extension"""
+    """name of the submission file: of GLUE without its extension, of CLUE with .json"""
+    reshape: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    """turns a published row into one whose columns are texts; None = they are"""
     stems: dict[Role, Groups] = dataclasses.field(default_factory=dict)
     parts: bool = False
     """the evaluation set has a matched and a mismatched part"""

@@ -3,6 +3,7 @@ name, and any table."""
 
 import csv
 import dataclasses
+import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ from xlnet_jax.tasks.classification.tables import ANY, field, files_of_role, rea
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text, head_and_tail, shorten, tokens_of
 from xlnet_jax.tasks.labels import OFF, ON, SHOWN, label_list, label_name, require_label, vector_length
-from xlnet_jax.tasks.readers import Row, require_form
+from xlnet_jax.tasks.readers import NO_CONTENT, Row, require_form
 from xlnet_jax.tasks.task import A, Prediction, Role, Task, most_frequent
 
 PARTS = ("accuracy_m", "accuracy_mm")  # of MNLI
@@ -91,6 +92,8 @@ class TableTask(Task[TextExample, A]):
         """Return the example of a row, without a label if a text is blank. Raises InputError for a label that the task
         cannot use."""
         published, id_column = self._published, self.config.columns.id
+        if published.reshape and record.content is not NO_CONTENT:
+            record = dataclasses.replace(record, content=published.reshape(record.content))
         if id_column is not None:
             name = field(record, (id_column,), "id")
         else:
@@ -262,12 +265,18 @@ class TextTask(TableTask[list[Prediction]]):
     def _scores(self, true: np.ndarray, predicted: np.ndarray) -> dict[str, float]: ...
 
     def write(self, folder: epath.Path, examples: Sequence[TextExample], answers: list[Prediction]) -> list[str]:
-        """Write predictions.tsv with id, answer and the probability of each label, and the submission files of GLUE."""
+        """Write predictions.tsv with id, answer and the probability of each label, and the submission files of GLUE or
+        CLUE."""
         pairs = list(zip(examples, answers, strict=True))
         header = ("id", self.column, *(f"p({label})" for label in self._labels))
         rows = [(e.id, self._written(a.value), *(f"{p:.6g}" for p in a.probabilities.values())) for e, a in pairs]
         write_tsv(folder / PREDICTIONS, header, rows)
         names = [PREDICTIONS]
+        if self._published.submission.endswith(".json"):
+            names.append(self._published.submission)
+            lines = [json.dumps({"id": number_or_text(e.id), "label": str(a.value)}) for e, a in pairs]
+            (folder / names[-1]).write_text("".join(f"{line}\n" for line in lines))
+            return names
         for part in sorted({e.part for e in examples} if self._published.submission else ()):
             names.append(f"{self._published.submission}{part and '-' + part}.tsv")
             rows = [(e.id, _submitted(a.value)) for e, a in pairs if e.part == part]
@@ -458,6 +467,11 @@ def write_tsv(path: epath.Path, header: Sequence[str], rows: Sequence[Sequence[s
     with path.open("w") as file:
         writer = csv.writer(file, delimiter="\t", lineterminator="\n")
         writer.writerows((header, *rows))
+
+
+def number_or_text(name: str) -> int | str:
+    """Return the id of an example as CLUE's submissions have it."""
+    return int(name) if name.isascii() and name.isdecimal() else name
 
 
 def _submitted(value: Any) -> str:
