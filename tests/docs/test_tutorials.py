@@ -1,15 +1,35 @@
-"""The snippets of docs/tutorials.md compute what the code beside them computes."""
+"""The snippets of docs/tutorials.md compute what the code beside them computes, and every row of its tables points to
+something that is there and runs."""
 
 import doctest
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.docs.test_site import leads_nowhere
+from xlnet_jax.__main__ import COMMANDS
+
 PAGE = Path(__file__).parents[2] / "docs" / "tutorials.md"
 EXACT = ("content_mask", "query_mask", "seen", "read", "labels")
 CLOSE = ("encoded", "attended", "shifted", "attn_prob", "h_next", "g_next")
+
+
+ROWS = [
+    row for row in re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", PAGE.read_text(), re.M) if row[0] != "tutorials describe"
+]
+DESCRIBED = """
+seq2seq; RNN encoders; six steps; multi-head code; feed-forward; sinusoidal positions; dropout stands; Noam;
+inverse square root; tied embeddings; embeddings times √width; encoder-decoder attention; pre-norm; 80/10/10;
+next sentence prediction; BERT's heads; frozen features; ten static masks; dynamic masks; full sentences;
+factorized embeddings; all layers share; share a part; sentence order; ELECTRA; GPT's objective;
+GPT's published weights; ELMo; Al-Rfou's character model; four terms; memory; same length; clamped; AR:; AE:; m_t;
+PLM:; two streams; segments A and B; corpora; 512 chips; 2,048 rows; 2.5 days; classification; question answering;
+named entities; sentiment; translation; dialogue; recommendation; CLUE
+"""
+"""What well-known tutorials describe"""
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +54,27 @@ def theirs(ours):
     return variables
 
 
+@pytest.mark.parametrize("topic", re.split(r";\s+", DESCRIBED.strip()))
+def test_what_tutorials_describe_has_a_row(topic):
+    assert any(topic in described for described, *_ in ROWS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_a_row_points_to_what_is_there_and_runs_or_gives_the_reason(row, ours):
+    _, here, line = row
+    if here == "—":
+        assert re.fullmatch(r"Out of scope: .+\.", line)
+        return
+    (target,) = re.fullmatch(r"\[.+\]\((.+)\)", here).groups()
+    assert not leads_nowhere(PAGE, target)
+    (code,) = re.match(r"`([^`]+)`", line).groups()
+    if code.startswith("xlnet-jax "):
+        _, command, *words = shlex.split(code)
+        COMMANDS[command].parse(words)
+    else:
+        assert eval(code, {**ours}) is not None
+
+
 def test_our_code_prints_what_the_page_shows(ours):
     assert set(EXACT + CLOSE) <= set(ours)
 
@@ -42,6 +83,10 @@ def test_our_code_prints_what_the_page_shows(ours):
 def test_pytorch_computes_the_same_numbers(ours, theirs, name):
     assert np.ptp(ours[name]) > 0.1
     np.testing.assert_allclose(ours[name], np.asarray(theirs[name]), rtol=0, atol=1e-6)
+
+
+def test_both_compute_the_same_learning_rates(ours, theirs):
+    np.testing.assert_allclose(ours["rates"], theirs["rates"], rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", EXACT)
