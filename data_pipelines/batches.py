@@ -3,9 +3,10 @@
 A *visit* is one pass of one row over one block. It takes steps_per_block steps, forwards or backwards, and memory
 carries over from window to window. Blocks, directions and partners are drawn from (seed, visit, row), cuts and targets
 from (seed, step, row). So a run can resume at any step at no cost, and no host needs the rows of another. With
-data.masking static, everything except the blocks is drawn from (seed, block, window of the block), so a text is the
-same at every visit. Held-out text is read in order, each block once, and is drawn as with static masks: its windows
-depend neither on the batch size nor on the run's seed and weights. From a corpus to batches on a mesh:
+data.masking static, everything except the blocks is drawn from (seed, copy, block, window of the block), so a text is
+the same at every visit; with data.static_masks, epoch e reads copy e modulo their number. Held-out text is read in
+order, each block once, and is drawn as copy 0: its windows depend neither on the batch size nor on the run's seed and
+weights. From a corpus to batches on a mesh:
 
     source = BatchSource(
         Corpus(folder), "train", tokenizer.is_word_start, config.data, config.model.mem_len, seed, plm.FILLING
@@ -149,7 +150,8 @@ class BatchSource:
 
         Returns arrays in each row's reading order. tokens: int32 [B, S]. cuts: bool [B, S], True if the text may be cut
         into A and B before this token. partner_tokens, partner_cuts: the same for the blocks of random Bs; no rows if
-        windows have no B. is_reversed: bool [B]. blocks: int64 [B], block numbers. documents: int32 [B, S], index of
+        windows have no B. is_reversed: bool [B]. blocks, copies: int64 [B], numbers of the blocks and of what is drawn
+        for them. documents: int32 [B, S], index of
         the first token of each token's document; no rows without data.pack.
         """
         own, partner, is_reversed = self.assign(visit, rows)
@@ -168,6 +170,7 @@ class BatchSource:
             "partner_cuts": cuts[n:],
             "is_reversed": is_reversed,
             "blocks": own,
+            "copies": self._copies(visit, rows),
             "documents": documents,
         }
 
@@ -179,7 +182,7 @@ class BatchSource:
             own = own * self.corpus.num_blocks(self.split) // self._blocks_read
         else:
             own = self._mixture.own_blocks(visit * self.data.batch_size + np.asarray(rows))
-        draw = self._uniforms(Purpose.VISIT, 2, (0, own), (visit, rows))
+        draw = self._uniforms(Purpose.VISIT, 2, (0, self._copies(visit, rows), own), (visit, rows))
         return own, self._mixture.partners(own, draw[:, 1]), (draw[:, 0] < 0.5) & self.data.bidirectional
 
     def batch(self, visit: Batch, step: int, rows: Rows) -> Batch:
@@ -187,7 +190,7 @@ class BatchSource:
         data, (visit_number, index) = self.data, divmod(step, self.steps_per_block)
 
         def draw(purpose: Purpose, width: int) -> np.ndarray:
-            return self._uniforms(purpose, width, (index, visit["blocks"]), (step, rows))
+            return self._uniforms(purpose, width, (index, visit["copies"], visit["blocks"]), (step, rows))
 
         begin = index * windows.advance(data)
         if data.window == "pairs":
@@ -221,14 +224,26 @@ class BatchSource:
         """Return the position of each row in held-out text, which restarts after an epoch: int [B]."""
         return visit % self._visits * self.data.batch_size + np.asarray(rows)
 
+    def _copies(self, visit: int, rows: Rows) -> np.ndarray:
+        """Return which of data.static_masks draws each row reads: int64 [B], its epoch modulo their number."""
+        if self.is_held_out or self.data.static_masks == 1:
+            return np.zeros(len(rows), np.int64)
+        return self._mixture.epochs(visit * self.data.batch_size + np.asarray(rows)) % self.data.static_masks
+
     def _uniforms(
-        self, purpose: Purpose, width: int, by_text: tuple[int, np.ndarray], by_time: tuple[int, Rows]
+        self, purpose: Purpose, width: int, by_text: tuple[int, np.ndarray, np.ndarray], by_time: tuple[int, Rows]
     ) -> np.ndarray:
-        """Draw [B, width] from (window, blocks) if a text is the same at every visit, else from (visit or step,
-        rows)."""
-        seed = HELD_OUT_SEED if self.is_held_out else self.seed
-        counter, numbers = by_text if self.is_held_out or self.data.masking == "static" else by_time
-        return uniforms(seed, purpose, counter, numbers, width)
+        """Draw [B, width] from (window, copies, blocks) if a copy of a text is the same at every visit, else from
+        (visit or step, rows)."""
+        if not self.is_held_out and self.data.masking == "dynamic":
+            step, rows = by_time
+            return uniforms(self.seed, purpose, step, rows, width)
+        seed, (window, copies, blocks) = HELD_OUT_SEED if self.is_held_out else self.seed, by_text
+        drawn = np.empty((len(blocks), width))
+        for copy in np.unique(copies).tolist():
+            mine = copies == copy
+            drawn[mine] = uniforms(seed, purpose, window + copy * self.steps_per_block, blocks[mine], width)
+        return drawn
 
     def batch_at(self, step: int, rows: Rows | None = None) -> Batch:
         """Return batch `step`, equal to the one that `iterate` yields."""

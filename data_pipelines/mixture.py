@@ -42,6 +42,11 @@ class Mixture:
             blocks[mine] = first + shuffle(epoch, place_in_epoch, size, self.seed, int(i))
         return blocks
 
+    def epochs(self, slots: np.ndarray) -> np.ndarray:
+        """Return how often the source of each slot, or all text without weights, was read before: int64 [n]."""
+        pool, place = self._deal(slots)
+        return place // self._pools[1][pool]
+
     def partners(self, blocks: np.ndarray, uniform: np.ndarray) -> np.ndarray:
         """Return another block of the same source for each block, or the block itself if the source has only one.
 

@@ -249,7 +249,8 @@ def _facts(view: WindowView) -> dict[str, str]:
     of_text = "of A and B" if data.window == "pairs" else "of text"
     parts = ((data.reuse_len, "reused"), (length - data.reuse_len - specials, of_text), (specials, "special"))
     lengths = " + ".join(f"{count} {what}" for count, what in parts if count)
-    once = "; drawn once for all visits of the block" if data.masking == "static" else ""
+    draws = "once" if data.static_masks == 1 else f"{data.static_masks} times"
+    once = f"; drawn {draws} for all visits of the block" if data.masking == "static" else ""
     direction = "backwards, from the end of the block to its beginning" if view.is_reversed else "forwards"
     window = f"window {view.step % view.steps_per_block + 1} of {view.steps_per_block}"
     filled = f"{view.mem_filled} of {view.mem_len} positions are filled with the tokens before the window"

@@ -149,6 +149,32 @@ def test_a_static_text_is_masked_alike_at_every_visit_and_a_dynamic_one_never(so
         assert len(different) > 0.9 * len(seen)  # targets still differ between texts
 
 
+@pytest.mark.parametrize("weights", [(), (0.7, 0.3)])
+def test_the_epochs_of_a_text_read_its_static_masks_in_turn(source, weights):
+    form = BERT | {"pair_loss": "next", "masking": "static", "static_masks": 3, "weights": weights}
+    corpus = source_blocks(source.corpus, 8, 5) if weights else source_blocks(source.corpus, 13)
+    drawn = formed(source, corpus=corpus, **form)
+    once = formed(source, corpus=corpus, **form | {"static_masks": 1})
+    reads = {}  # block and window of it -> what was made of it, each time
+    for visit in range(12):
+        blocks = drawn.assign(visit, range(DATA.batch_size))[0]
+        for index in range(drawn.steps_per_block):
+            step = visit * drawn.steps_per_block + index
+            batch, first = drawn.batch_at(step), once.batch_at(step)
+            some = drawn.batch_at(step, [1, 5])
+            for row, block in enumerate(blocks.tolist()):
+                window = {name: array[row].tolist() for name, array in batch.items()}
+                made = reads.setdefault((block, index), [])
+                if row in (1, 5):
+                    assert {name: array[[1, 5].index(row)].tolist() for name, array in some.items()} == window
+                assert (window == {name: array[row].tolist() for name, array in first.items()}) == (len(made) % 3 == 0)
+                made.append(window)
+    assert min(map(len, reads.values())) > 3
+    for made in reads.values():
+        for number, window in enumerate(made):
+            assert [window == other for other in made] == [(number - i) % 3 == 0 for i in range(len(made))]
+
+
 def test_a_reversed_row_reads_its_block_and_its_partner_backwards(source):
     visit = source.read_visit(0, range(DATA.batch_size))
     *blocks, is_reversed = source.assign(0, range(DATA.batch_size))

@@ -60,7 +60,7 @@ def traced_in(config, transformation):
 
 
 NARROW = {
-    "albert": with_values(CONTENDERS["bert"](CONFIG), {"model.embedding_width": 6, "model.share_layers": True}),
+    "albert": with_values(CONTENDERS["bert"](CONFIG), {"model.embedding_width": 6, "model.share_layers": "all"}),
     "narrow": with_values(CONTENDERS["electra"](CONFIG), {"model.embedding_width": 6}),
 }
 CONFIGS = {name: contender(CONFIG) for name, contender in CONTENDERS.items()} | NARROW

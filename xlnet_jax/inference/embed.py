@@ -255,7 +255,7 @@ def _first_layers(pretrained: "Pretrained", layer: int, mem_len: int | None) -> 
     if not 1 <= depth <= n:
         raise InputError("layer", layer, f"does not exist: there are 1 to {n}, or -1 to -{n} from the last")
     model = replace(with_mem_len(model, model.mem_len if mem_len is None else mem_len), num_layers=depth)
-    if depth == n or model.share_layers:
+    if depth == n or model.share_layers == "all":
         return model, backbone
     return model, {**backbone, "layers": jax.tree.map(lambda by_layer: by_layer[:depth], backbone["layers"])}
 

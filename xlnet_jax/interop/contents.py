@@ -165,7 +165,7 @@ def check_tokenizer(tokenizer: Tokenizer | None, model: ModelConfig, where: str)
 
 def require_layers(model: ModelConfig, variables: Mapping[str, np.ndarray], where: object) -> None:
     """Raise InputError if the settings have more layers than there are arrays, before a table is built."""
-    if not model.share_layers and model.num_layers > len(variables):
+    if model.share_layers != "all" and model.num_layers > len(variables):
         raise InputError(f"{where} declares {model.num_layers:,} layers, but holds only {len(variables):,} arrays")
 
 

@@ -93,7 +93,7 @@ KNOWN = WRITTEN | {theirs for theirs, _ in _SETTINGS.values()} | {"hidden_act", 
 
 
 def _model_type(config: ModelConfig, detects: bool) -> str:
-    if config.share_layers:
+    if config.share_layers == "all":
         return "albert"
     if config.embedding_width or detects:
         return "electra"
@@ -145,8 +145,9 @@ def _body(config: ModelConfig) -> Iterator[Weight]:
     yield from norm("bert.embeddings.LayerNorm", "backbone/embedding_norm")
     if config.embedding_width:
         yield from dense("bert.embeddings_project", "backbone/embedding_projection")
-    for number in range(1 if config.share_layers else config.num_layers):
-        part = () if config.share_layers else (number,)
+    shares_all = config.share_layers == "all"
+    for number in range(1 if shares_all else config.num_layers):
+        part = () if shares_all else (number,)
         yield from stack(_layer(config, f"bert.encoder.layer.{number}"), part)
 
 
@@ -254,7 +255,7 @@ def _model_config(theirs: Mapping[str, Any], model_type: str, detects: bool, whe
         # RoBERTa's positions start after the padding id.
         position_offset=theirs.get("pad_token_id", 1) + 1 if model_type == "roberta" else 0,
         embedding_width=width if is_albert or (model_type == "electra" and width != given["d_model"]) else None,
-        share_layers=is_albert,
+        share_layers="all" if is_albert else "none",
     )
 
 
@@ -299,12 +300,14 @@ def _beyond(config: ModelConfig, head: HeadConfig | None, model_type: str, detec
     if not config.num_segments:
         yield "a network without segments"
     if detects and model_type != "electra":
-        yield "a detector with `model.share_layers`"
+        yield "a detector with `model.share_layers` all"
+    if config.share_layers in ("attention", "feed_forward"):
+        yield f"layers that share only a part, `model.share_layers` {config.share_layers}"
     if model_type in _HAVE_EXACT_GELU and not detects and config.activation != "gelu_erf":
         yield f"activation {config.activation}, only gelu_erf"
     if config.position_offset and model_type != "roberta":
         yield f"`model.position_offset` {config.position_offset}"
-    if config.share_layers and not config.embedding_width:
+    if config.share_layers == "all" and not config.embedding_width:
         yield "embeddings as wide as the layers, without a projection"
     if head is None or not head.has_weights:
         return

@@ -6,8 +6,10 @@ added to the embeddings, post-LN layers with biases everywhere, and no memory.
     logits:  norm(act(W x + b)) E^T + b_V            E: the embedding of pieces
 
 ALBERT (Lan et al. 2020, section 3.1) has narrower embeddings, projected to the width of the layers, and one set of
-parameters for all layers.
+parameters for all layers, or for a part of each (`shared_attention` or `shared_feed_forward` of the encoder).
 """
+
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -72,10 +74,19 @@ class BertLayer(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(self, rows_BLD: jnp.ndarray, relations: Relations, example_B: jnp.ndarray) -> tuple[jnp.ndarray, None]:
+    def __call__(
+        self, rows_BLD: jnp.ndarray, relations: Relations, example_B: jnp.ndarray, shared: Any = None
+    ) -> tuple[jnp.ndarray, None]:
+        """shared: parameters of the part that config.share_layers names; the layer then has none for it."""
         c = self.config
-        rows_BLD = BertAttention(c, self.train, name="attention")(rows_BLD, relations, example_B)
-        rows_BLD = FeedForward(c, 0.0, self.train, name="feed_forward")(rows_BLD, example_B)
+
+        def part(name: str, kind: Any) -> Any:
+            return nn.map_variables(kind, "params", lambda _: {"params": shared}) if c.share_layers == name else kind
+
+        attention = part("attention", BertAttention)(c, self.train, name="attention")
+        feed_forward = part("feed_forward", FeedForward)(c, 0.0, self.train, name="feed_forward")
+        rows_BLD = attention(rows_BLD, relations, example_B)
+        rows_BLD = feed_forward(rows_BLD, example_B)
         self.sow("intermediates", "rows_BTD", rows_BLD)
         return rows_BLD, None
 
@@ -114,9 +125,26 @@ class BertEncoder(nn.Module):
         if c.embedding_width:
             rows_BLD = Dense(c, c.d_model, (None, "embed"), name="embedding_projection")(rows_BLD)
         rows_BLD = nn.with_logical_constraint(rows_BLD, ("batch", "length", "width"))
+        shared = self._shared(rows_BLD, inputs, train)
         layers = scan_layers(BertLayer, c, in_axes=nn.broadcast)(c, train, name="layers")
-        rows_BLD, _ = layers(rows_BLD, inputs.relations, inputs.example_B)
+        rows_BLD, _ = layers(rows_BLD, inputs.relations, inputs.example_B, shared)
         return Outputs(rows_BLD, None, jnp.zeros((c.num_layers, batch, 0, c.d_model), c.dtype))
+
+    def _shared(self, rows_BLD: jnp.ndarray, inputs: Inputs, train: bool) -> Any:
+        """Return the parameters of the part that all layers share, without a layer axis; None if they share none, or
+        all."""
+        c, part = self.config, None
+        if c.share_layers == "attention":
+            part = BertAttention(c, train, name="shared_attention")
+            arguments: tuple[Any, ...] = (inputs.relations, inputs.example_B)
+        elif c.share_layers == "feed_forward":
+            part = FeedForward(c, 0.0, train, name="shared_feed_forward")
+            arguments = (inputs.example_B,)
+        if part is None:
+            return None
+        if self.is_initializing():
+            part(rows_BLD, *arguments)
+        return part.variables["params"]
 
     def _embed(self, inputs: Inputs) -> jnp.ndarray:
         c, width = self.config, self.config.embedding_width or self.config.d_model

@@ -3,7 +3,8 @@
 and pairs of texts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import flax.linen as nn
@@ -37,6 +38,17 @@ DETECTORS: dict[str, Any] = {"bert": BertDetector}
 def build_encoder(config: ModelConfig, name: str | None = None) -> Backbone | BertEncoder:
     """Build the network that returns hidden states. name: module name inside a compact method; None in `setup`."""
     return _ENCODERS[config.network](config, name=name)
+
+
+def encoder_as_in_evaluation() -> AbstractContextManager[None]:
+    """Return a context in which encoders have no dropout, and heads have it in training."""
+
+    def call(method: Callable[..., Any], args: Any, settings: Any, context: nn.module.InterceptorContext) -> Any:
+        if context.method_name == "__call__" and isinstance(context.module, tuple(_ENCODERS.values())):
+            settings = settings | {"train": False}
+        return method(*args, **settings)
+
+    return nn.intercept_methods(call)
 
 
 class XLNetLM(nn.Module):

@@ -37,7 +37,7 @@ def _split_off_last(layer: Any, config: ModelConfig) -> Any:
         # A backward pass that saves all would save what `_take` returns, and without a loop nothing is copied.
         is_taken = config.remat != "none" and not is_unrolled(config)
         keys_Z = lift.tree_map_rngs(lambda key: jax.random.split(key, config.num_layers), rngs)
-        arrays_Z = (by_layer_Z,) if config.share_layers else (by_layer_Z, params)
+        arrays_Z = (by_layer_Z,) if config.share_layers == "all" else (by_layer_Z, params)
 
         def compute(rows: Any, key: Any, arrays: Any, others: tuple, is_first_trace: bool = False) -> Any:
             by_layer, *own = arrays

@@ -272,18 +272,19 @@ def rematerialized(layer: Any, config: ModelConfig) -> Any:
 
 def scan_layers(layer: Any, config: ModelConfig, in_axes: Any) -> Any:
     """Return the class of config.num_layers layers under one scan, rematerialized according to config.remat. With
-    config.share_layers all of them use one set of parameters, without a layer axis.
+    config.share_layers "all" they use one set of parameters, without a layer axis.
 
     in_axes: axes of a layer's arguments besides its rows. The collections `SOWN` get a leading layer axis.
     """
     by_layer: dict[Any, Any] = dict.fromkeys(SOWN, 0)
-    if not config.share_layers:
+    shares_all = config.share_layers == "all"
+    if not shares_all:
         by_layer["params"] = 0
     return nn.scan(
         rematerialized(layer, config),
         variable_axes=by_layer,
-        variable_broadcast="params" if config.share_layers else False,
-        split_rngs={"params": not config.share_layers, "dropout": True},
+        variable_broadcast="params" if shares_all else False,
+        split_rngs={"params": not shares_all, "dropout": True},
         in_axes=in_axes,
         length=config.num_layers,
         unroll=config.num_layers if is_unrolled(config) else 1,

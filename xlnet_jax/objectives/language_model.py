@@ -5,7 +5,7 @@ Here the objectives differ only in the ranks of a batch, which decide who sees w
 all losses share come first.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -43,6 +43,11 @@ class Scored(NamedTuple):
 
 class Objective(Protocol):
     """Pure functions that make up a training step. A batch has "target_weights"; the loss is divided by their sum."""
+
+    @property
+    def frozen(self) -> Collection[str]:
+        """Parts of the parameters that training leaves as they are, by their names at the top of the tree."""
+        ...
 
     @property
     def mems(self) -> jax.ShapeDtypeStruct:
@@ -101,6 +106,7 @@ class LanguageModel:
     config: Config
     network: nn.Module | None = None
     """module with the arguments and results of XLNetLM; None = the network of the settings"""
+    frozen: Collection[str] = ()
 
     @property
     def model(self) -> Any:

@@ -211,7 +211,7 @@ def albert_base() -> Config:
         {
             "preset": "albert-base",
             "model": {
-                "vocab_size": 30_000, "embedding_width": 128, "share_layers": True, "activation": "gelu",
+                "vocab_size": 30_000, "embedding_width": 128, "share_layers": "all", "activation": "gelu",
                 "dropout": 0.0, "attention_dropout": 0.0,
             },
             "data": {

@@ -62,8 +62,9 @@ class ModelConfig:
     """learned positions only: position of the first token; 2 in RoBERTa"""
     embedding_width: Unflagged[int | None] = setting(None, at_least(1), "weights")
     """learned positions only: width of the embeddings, projected to d_model (ALBERT); None = d_model"""
-    share_layers: Unflagged[bool] = setting(False, "weights")
-    """learned positions only: one set of parameters for all layers (ALBERT)"""
+    share_layers: Unflagged[Literal["none", "attention", "feed_forward", "all"]] = setting("none", "weights")
+    """learned positions only: part that has one set of parameters for all layers: none, attention, the feed-forward
+    block, or both (all); each with its normalization (ALBERT: Lan et al. 2020, section 4.5)"""
     num_segments: Unflagged[int] = setting(2, at_least(0), "weights")
     """segments that the network distinguishes; 0 = none; with learned positions, the number of segment vectors (<cls>,
     segment 2 of a window, then counts as segment 0)"""
@@ -212,7 +213,11 @@ class DataConfig(BatchConfig):
     """what a target is: a span of 1 to span_max units inside its context, a whole word, a single piece, or every token
     (all), so that the loss is the likelihood of the window in the order that was drawn, given its first token"""
     masking: Literal["dynamic", "static"] = "dynamic"
-    """dynamic = draw new windows, targets and replacements each time a text is read; static = draw them once"""
+    """dynamic = draw new windows, targets and replacements each time a text is read; static = draw them once, or
+    static_masks times"""
+    static_masks: Unflagged[int] = setting(1, at_least(1))
+    """static only: number of different draws for a text, which its epochs read in turn; 10 in RoBERTa's comparison (Liu
+    et al. 2019, section 4.1)"""
     mask_share: Unflagged[float] = setting(0.8, between(0, 1))
     """mlm and rtd only: share of the targets that are replaced by <mask> (rtd: in the generator's input)"""
     random_share: Unflagged[float] = setting(0.1, between(0, 1))
@@ -288,15 +293,17 @@ class OptimizerConfig:
     """peak learning rate, per step"""
     warmup_steps: int = setting(40_000, at_least(0), "common")
     """steps over which the learning rate rises from 0"""
-    schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
+    schedule: Literal["linear", "cosine", "constant", "wsd", "inverse_sqrt"] = "linear"
     """shape of the learning rate after warmup; wsd = constant, then linear over the last part of the run (decay_share):
-    until that part begins, the number of steps may change"""
+    until that part begins, the number of steps may change; inverse_sqrt = Noam's schedule: learning_rate *
+    sqrt(warmup_steps / step), whatever the number of steps; as in the Transformer paper with learning_rate = 1 /
+    sqrt(model.d_model * warmup_steps)"""
     decay_share: Unflagged[float] = setting(0.2, between(0, 1, "()"))
     """wsd only: share of the steps, at the end, over which the learning rate falls"""
     decay_steps: int | None = setting(None, at_least(1))
     """step at which the schedule ends; None = the last step; give it if you may change the number of steps later"""
     min_lr_ratio: Unflagged[float] = setting(0.0, between(0, 1))
-    """learning rate at the end of the schedule, as a share of the peak"""
+    """learning rate at the end of the schedule, as a share of the peak; inverse_sqrt: its lower bound"""
     beta1: Unflagged[float] = setting(0.9, between(0, 1, "[)"))
     """decay of the first moment, per step"""
     beta2: float = setting(0.999, between(0, 1, "[)"))

@@ -36,6 +36,11 @@ def run_contradictions(config: RunConfig) -> Iterator[InputError]:
     if optimizer.decay_steps is not None and optimizer.decay_steps <= optimizer.warmup_steps:
         why = f"must be above `optimizer.warmup_steps` {optimizer.warmup_steps}: the decay begins after the warmup"
         yield InputError("optimizer.decay_steps", optimizer.decay_steps, why)
+    if optimizer.schedule == "inverse_sqrt" and not optimizer.warmup_steps:
+        why = (
+            "with `optimizer.schedule` inverse_sqrt: its rate falls as sqrt(warmup_steps / step); give steps to warm up"
+        )
+        yield InputError("optimizer.warmup_steps", 0, why)
     if optimizer.profile == "paper2019":
         if optimizer.method != "adamw":
             why = "with `optimizer.profile` paper2019: that has Adam; give adamw"
@@ -43,8 +48,8 @@ def run_contradictions(config: RunConfig) -> Iterator[InputError]:
         if (rate := optimizer.matrix_rate) != 1:
             why = "with `optimizer.profile` paper2019: that has one rate; give 1"
             yield InputError("optimizer.matrix_rate", f"{rate:g}", why)
-    if config.model.share_layers and (decay := optimizer.layer_decay) < 1:
-        why = "with `model.share_layers` True: all layers share their parameters; leave it at 1"
+    if (shared := config.model.share_layers) != "none" and (decay := optimizer.layer_decay) < 1:
+        why = f"with `model.share_layers` {shared}: layers share parameters; leave it at 1"
         yield InputError("optimizer.layer_decay", f"{decay:g}", why)
     yield from _trace_steps(config)
 
@@ -93,7 +98,7 @@ def _model(model: ModelConfig) -> Iterator[InputError]:
     if model.positions != "learned" and model.num_segments not in (0, 2):
         why = f"with `model.positions` {model.positions}: give 2, or 0 for none"
         yield InputError("model.num_segments", model.num_segments, why)
-    if model.positions != "learned" and (model.embedding_width or model.share_layers):
+    if model.positions != "learned" and (model.embedding_width or model.share_layers != "none"):
         name = "embedding_width" if model.embedding_width else "share_layers"
         why = f"(ALBERT) needs `model.positions` learned, not {model.positions}"
         yield InputError(f"model.{name}", getattr(model, name), why)
@@ -108,6 +113,9 @@ def data_contradictions(data: DataConfig) -> Iterator[InputError]:
             f"least {data.reuse_len + least}"
         )
         yield InputError("data.seq_len", data.seq_len, why)
+    if data.static_masks > 1 and data.masking == "dynamic":
+        why = "with `data.masking` dynamic: that draws new masks in every epoch; give static"
+        yield InputError("data.static_masks", data.static_masks, why)
     if data.pack and data.window == "pairs":
         why = "with `data.window` pairs: A attends to B of another document; give `data.window` sentences or text"
         yield InputError("data.pack", True, why)

@@ -116,8 +116,8 @@ class FinetuneConfig(RunConfig):
 
     task: str = setting("classification", "common")
     """task to finetune for, which sets the defaults of all other settings: classification, regression, multilabel, a
-    GLUE task such as sst-2, imdb, yelp-2, yelp-5, squad, squad2, cmrc2018, drcd, race, dream, multiple_choice, ner,
-    token_classification, ranking or embedding"""
+    GLUE task such as sst-2, imdb, yelp-2, yelp-5, a CLUE task such as tnews, squad, squad2, cmrc2018, drcd, race,
+    dream, c3, chid, multiple_choice, ner, token_classification, ranking or embedding"""
     train: tuple[str, ...] = operational((), "common")
     """training examples: files, globs or tfds:NAME"""
     eval: tuple[str, ...] = operational((), "common")
@@ -129,6 +129,9 @@ class FinetuneConfig(RunConfig):
     reinitialize: bool = False
     """start from random weights, and take only the sizes, the tokenizer and --model.init-std from --init: the control
     that shows the gain from pretraining"""
+    frozen: bool = setting(False, "common")
+    """train only the head, on hidden states of the pretrained network (BERT's feature-based approach, section 5.3): the
+    network has no gradients, no optimizer state and no dropout"""
     narrow_start: bool = operational(True)  # identity compares the settings that it comes to
     """for a network narrower than 768, unless given: use a learning rate for its width, the dropout of its pretraining
     (except for labels of words) and, for XLNet, the mean of all hidden states as the summary"""

@@ -86,6 +86,24 @@ DEFAULTS: dict[str, Callable[[], FinetuneConfig]] = {
         head="question_answering", seq_len=512, batch_size=16, learning_rate=3e-5, steps=3_600, layer_decay=0.75,
         max_answer_len=30,
     ),
+    # CLUE's baselines with XLNet (baselines/models/xlnet/run_classifier_*.sh): three epochs of each.
+    **_tasks("afqmc", head="classification", learning_rate=2e-5, steps=3_200),
+    **_tasks("tnews", head="classification", learning_rate=2e-5, steps=5_000),
+    **_tasks("iflytek", head="classification", learning_rate=2e-5, steps=1_100),
+    **_tasks("cmnli", head="classification", learning_rate=2e-5, steps=36_700),
+    **_tasks("cluewsc2020", head="classification", learning_rate=2e-5, steps=120),
+    **_tasks("csl", head="classification", learning_rate=2e-5, steps=1_900),
+    # CLUE's run_mrc_c3.sh, eight epochs; and run_mrc_chid.sh, but one epoch, and with room for more text.
+    **_tasks(
+        "c3",
+        head="multiple_choice", seq_len=512, batch_size=24, max_query_len=128, learning_rate=2e-5, steps=4_000,
+        warmup_steps=200,
+    ),
+    **_tasks(
+        "chid",
+        head="multiple_choice", seq_len=160, batch_size=24, max_query_len=16, learning_rate=2e-5, steps=24_000,
+        warmup_steps=1_400,
+    ),
     # The settings of RACE with fewer steps: DREAM, which is not in the paper, has 6,116 training questions.
     **_tasks(
         "dream", "multiple_choice",
@@ -177,6 +195,13 @@ def _contradictions(config: FinetuneConfig) -> Iterator[InputError]:
     if config.balance != "none" and config.head.task not in ("classification", "token_classification"):
         why = f": `task` {config.task} has no classes to balance: leave it out, as only classification and tagging do"
         yield InputError("balance", config.balance, why)
+    if config.frozen and config.head.task == "embedding":
+        yield InputError(
+            "frozen", "", f"with `task` {config.task}: its head has no weights, so nothing would be trained"
+        )
+    if config.frozen and config.optimizer.method == "muon":
+        why = "with `frozen`: it is for the matrices in layers, which are not trained; give adamw"
+        yield InputError("optimizer.method", "muon", why)
     if config.reinitialize and not config.train:
         yield InputError("reinitialize", "", "initializes all weights randomly: give `train` to learn some")
     if config.seed and config.seed not in config.seeds:  # a run writes its own seed into config.json

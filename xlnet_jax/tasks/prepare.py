@@ -73,6 +73,7 @@ def prepare(config: FinetuneConfig, seed: int, workdirs: Sequence[Workdir], cons
     settings.choose({"model.init_std": source.model.init_std})
     why = f"the network is {settings.config.model.d_model} wide; --no-narrow-start undoes this"
     settings.choose(narrow_start(settings.config, source), why)
+    settings.choose(frozen_start(settings.config), "only the head is trained")
     # ---- examples ---------------------------------------------------------------------------------------------------
     task = make_task(settings.config)
     train = task.read(config.train, "train")
@@ -199,6 +200,8 @@ _BY_LABEL = ("logits/kernel", "logits/bias")  # their last axis is the labels
 WIDE = 768
 """width of the narrowest network in the papers"""
 _TUNED_RATE, _TUNED_WIDTH = 1e-3, 128
+FROZEN_RATE = 1e-3
+"""learning rate of a head that is trained alone"""
 
 
 def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) -> Values:
@@ -221,6 +224,15 @@ def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) ->
     if config.head.reads_summary and not config.model.reads_cls_first:
         values["head.summary"] = source.head.summary if source.head and source.head.reads_summary else "mean"
     return values
+
+
+def frozen_start(config: FinetuneConfig) -> Values:
+    """Return the settings with which a head is trained alone, if `frozen` is on: a learning rate for random weights
+    (`FROZEN_RATE`), and for XLNet the mean of all hidden states, because pretraining does not train <cls>."""
+    if not config.frozen:
+        return {}
+    reads_mean = config.head.reads_summary and config.head.summary == "last" and not config.model.reads_cls_first
+    return {"optimizer.learning_rate": FROZEN_RATE} | ({"head.summary": "mean"} if reads_mean else {})
 
 
 def learning_rate_of(task: str, width: int) -> float:

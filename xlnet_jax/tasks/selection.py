@@ -1,6 +1,7 @@
 """Training and evaluation in finetuning: the loss of a task as an objective, and its metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.models.heads import build_model, init_params
+from xlnet_jax.models.heads import build_model, encoder_as_in_evaluation, init_params
 from xlnet_jax.objectives.language_model import BatchDropout, DeviceBatch, Scored
 from xlnet_jax.tasks.baseline import Baseline
 from xlnet_jax.tasks.config import FinetuneConfig
@@ -33,6 +34,11 @@ class Supervised:
         return build_model(self.config.model, self.config.head)
 
     @property
+    def frozen(self) -> Collection[str]:
+        """The encoder, if only the head is trained."""
+        return ("backbone",) if self.config.frozen else ()
+
+    @property
     def mems(self) -> jax.ShapeDtypeStruct:
         """Memory of size 0."""
         return jax.ShapeDtypeStruct((0, self.config.data.batch_size, 0, 0), jnp.float32)
@@ -47,7 +53,9 @@ class Supervised:
 
     def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Scored:
         """Return the loss of the task."""
-        losses, weights = self.task.losses(self.model, params, batch, dropout), batch["target_weights"]
+        with encoder_as_in_evaluation() if self.config.frozen else nullcontext():
+            losses = self.task.losses(self.model, params, batch, dropout)
+        weights = batch["target_weights"]
         return Scored((losses * weights).sum(), weights.sum(), mems_ZBMD, {}, {})
 
 

@@ -20,16 +20,22 @@ ITERATIONS = 3
 
 
 def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Return the learning rate of step t (from 0): a rise from 0 over warmup_steps, then linear, cosine, late or no
-    decay."""
+    """Return the learning rate of step t (from 0): a rise from 0 over warmup_steps to the peak, then linear, cosine,
+    late or no decay, or peak * sqrt(warmup_steps / t).
+
+    The last is equation 3 of Vaswani et al. 2017, d_model^-0.5 * min(t^-0.5, t * warmup_steps^-1.5), if the peak is
+    (d_model * warmup_steps)^-0.5.
+    """
     end = config.decay_steps or steps
     peak, floor = config.learning_rate, config.learning_rate * config.min_lr_ratio
+    warmup = max(config.warmup_steps, 1)
     span, stable = max(end - config.warmup_steps, 1), config.first_decaying_step(steps) - config.warmup_steps
     after = {
         "linear": optax.linear_schedule(peak, floor, span),
         "cosine": optax.cosine_decay_schedule(peak, span, config.min_lr_ratio),
         "constant": optax.constant_schedule(peak),
         "wsd": optax.linear_schedule(peak, floor, max(span - stable, 1), stable),
+        "inverse_sqrt": lambda step: jnp.maximum(peak * jnp.sqrt(warmup / (warmup + jnp.maximum(step, 0))), floor),
     }[config.schedule]
     if not config.warmup_steps:
         return after
@@ -196,11 +202,12 @@ def _matrices_and_rest(tree: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _is_matrix(names: Sequence[str]) -> bool:
     """Return True for a matrix in a layer, but not for embeddings, biases and normalization."""
-    return "layers" in names and names[-1] not in (*_VECTORS, "segment_embedding")
+    is_in_layer = any(name == "layers" or name.startswith("shared_") for name in names)
+    return is_in_layer and names[-1] not in (*_VECTORS, "segment_embedding")
 
 
 def scale_layers(decay: float, profile: str = "default") -> optax.GradientTransformation:
-    """Scale updates by decay^(Z - 1 - l) in layer l of Z, by decay^Z in the embeddings.
+    """Scale updates by decay^(Z - 1 - l) in layer l of Z, by decay^Z in the embeddings; none if these are frozen.
 
     profile paper2019: only parameters whose name in the original contains a layer, so neither embeddings nor segment
     encodings nor r biases.
@@ -217,6 +224,8 @@ def scale_layers(decay: float, profile: str = "default") -> optax.GradientTransf
         return update * by_layer_Z.reshape(-1, *[1] * (update.ndim - 1))
 
     def update(updates: Any, _: Any = None) -> Any:
+        if "backbone" not in updates:
+            return updates
         num_layers = len(jax.tree.leaves(updates["backbone"]["layers"])[0])
         return jax.tree_util.tree_map_with_path(lambda path, u: scale(path, u, num_layers), updates)
 

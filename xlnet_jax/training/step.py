@@ -59,11 +59,18 @@ def empty_mems_ZBMD(mems: Any) -> jax.Array:
     return jnp.zeros(mems.shape, mems.dtype, device=mems.sharding)
 
 
+def split_frozen(params: Any, objective: Objective) -> tuple[Any, Any]:
+    """Return the learned parameters, and those that training leaves as they are."""
+    frozen = {name: params[name] for name in objective.frozen}
+    return {name: part for name, part in params.items() if name not in frozen}, frozen
+
+
 def _create(objective: Objective, tx: optax.GradientTransformation, key: jax.Array) -> TrainState:
     params = objective.init(key)
     mems = jnp.zeros(objective.mems.shape, objective.mems.dtype)
     zero = jnp.zeros((), jnp.int32)
-    return TrainState(zero, params, tx.init(params), mems, Guard(jnp.zeros(()), zero, zero, zero))
+    learned, _ = split_frozen(params, objective)
+    return TrainState(zero, params, tx.init(learned), mems, Guard(jnp.zeros(()), zero, zero, zero))
 
 
 def _plan(create: jax.stages.Wrapped, mesh: Mesh) -> TrainState:
@@ -106,7 +113,8 @@ def make_train_step(
 
     The loss is the mean over all targets of the global batch; the gradient is clipped after summing it over devices. A
     step is skipped if its loss or gradient is not finite, or if its gradient norm is a spike: then parameters and
-    optimizer state do not change, and the memory is emptied.
+    optimizer state do not change, and the memory is emptied. Frozen parameters have neither gradients nor optimizer
+    state, and nothing is computed backwards through what depends only on them.
     """
     rate = learning_rate(config.optimizer, config.steps)
     has_dropout = config.model.dropout > 0 or config.model.attention_dropout > 0
@@ -120,7 +128,8 @@ def make_train_step(
         batch = objective.cap_memory(batch, state.step - state.guard.mems_begin)
         with sharding.axes_of(mesh):
             measured, grads, new_mems_ZBMD = gradients(state.params, batch, state.mems_ZBMD, dropout)
-            updates, opt_state = tx.update(grads, state.opt_state, state.params)
+            learned, frozen = split_frozen(state.params, objective)
+            updates, opt_state = tx.update(grads, state.opt_state, learned)
         norm = optax.tree.norm(grads)
         good = _is_good(sum(measured.values()), norm, state, config.optimizer.spike_factor)
         guard = _next_guard(state, norm, good)
@@ -137,7 +146,7 @@ def make_train_step(
         def keep_good(new: Any, old: Any) -> Any:
             return jax.tree.map(lambda n, o: jnp.where(good, n, o), new, old)
 
-        params = keep_good(optax.apply_updates(state.params, updates), state.params)
+        params = frozen | keep_good(optax.apply_updates(learned, updates), learned)
         mems_ZBMD = jnp.where(good, new_mems_ZBMD, 0)
         return TrainState(state.step + 1, params, keep_good(opt_state, state.opt_state), mems_ZBMD, guard), metrics
 
@@ -196,10 +205,12 @@ Gradients = Callable[[Any, DeviceBatch, jax.Array, BatchDropout | None], tuple[M
 
 
 def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
-    """Return a function: params, batch, memory, dropout -> measurements, gradient of the sum of all losses, next
-    memory. It goes through `count` micro-batches. "loss" is the mean over targets, other measurements over rows."""
+    """Return a function: params, batch, memory, dropout -> measurements, gradient of the sum of all losses with respect
+    to the learned parameters, next memory. It goes through `count` micro-batches. "loss" is the mean over targets,
+    other measurements over rows."""
 
     def batch_grads(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Any:
+        learned, frozen = split_frozen(params, objective)
         weights_BP = batch["target_weights"]
         targets, rows = jnp.maximum(weights_BP.sum(), 1.0), weights_BP.shape[0]
 
@@ -207,14 +218,14 @@ def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
             part, example_B = examples
             part_dropout = None if dropout is None else dropout._replace(example_B=example_B)
 
-            def share_of_loss(params: Any) -> tuple[jax.Array, Any]:
-                scored = objective.score(params, part, mems, part_dropout)
+            def share_of_loss(learned: Any) -> tuple[jax.Array, Any]:
+                scored = objective.score(frozen | learned, part, mems, part_dropout)
                 losses = {name: total / rows for name, total in scored.row_losses.items()}
                 losses["loss"] = scored.loss_sum / targets
                 measured = losses | {name: hits / rows for name, hits in scored.row_measures.items()}
                 return sum(losses.values(), start=jnp.zeros(())), (measured, scored.new_mems_ZBMD)
 
-            grads, (measured, new_mems_ZBMD) = jax.grad(share_of_loss, has_aux=True)(params)
+            grads, (measured, new_mems_ZBMD) = jax.grad(share_of_loss, has_aux=True)(learned)
             return (measured, grads), new_mems_ZBMD
 
         examples = batch, None if dropout is None else dropout.example_B

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from tests.xlnet_jax.random_models import BERT, ROBERTA, random_params
+import xlnet_jax
+from tests.xlnet_jax.random_models import BERT, ROBERTA, random_model, random_params
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.weights import abstract_params, optional_params
+from xlnet_jax.interop.weights import abstract_params, flatten, optional_params
 from xlnet_jax.models.heads import XLNetLM
 from xlnet_jax.models.inputs import compact_inputs, text_inputs
+from xlnet_jax.models.layers import ATTENTION_WEIGHTS, SOWN
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.objectives.presets import PRESETS
-from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.settings.config import HeadConfig, ModelConfig
+from xlnet_jax.settings.fields import from_dict
 from xlnet_jax.training import sharding
 from xlnet_jax.training.step import Program
 
@@ -74,6 +77,56 @@ def test_what_learned_places_do_not_have_is_refused():
         XLNetLM(ROBERTA).apply(params, text_inputs(ids, mem_len=1))
     with pytest.raises(InputError, match="has no query stream"):
         XLNetLM(ROBERTA).apply(params, asked)
+
+
+@pytest.mark.parametrize("part", ["attention", "feed_forward"])
+def test_a_shared_part_computes_what_equal_parts_of_all_layers_compute(part):
+    shared = dataclasses.replace(BERT, share_layers=part, dropout=0.3, attention_dropout=0.3)
+    params = random_params(shared, None)
+    layers = params["backbone"]["layers"]
+    assert part not in layers
+    own = params["backbone"][f"shared_{part}"]
+    by_layer = {**layers, part: jax.tree.map(lambda a: np.stack([a] * BERT.num_layers), own)}
+    backbone = {name: tree for name, tree in params["backbone"].items() if not name.startswith("shared_")}
+    copied = {**params, "backbone": {**backbone, "layers": by_layer}}
+    assert abstract_params(dataclasses.replace(shared, share_layers="none"), None).keys() == flatten(copied).keys()
+
+    def loss(params, share):
+        network = XLNetLM(dataclasses.replace(shared, share_layers=share))
+        inputs = text_inputs(IDS)._replace(example_B=jnp.arange(len(IDS)))
+        logits, _ = network.apply({"params": params}, inputs, train=True, rngs={"dropout": jax.random.key(0)})
+        return jax.nn.logsumexp(logits, axis=-1).mean()
+
+    (ours, grads), (theirs, grads_copied) = (
+        jax.jit(jax.value_and_grad(loss), static_argnums=1)(p, share) for p, share in ((params, part), (copied, "none"))
+    )
+    assert abs(ours - theirs) < 1e-6
+    summed = jax.tree.map(lambda a: a.sum(0), grads_copied["backbone"]["layers"][part])
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(summed)) > 1e-4
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), grads["backbone"][f"shared_{part}"], summed)
+
+
+@pytest.mark.parametrize("part", ["attention", "feed_forward"])
+def test_a_network_that_shares_a_part_is_saved_loaded_drawn_and_not_for_transformers(part, tmp_path):
+    model = random_model(dataclasses.replace(BERT, share_layers=part))
+    xlnet_jax.save(model, tmp_path / "own")
+    loaded = xlnet_jax.load(tmp_path / "own")
+    assert loaded.model == model.model
+    ours, theirs = flatten(loaded.params), flatten(model.params)
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(ours[path], theirs[path]) for path in theirs)
+    _, sown = loaded.network.apply({"params": loaded.params}, text_inputs(IDS), mutable=SOWN)
+    (weights,) = sown[ATTENTION_WEIGHTS]["backbone"]["layers"]["attention"]["weights_BNTK"]
+    assert weights.shape == (BERT.num_layers, len(IDS), BERT.num_heads, 8, 8)
+    with pytest.raises(
+        InputError, match=f"bert cannot hold layers that share only a part, `model.share_layers` {part}"
+    ):
+        xlnet_jax.save(model, tmp_path / "theirs", "hf")
+
+
+def test_layers_share_what_they_shared_before_they_could_share_a_part():
+    for before, now in ((True, "all"), (False, "none")):
+        assert from_dict(ModelConfig, {"share_layers": before}).share_layers == now
 
 
 def test_heads_feed_forward_and_vocabulary_are_divided_among_devices():

@@ -15,7 +15,7 @@ BATCH, LENGTH, TARGETS, DROPOUT = 2, 7, 3, {"dropout": 0.2, "attention_dropout":
 NETWORKS = {
     "dropout": DROPOUT,
     "one layer": {"num_layers": 1, **DROPOUT},
-    "shared": {"share_layers": True, **DROPOUT},
+    "shared": {"share_layers": "all", **DROPOUT},
     "causal, no memory, no segments": {"attn_type": "uni", "mem_len": 0, "num_segments": 0, "untie_r": False},
     "pre, remat": {"norm": "pre", "remat": "dots", **DROPOUT},
 }

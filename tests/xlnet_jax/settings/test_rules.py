@@ -25,6 +25,10 @@ CONTRADICTIONS = [
     ({"data.pack": True}, "data.pack with --data.window pairs: .* give --data.window sentences or text"),
     ({"data.pack": True, "data.window": "text", "data.emit": "dense"}, "data.pack with --data.emit dense: perm_mask"),
     ({"data.weights": (0.7, 0.2)}, "data.weights 0.7 0.2 sum to 0.9, not 1"),
+    (
+        {"data.static_masks": 10},
+        "data.static-masks 10 with --data.masking dynamic: that draws new masks in every epoch",
+    ),
     ({"data.mask_beta": 7}, "data.mask-alpha 6 must be at least --data.mask-beta 7"),
     ({"data.window": "sentences", "data.pair_loss": "order"}, "order with --data.window sentences: there"),
     ({"data.mask_share": 0.9, "data.random_share": 0.2}, "data.mask-share 0.9 .*random-share 0.2 must be at most 1"),
@@ -33,6 +37,10 @@ CONTRADICTIONS = [
     ({"model.mem_len": 1000}, r"model.mem-len 1000 can never be filled: .* x --data.reuse-len = 960 positions"),
     ({"model.attn_type": "uni"}, "plm with --model.attn-type uni: tokens must see both sides; give bi"),
     ({"optimizer.decay_steps": 50}, "optimizer.decay-steps 50 must be above --optimizer.warmup-steps 100"),
+    (
+        {"optimizer.schedule": "inverse_sqrt", "optimizer.warmup_steps": 0},
+        "optimizer.warmup-steps 0 with --optimizer.schedule inverse_sqrt: its rate falls as sqrt",
+    ),
     ({"optimizer.profile": "paper2019"}, "optimizer.method muon with --optimizer.profile paper2019: .* give adamw"),
     (
         {"optimizer.profile": "paper2019", "optimizer.method": "adamw"},

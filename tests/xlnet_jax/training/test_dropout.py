@@ -60,6 +60,8 @@ class MasksAsGradients:
             for site, mask in masks.items()
         }
 
+    frozen = ()
+
     def cap_memory(self, batch, steps):
         return batch
 

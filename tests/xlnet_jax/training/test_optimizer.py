@@ -31,6 +31,8 @@ CONFIG = OptimizerConfig(learning_rate=1.0, warmup_steps=10)
         ({"schedule": "cosine"}, [0, 0.5, 1, 0.5, 0, 0]),
         ({"schedule": "wsd", "decay_share": 1 / 3}, [0, 0.5, 1, 1, 0, 0]),
         ({"schedule": "wsd", "decay_share": 0.5, "decay_steps": 24, "min_lr_ratio": 0.1}, [0, 0.5, 1, 0.4, 0.1, 0.1]),
+        ({"schedule": "inverse_sqrt"}, [0, 0.5, 1, 0.5**0.5, 3**-0.5, 9.9**-0.5]),
+        ({"schedule": "inverse_sqrt", "min_lr_ratio": 0.6}, [0, 0.5, 1, 0.5**0.5, 0.6, 0.6]),
         # at its floor, and at a length of its own
         ({"schedule": "linear", "min_lr_ratio": 0.1, "decay_steps": 15}, [0, 0.5, 1, 0.1, 0.1, 0.1]),
         ({"schedule": "cosine", "min_lr_ratio": 0.1, "decay_steps": 30}, [0, 0.5, 1, 0.55, 0.1, 0.1]),
@@ -39,6 +41,16 @@ CONFIG = OptimizerConfig(learning_rate=1.0, warmup_steps=10)
 def test_the_rate_rises_from_zero_and_decays_to_the_end(config, expected):
     rate = learning_rate(dataclasses.replace(CONFIG, **config), steps=30)
     np.testing.assert_allclose([rate(t) for t in (0, 5, 10, 20, 30, 99)], expected, atol=1e-6)
+
+
+def test_the_inverse_square_root_is_that_of_the_transformer_paper():
+    # Vaswani et al. 2017, section 5.3 and equation 3: width 512, 4,000 steps of warmup.
+    width, warmup = 512, 4000
+    config = OptimizerConfig(schedule="inverse_sqrt", learning_rate=(width * warmup) ** -0.5, warmup_steps=warmup)
+    steps = np.array([1, 40, 3999, 4000, 4001, 16_000, 100_000], float)
+    expected = width**-0.5 * np.minimum(steps**-0.5, steps * warmup**-1.5)
+    for total in (5000, 100_000):
+        np.testing.assert_allclose([learning_rate(config, total)(t) for t in steps], expected, rtol=1e-4)
 
 
 def params():
