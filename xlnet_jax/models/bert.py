@@ -133,18 +133,18 @@ class BertEncoder(nn.Module):
     def _shared(self, rows_BLD: jnp.ndarray, inputs: Inputs, train: bool) -> Any:
         """Return the parameters of the part that all layers share, without a layer axis; None if they share none, or
         all."""
-        c, part = self.config, None
+        c = self.config
         if c.share_layers == "attention":
-            part = BertAttention(c, train, name="shared_attention")
-            arguments: tuple[Any, ...] = (inputs.relations, inputs.example_B)
-        elif c.share_layers == "feed_forward":
-            part = FeedForward(c, 0.0, train, name="shared_feed_forward")
-            arguments = (inputs.example_B,)
-        if part is None:
-            return None
-        if self.is_initializing():
-            part(rows_BLD, *arguments)
-        return part.variables["params"]
+            attention = BertAttention(c, train, name="shared_attention")
+            if self.is_initializing():
+                attention(rows_BLD, inputs.relations, inputs.example_B)
+            return attention.variables["params"]
+        if c.share_layers == "feed_forward":
+            feed_forward = FeedForward(c, 0.0, train, name="shared_feed_forward")
+            if self.is_initializing():
+                feed_forward(rows_BLD, inputs.example_B)
+            return feed_forward.variables["params"]
+        return None
 
     def _embed(self, inputs: Inputs) -> jnp.ndarray:
         c, width = self.config, self.config.embedding_width or self.config.d_model

@@ -7,7 +7,7 @@ from typing import Any
 from xlnet_jax.tasks.classification.tables import Published
 
 _ID = ("id", "idx")
-_PAIR = {"text": ("sentence1",), "text_pair": ("sentence2",)}
+_PAIR = ("sentence1",), ("sentence2",)
 _BINARY = ("0", "1")
 
 
@@ -19,8 +19,9 @@ def join_keywords(row: Mapping[str, Any]) -> dict[str, Any]:
 def mark_spans(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of CLUEWSC2020 whose text has the noun between underscores and the pronoun between brackets."""
     text, target = row["text"], row["target"]
-    spans = [(target["span1_index"], target["span1_text"], "__"), (target["span2_index"], target["span2_text"], "[]")]
-    for begin, span, (before, after) in sorted(spans, reverse=True):
+    noun = (target["span1_index"], target["span1_text"], "_", "_")
+    pronoun = (target["span2_index"], target["span2_text"], "[", "]")
+    for begin, span, before, after in sorted((noun, pronoun), reverse=True):
         end = begin + len(span)
         if text[begin:end] != span:
             raise ValueError(f"{span!r} is not at {begin} in its text")
@@ -29,14 +30,14 @@ def mark_spans(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 CLUE: dict[str, Published] = {
-    "afqmc": Published(**_PAIR, id=_ID, labels=_BINARY, submission="afqmc_predict.json"),
+    "afqmc": Published(*_PAIR, id=_ID, labels=_BINARY, submission="afqmc_predict.json"),
     "tnews": Published(
         ("sentence",), id=_ID, labels=tuple(str(n) for n in range(100, 117) if n not in (105, 111)),
         submission="tnews_predict.json",
     ),
     "iflytek": Published(("sentence",), id=_ID, labels=tuple(map(str, range(119))), submission="iflytek_predict.json"),
     "cmnli": Published(
-        **_PAIR, id=_ID, labels=("contradiction", "entailment", "neutral"),
+        *_PAIR, id=_ID, labels=("contradiction", "entailment", "neutral"),
         numbered=("neutral", "entailment", "contradiction"), submission="cmnli_predict.json",
     ),
     "cluewsc2020": Published(id=_ID, labels=("true", "false"), submission="wsc_predict.json", reshape=mark_spans),
