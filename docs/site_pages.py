@@ -8,6 +8,7 @@ import re
 from html import unescape
 from pathlib import Path
 from posixpath import normpath, relpath
+from textwrap import indent
 
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File
@@ -31,6 +32,7 @@ GENERATED = ("settings.md", "api.md")
 _LINK = re.compile(r"(\]\()([^)\s#]+)([^)\s]*\))")
 _BLOCK = re.compile(r"(<pre[^>]*>(?:<span></span>)?)<code>(.*?)(?=</code></pre>)", re.DOTALL)
 _PICTURE = re.compile(r'<img[^>]* src="([^"]*)"[^>]*>')
+_TABS = re.compile(r"<!-- tabs -->\n(.*?)<!-- /tabs -->", re.DOTALL)
 _IMAGE_ELSEWHERE = re.compile(r"!\[([^\]]*)\]\(https?:[^)\s]*\)")
 
 
@@ -108,7 +110,15 @@ def on_page_markdown(markdown, page, config, files):
             return link[1] + relpath(shown, Path(page.file.src_uri).parent) + link[3]
         return link[1] + of_the_repository + path + link[3]
 
+    markdown = _TABS.sub(_tabbed, markdown)
     return _IMAGE_ELSEWHERE.sub(r"\1", _LINK.sub(site_link, markdown))
+
+
+def _tabbed(found):
+    """Return sections between two comments as tabs. On GitHub they are sections."""
+    sections = re.split(r"^### (.*)\n", found[1], flags=re.MULTILINE)[1:]
+    pairs = zip(sections[::2], sections[1::2], strict=True)
+    return "\n".join(f'=== "{title}"\n{indent(text, "    ")}' for title, text in pairs)
 
 
 def on_page_content(html, page, config, files):

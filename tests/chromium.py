@@ -37,7 +37,11 @@ class Page:
         self._call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
         )
-        self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.prefer("prefers-color-scheme", scheme)
+
+    def prefer(self, feature, value):
+        """Set a preference of the reader that CSS asks for, and no others."""
+        self._call("Emulation.setEmulatedMedia", features=[{"name": feature, "value": value}])
 
     def run(self, script):
         """Return the value of a JavaScript expression; a promise is awaited."""

@@ -50,3 +50,16 @@ def test_no_code_is_cut_off_and_no_page_is_wider_than_the_window(site, address, 
             if cut_off := page.run(CUT_OFF):
                 found[name, width] = cut_off
     assert found == {}
+
+
+def test_who_prefers_less_motion_sees_the_filled_text_at_once(address, page):
+    shown = {}
+    for preference in ("no-preference", "reduce"):
+        page.prefer("prefers-reduced-motion", preference)
+        page.open(f"{address}/filling_animation.svg")
+        script = "[...document.querySelectorAll('.p0, .p1')].map(piece => getComputedStyle(piece).opacity)"
+        shown[preference] = set(page.run(script)), page.run("document.getAnimations().length")
+    page.prefer("prefers-reduced-motion", "no-preference")
+    assert shown["no-preference"][0] == {"0"}
+    assert shown["no-preference"][1] > 0
+    assert shown["reduce"] == ({"1"}, 0)

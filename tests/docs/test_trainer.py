@@ -1,4 +1,4 @@
-"""The examples of docs/trainer.md run as they stand, on a tiny network and text."""
+"""The examples of docs/trainer.md, and that of docs/README.md, run as they stand, on a tiny network and text."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,11 @@ from xlnet_jax.objectives.registry import batch_source
 from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.workdir import Workdir
 
-EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs/trainer.md").read_text(), re.DOTALL)
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+EXAMPLES = [
+    *BLOCK.findall((ROOT / "docs/trainer.md").read_text()),
+    BLOCK.findall((ROOT / "docs/README.md").read_text())[0],
+]
 PACKAGES = ("optuna", "mlflow")
 TINY = {
     "model": {
