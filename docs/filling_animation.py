@@ -18,15 +18,15 @@ COLUMNS, LETTER, LINE, MARGIN = 44, 10.2, 42, 16
 PASS, REST, ROUNDS = 0.9, 5.0, 3
 """Seconds that a pass is shown, seconds that the whole text is, and how often"""
 STYLE = """
-svg { --paper: #fff; --ink: #1d2a30; --faint: #7a8a91; --line: #b9c5ca; --light: 88%; --new: 62%; }
+svg { --paper: #fff; --ink: #1d2a30; --faint: #7a8a91; --line: #b9c5ca; --old: 88%; --new: 62%; }
 @media (prefers-color-scheme: dark) {
-  svg { --paper: #1e2129; --ink: #e4e8ec; --faint: #98a5ad; --line: #57626a; --light: 26%; --new: 45%; }
+  svg { --paper: #1e2129; --ink: #e4e8ec; --faint: #98a5ad; --line: #57626a; --old: 26%; --new: 45%; }
 }
 .paper { fill: var(--paper); stroke: var(--line); }
 text { fill: var(--ink); font: 17px Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace; }
 .small { fill: var(--faint); font-size: 11px; }
 .gap { fill: none; stroke: var(--line); stroke-dasharray: 3 2; }
-.box { fill: hsl(var(--hue) 60% var(--light)); }
+.box { fill: hsl(var(--hue) 60% var(--light, var(--old))); }
 .counted { opacity: 0; }
 """
 
@@ -101,19 +101,14 @@ def draw(drawn: GeneratedText) -> str:
         begins, ends = (100 * (PASS * (i + k)) / seconds for k in (1, 2))
         hue = 175 + 150 * i / max(1, passes - 1)
         rules.append(f".p{i} {{ --hue: {hue:.0f}; }}")
-        rules.append(
-            f"@keyframes p{i} {{ 0%, {begins:.2f}% {{ opacity: 0; }} {begins + 0.01:.2f}% {{ opacity: 1; --light: "
-            f"var(--new); }} {ends:.2f}%, 100% {{ opacity: 1; }} }}"
-        )
-        rules.append(
-            f"@keyframes c{i} {{ 0%, {begins:.2f}% {{ opacity: 0; }} {begins + 0.01:.2f}%, {ends:.2f}% {{ opacity: 1; }}"
-            f" {ends + 0.01:.2f}%, 100% {{ opacity: 0; }} }}"
-        )
+        new, old = _shown(begins, ends, "new"), _shown(ends, 100, "old")
+        rules.append(f"@keyframes p{i} {{ {_hidden(0, begins)} {new} {old} }}")
+        rules.append(f"@keyframes c{i} {{ {_hidden(0, begins)} {_shown(begins, ends)} {_hidden(ends, 100)} }}")
         shown = int((drawn.passes_P <= i).sum())
         label = _text(MARGIN, bottom, f"pass {i + 1} of {passes}: {shown} of {count} pieces", class_="small")
         parts.append(f'<g class="counted c{i}">{label}</g>')
     end = 100 * PASS * (passes + 1) / seconds
-    rules.append(f"@keyframes whole {{ 0%, {end:.2f}% {{ opacity: 0; }} {end + 0.01:.2f}%, 100% {{ opacity: 1; }} }}")
+    rules.append(f"@keyframes whole {{ {_hidden(0, end)} {_shown(end, 100)} }}")
     names = [f"{kind}{i}" for kind in "pc" for i in range(passes)] + ["whole"]
     moves = "\n".join(f"  .{name} {{ animation: {name} {seconds:.1f}s linear {ROUNDS}; }}" for name in names)
     style = f"{STYLE}.middle {{ text-anchor: middle; }}\n" + "\n".join(rules)
@@ -126,6 +121,15 @@ def draw(drawn: GeneratedText) -> str:
         f'<rect class="paper" x="0.5" y="0.5" width="{width - 1:.0f}" height="{bottom + MARGIN - 1:.0f}" rx="8"/>\n'
         f"{body}\n</svg>\n"
     )
+
+
+def _hidden(begin: float, end: float) -> str:
+    """Return the part of keyframes in which an element is hidden, between two percentages of the animation."""
+    return f"{begin + 0.01 * (begin > 0):.2f}%, {end:.2f}% {{ opacity: 0; }}"
+
+
+def _shown(begin: float, end: float, light: str = "old") -> str:
+    return f"{begin + 0.01:.2f}%, {end:.2f}% {{ opacity: 1; --light: var(--{light}); }}"
 
 
 def _text(x: float, y: float, text: str, width: float = 0, class_: str = "") -> str:
