@@ -106,7 +106,7 @@ class Run:
     rate: float
     seed: int = 0
     kind: str = "sequences"
-    """sequences or flops: the quantity that equals plm's; tune; or length, a run of another length"""
+    """sequences or flops: what it has as much of as plm; tune; or length, a run of another length"""
 
     @property
     def name(self) -> str:
@@ -341,13 +341,14 @@ def genes_given(pretrained: Pretrained, sequences: Sequence[str], genes: Sequenc
     return np.asarray(q_TG / q_TG.sum(1, keepdims=True))
 
 
-def measure_ngrams(data: Path) -> Record:
-    """Return excess and correlation of n-grams of each order."""
+def measure_ngrams(data: Path, orders: Sequence[int] = NGRAMS, count: int | None = None) -> Record:
+    """Return excess and correlation of n-grams of each order on the first `count` test sequences, None = all."""
     sequences, log_p_T = read_test(data)
+    sequences, log_p_T = sequences[:count], log_p_T[:count]
     with lzma.open(data / "train.tsv.xz", "rt") as file:
         train = [row["cdr3"] for row in csv.DictReader(file, delimiter="\t")]
     symbols = {symbol: i for i, symbol in enumerate(sorted(set("".join(train))), start=2)}
-    begins, width = max(NGRAMS) - 1, max(map(len, [*train, *sequences])) + 1
+    begins, width = max(orders) - 1, max(map(len, [*train, *sequences])) + 1
     begin, end = len(symbols) + 2, 1
 
     def blocks(lines: Sequence[str]) -> np.ndarray:
@@ -359,7 +360,7 @@ def measure_ngrams(data: Path) -> Record:
 
     held_out, train_blocks, found = blocks(sequences), blocks(train), {}
     is_target = (held_out > 0) & (np.arange(held_out.shape[1]) >= begins)
-    for order in NGRAMS:
+    for order in orders:
         probability = probabilities(train_blocks, held_out, len(symbols) + 3, order)
         log_q_T = np.where(is_target, np.log(probability), 0).sum(1)
         found[str(order)] = _compare(log_p_T, log_q_T)
