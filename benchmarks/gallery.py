@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks import receptors, sessions
 from benchmarks.ngram import blocks_of, probabilities
 from benchmarks.results import ROOT, Result, keep, print_table, read
 from benchmarks.table6 import interval
@@ -39,6 +40,7 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.plots.style import write_png
 from xlnet_jax.tasks.config import RankingConfig
 from xlnet_jax.tasks.ranking.trec import TrecRun, mean_scores, read_collection, read_qrels, read_run
+from xlnet_jax.tasks.token_classification import entities, entity_scores
 
 PAGE = ROOT / "docs" / "gallery.md"
 Row = tuple[str, str]
@@ -67,6 +69,46 @@ def write_novels(work: Path) -> None:
     """Write the novels of the package: novels.txt, to train, and northanger.txt, which is held out."""
     for name, source in zip(("novels.txt", "northanger.txt"), sources.embedded(), strict=True):
         (work / name).write_text(Path(source).read_text())
+
+
+def write_marks(work: Path) -> None:
+    """Write marks/train.txt, of the novels, and dev.txt, of Northanger Abbey: passages of PASSAGE words without
+    punctuation, and after each word the mark that followed it: O (none), B-COMMA or B-STOP."""
+    write_novels(work)
+    (work / "marks").mkdir(exist_ok=True)
+    for name, novel, count in (("train", "novels", 6_000), ("dev", "northanger", 300)):
+        words = re.findall(r"([A-Za-z']+)([,.;:!?]?)", (work / f"{novel}.txt").read_text())
+        lines = [f"{word} {TAGS.get(mark, 'B-STOP')}" for word, mark in words]
+        passages = ["\n".join(lines[i : i + PASSAGE]) for i in range(0, len(lines) - PASSAGE, PASSAGE)]
+        kept = random.Random(0).sample(passages, count)
+        (work / "marks" / f"{name}.txt").write_text("\n\n".join(kept) + "\n")
+
+
+PASSAGE = 40
+TAGS = {"": "O", ",": "B-COMMA"}
+
+
+def write_receptors(work: Path) -> None:
+    """Write test.txt: the sequences whose probability is known."""
+    known, _ = receptors.read_test(work / "data" / "tcr")
+    (work / "test.txt").write_text("\n".join(known[:TESTED]) + "\n")
+
+
+TESTED = 500
+"""receptors that are scored"""
+
+
+def write_sessions(work: Path) -> None:
+    """Write sessions.txt: the MOST_BOUGHT most frequent items of each user, in the order of time."""
+    histories = sessions.histories_of(work / "data" / "amazon_games.txt.gz")
+    counts = Counter(item for history in histories for item in history)
+    kept = {item for item, _ in counts.most_common(MOST_BOUGHT)}
+    shorter = ([item for item in history if item in kept] for history in histories)
+    lines = (" ".join(history) for history in shorter if len(history) >= 3)
+    (work / "sessions.txt").write_text("\n".join(lines) + "\n")
+
+
+MOST_BOUGHT = 2_000
 
 
 def write_cranfield(work: Path) -> None:
@@ -124,6 +166,49 @@ def of_tokenizers(work: Path) -> list[Row]:
         ("network, bytes", f"{byte['bits_per_character']:.3f}"),
         ("network, 4,000 pieces", f"{piece['bits_per_character']:.3f}"),
     ]
+
+
+def of_receptors(work: Path) -> list[Row]:
+    """Return the excess, mean ln p - ln q, of n-grams and of the network."""
+    scores = [json.loads(line) for line in (work / "receptors.jsonl").read_text().splitlines()]
+    log_q_T = np.array([score["log_mean_likelihood"] + score["log_prob_of_lengths"] for score in scores])
+    log_p_T = receptors.read_test(work / "data" / "tcr")[1][: len(scores)]
+    found = receptors.measure_ngrams(work / "data" / "tcr", (3, 5, 8), len(scores))["ngrams"]
+    ngrams = [
+        (f"{n}-grams", f"{one['excess']:.3f} ({one['low']:.3f} to {one['high']:.3f})") for n, one in found.items()
+    ]
+    return [*ngrams, ("network, 4 orders", _mean(log_p_T - log_q_T))]
+
+
+def of_sessions(work: Path) -> list[Row]:
+    """Return the hit rate at 10 among all items."""
+    of_metric = _json(work / "sessions.json")["all items"]["HR@10"]
+    names = {"popularity": "popularity", "item-kNN": "item-kNN", "model": "network"}
+    return [(name, "{value:.4f} ({low:.4f} to {high:.4f})".format(**of_metric[who])) for who, name in names.items()]
+
+
+def of_tagging(work: Path) -> list[Row]:
+    """Return the F1 of marks beside that of the mark that follows each word most often."""
+    of_word: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for passage in _tagged(work / "marks" / "train.txt"):
+        for word, tag in passage:
+            of_word[word][tag] += 1
+    usual = {word: counts.most_common(1)[0][0] for word, counts in of_word.items()}
+    held_out = _tagged(work / "marks" / "dev.txt")
+    truth = [entities([tag for _, tag in passage]) for passage in held_out]
+    guessed = [entities([usual.get(word, "O") for word, _ in passage]) for passage in held_out]
+    found = _json(work / "runs" / "marks" / "results.json")
+    return [
+        ("most frequent tag", f"{found['baseline']['metrics']['f1']:.3f}"),
+        ("most frequent tag of the word", f"{entity_scores(truth, guessed)[None].f1:.3f}"),
+        ("network", f"{found['metrics']['f1']:.3f}"),
+    ]
+
+
+def _tagged(file: Path) -> list[list[tuple[str, str]]]:
+    """Return the passages of a file as words with their tags."""
+    passages = file.read_text().strip().split("\n\n")
+    return [[(line.split()[0], line.split()[1]) for line in passage.splitlines()] for passage in passages]
 
 
 def of_search(work: Path) -> list[Row]:
@@ -270,12 +355,38 @@ EXAMPLES = (
         of_tokenizers, write=write_novels,
     ),
     Example(
+        "receptors", "nats per sequence above the truth, lower is better",
+        (
+            "xlnet_jax.train --corpus data/tcr/train.tsv.xz --fields cdr3:protein --data.seq-len 64 --steps 600 "
+            "--workdir runs/receptors",
+            "xlnet_jax.score runs/receptors --texts test.txt --orders random:4 --out receptors.jsonl",
+        ),
+        of_receptors, ("tcr",), write_receptors,
+    ),
+    Example(
+        "sessions", "hit rate at 10 among all items, higher is better",
+        (
+            "xlnet_jax.train --corpus sessions.txt --fields items:item --hold-out last --long cut --objective clm "
+            "--data.seq-len 52 --model.dropout 0.3 --steps 600 --workdir runs/sessions",
+            "xlnet_jax.evaluate runs/sessions --next-item --max-texts 3000 --out sessions.json",
+        ),
+        of_sessions, ("amazon_games.txt.gz",), write_sessions,
+    ),
+    Example(
         "filling", "share of hidden words found, higher is better",
         (
             f"xlnet_jax.generate tiny --prompt-file left.txt --max-new-tokens 1 {GREEDY} > left.jsonl",
             f"xlnet_jax.generate tiny --prompt-file gaps.txt --gap-pieces 1 {GREEDY} > gaps.jsonl",
         ),
         of_filling, write=write_gaps,
+    ),
+    Example(
+        "tagging", "F1 of marks, higher is better",
+        (
+            "xlnet_jax.finetune --task ner --init tiny --train marks/train.txt --eval marks/dev.txt "
+            "--data.seq-len 64 --data.batch-size 16 --steps 150 --selection.every-steps 150 --workdir runs/marks",
+        ),
+        of_tagging, write=write_marks,
     ),
     Example(
         "search", "NDCG@20, higher is better",
@@ -373,7 +484,7 @@ def draw(result: Result, file: Path) -> None:
 
 
 NETWORK, BASELINE = "tab:blue", "silver"
-OF_NETWORK = re.compile("network|tiny|plm|mlm|clm")
+OF_NETWORK = re.compile("network|tiny|windows|plm|mlm|clm")
 
 
 def main() -> None:
