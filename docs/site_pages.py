@@ -12,6 +12,7 @@ from textwrap import indent
 
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File
+from pymdownx.slugs import slugify
 
 from xlnet_jax.storage.reading import read_json
 
@@ -37,7 +38,8 @@ _IMAGE_ELSEWHERE = re.compile(r"!\[([^\]]*)\]\(https?:[^)\s]*\)")
 
 
 def on_config(config):
-    """List the generated pages below their index, in its order."""
+    """List the generated pages below their index, in its order, and name headings as GitHub does."""
+    config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
     for entry in config.nav[-1]["Reference"]:
         for pages in entry.values() if isinstance(entry, dict) else ():
             (index,) = pages[0].values()
@@ -110,6 +112,8 @@ def on_page_markdown(markdown, page, config, files):
             return link[1] + relpath(shown, Path(page.file.src_uri).parent) + link[3]
         return link[1] + of_the_repository + path + link[3]
 
+    if page.file.src_uri.startswith(("settings/", "api/")):
+        page.meta["search"] = {"boost": 0.5}  # below the pages that explain the same
     markdown = _TABS.sub(_tabbed, markdown)
     return _IMAGE_ELSEWHERE.sub(r"\1", _LINK.sub(site_link, markdown))
 

@@ -3,6 +3,7 @@
 import functools
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import quote
 
 import pytest
 
@@ -15,6 +16,24 @@ CUT_OFF = """(() => {
     const page = document.documentElement;
     return [...wide.map(block => block.innerText.slice(0, 60)), ...page.scrollWidth > innerWidth ? ["page"] : []];
 })()"""
+
+# What people search for, and a page that must be among the first five that are found.
+SEARCHED = {
+    "OOM": "symptoms",
+    "RESOURCE_EXHAUSTED": "symptoms",
+    "Noam": "tutorials",
+    "HuggingFace": "from_transformers",
+    "NaN": "symptoms",
+    "resume": "recovery",
+    "preemption": "first_tpu_run",
+    "learning rate": "trainer",
+    "spiece": "weights",
+    "GPT": "tutorials",
+    "infilling": "",
+    "bf16": "from_transformers",
+}
+FOUND = """[...document.querySelectorAll('.md-search-result__item > a')].slice(0, 5).map(
+    link => new URL(link.href).pathname.replaceAll('/', ''))"""
 
 
 class Files(SimpleHTTPRequestHandler):
@@ -63,3 +82,14 @@ def test_who_prefers_less_motion_sees_the_filled_text_at_once(address, page):
     assert shown["no-preference"][0] == {"0"}
     assert shown["no-preference"][1] > 0
     assert shown["reduce"] == ({"1"}, 0)
+
+
+def test_search_finds_what_people_type(address, page):
+    missing = {}
+    for words, expected in SEARCHED.items():
+        page.open(f"{address}/?q={quote(words)}")
+        page.wait("/\\d|^No/.test(document.querySelector('.md-search-result__meta')?.innerText)")
+        found = page.run(FOUND)
+        if expected not in found:
+            missing[words] = found
+    assert missing == {}
