@@ -145,7 +145,9 @@ def test_no_network_is_chosen_by_its_name():
 
 
 def test_contributing_draws_the_rooms_in_their_order():
-    (picture,) = re.findall(r"## Layers of the code\n.*?```\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    (picture,) = re.findall(
+        r"## Layers of the code\n.*?```\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL
+    )
     drawn = [name for name in re.findall(r"(?:^|(?<=\s\s))(\w+)(?=\s\s|$)", picture, re.MULTILINE) if name in FLOOR]
     assert sorted(drawn) == sorted(FLOOR)
     assert [FLOOR[name] for name in drawn] == sorted(FLOOR.values())

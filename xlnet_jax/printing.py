@@ -99,6 +99,12 @@ class Console(rich.console.Console):
     """Console of rich that escapes text, but not rich's own colors and cursor movements."""
 
     @property
+    def is_dumb_terminal(self) -> bool:
+        """Whether no progress bar can be drawn: also in a notebook, which gives its commands a terminal but keeps every
+        line. A kernel of Jupyter has JPY_PARENT_PID in the environment."""
+        return super().is_dumb_terminal or "JPY_PARENT_PID" in os.environ
+
+    @property
     def file(self) -> Any:
         """Stream that rich writes to: never `Printable`, which would escape rich's own codes. While a progress bar is
         shown, rich wraps the standard streams once more."""

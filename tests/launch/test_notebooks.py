@@ -5,9 +5,7 @@ import json
 import os
 import re
 import sys
-from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,8 +15,6 @@ nbformat = pytest.importorskip("nbformat", reason="no nbformat: pip install -e '
 pytest.importorskip("nbclient", reason="no nbclient: pip install -e '.[notebook]'")
 pytest.importorskip("ipykernel", reason="no ipykernel: pip install -e '.[notebook]'")
 
-from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
-
 from launch.colab.execute import COLAB, EXECUTED, NOTEBOOKS, digest, execute  # noqa: E402
 
 ROOT = COLAB.parents[1]
@@ -27,16 +23,6 @@ SMALL = {"XLNET_STEPS": "2", "XLNET_VOCAB_SIZE": "500", "XLNET_TEST_SIZE": "40",
 TPU, CPU = ("pretrain_tpu.ipynb", "finetune_tpu.ipynb"), ("library.ipynb", "any_order.ipynb", "sequences.ipynb")
 EXTRAS = dict.fromkeys(TPU, "tpu,hub") | dict.fromkeys(CPU, "hub")
 DEVICES = dict.fromkeys(TPU + CPU, 1) | {"finetune_tpu.ipynb": 8}  # as on a v5e-1, a v2-8, a CPU
-
-
-PIP = """import os, pathlib, sys
-with open(os.environ["CALLS"], "a") as calls:
-    print(*sys.argv[1:], file=calls)
-if sys.argv[1] == "install" and os.environ.get("REPLACES"):
-    metadata = pathlib.Path(os.environ["REPLACES"])
-    metadata.write_text(metadata.read_text().replace("Version: 1", "Version: 2"))
-sys.exit(sys.argv[1] == os.environ["FAILS"])
-"""
 
 
 def code_cells(notebook):
@@ -83,67 +69,23 @@ def test_the_notebooks_run_from_top_to_bottom(tmp_path, monkeypatch):
         assert float(percent) == pytest.approx(float(expected), abs=0.11)  # they are rounded to 0.1
 
 
-@pytest.fixture
-def fake_pip(tmp_path, monkeypatch):
-    """Replace pip, on a machine without xlnet_jax."""
-    (tmp_path / "pip.py").write_text(PIP)
-    variables = {"CALLS": tmp_path / "calls", "PYTHONPATH": tmp_path, "TERM": "dumb", "FAILS": ""}
-    for variable, value in variables.items():
-        monkeypatch.setenv(variable, str(value))
-    monkeypatch.delenv("XLNET_REPOSITORY", raising=False)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-
-
-def test_the_first_cell_installs_from_the_repository_or_changes_nothing(fake_pip, tmp_path, monkeypatch):
-    def install(name, fails=""):
-        """Return pip's words, and the error of the cell. fails: the word with which pip ends in an error."""
-        (tmp_path / "calls").write_text("")
-        monkeypatch.setenv("FAILS", fails)
-        cell = code_cells(nbformat.read(COLAB / name, as_version=4))[0]
-        error = InteractiveShell().run_cell(cell.source).error_in_exec
-        return [line.split() for line in (tmp_path / "calls").read_text().splitlines()], str(error)
-
-    cells = [code_cells(nbformat.read(COLAB / name, as_version=4))[0].source for name in NOTEBOOKS]
-    of_all = {cell.replace(f'"xlnet_jax[{EXTRAS[name]}]"', "") for name, cell in zip(NOTEBOOKS, cells, strict=True)}
-    assert len(of_all) == 1  # they differ in the extras alone
-    calls, error = install(NOTEBOOKS[0])
-    assert error == "None"
-    assert [words[0] for words in calls] == ["wheel", "uninstall", "install"]
-    assert " ".join(calls[0]).endswith(f"xlnet_jax[{EXTRAS[NOTEBOOKS[0]]}] @ git+{REPOSITORY}")
-    assert calls[2][-4:-1] == ["--no-index", "--find-links", calls[0][3]]  # from what the first call has fetched
-    calls, error = install(NOTEBOOKS[0], fails="install")
-    assert len(calls) == 3
-    assert "delete runtime, then run all again" in error
-    monkeypatch.setenv("XLNET_REPOSITORY", "https://example.org/fork@branch")
-    ((first, *_, source),), error = install(NOTEBOOKS[0], fails="wheel")
-    assert (first, source) == ("wheel", "git+https://example.org/fork@branch")
-    assert "cannot install xlnet_jax from https://example.org/fork@branch, and changed nothing" in error
-    assert "set REPOSITORY to the folder of a clone" in error
-
-
-def test_python_restarts_once_after_pip_replaced_a_loaded_package(fake_pip, tmp_path, monkeypatch, capsys):
-    (tmp_path / "loaded_one.py").touch()
-    (tmp_path / "loaded_one-1.dist-info").mkdir()
-    metadata = tmp_path / "loaded_one-1.dist-info/METADATA"
-    metadata.write_text("Metadata-Version: 2.1\nName: loaded-one\nVersion: 1\n")
-    metadata.with_name("RECORD").write_text("loaded_one.py,,\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    import_module("loaded_one")
-    cells, shell, restarts = code_cells(nbformat.read(COLAB / NOTEBOOKS[0], as_version=4)), InteractiveShell(), []
-    shell.kernel = SimpleNamespace(do_shutdown=lambda restart: restarts.append(restart))
-    for replaces, expected in (("", []), (str(metadata), [True]), (str(metadata), [True])):
-        monkeypatch.setenv("REPLACES", replaces)
-        for cell in cells[:2]:
-            shell.run_cell(cell.source).raise_error()
-        assert restarts == expected
-    assert "pip replaced loaded-one: Python restarts now" in capsys.readouterr().out
+def test_the_first_cell_installs_the_package_in_two_lines_and_is_not_executed_here():
+    for name in NOTEBOOKS:
+        install, *others = code_cells(nbformat.read(COLAB / name, as_version=4))
+        package = f'"xlnet_jax[{EXTRAS[name]}] @ git+{REPOSITORY}"'
+        uninstalls, installs = install.source.splitlines()
+        assert re.fullmatch(r"%pip uninstall -qy tensorflow tensorflow-tpu  # .*", uninstalls)
+        assert installs == f"%pip install -q {package}"
+        assert install.metadata.tags == ["skip-execution"]  # of nbclient: the tests have the package already
+        assert not any("%pip" in cell.source for cell in others)
 
 
 def test_kept_outputs_are_those_of_the_code_show_learning_and_hold_nothing_of_the_machine():
     kept = [nbformat.read(COLAB / name, as_version=4) for name in NOTEBOOKS]
     for notebook in kept:
         assert notebook.metadata[EXECUTED] == digest(notebook), "run: python launch/colab/execute.py"
-        cells = code_cells(notebook)
+        install, *cells = code_cells(notebook)
+        assert (install.execution_count, install.outputs) == (None, [])
         assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
         outputs = [output for cell in cells for output in cell.outputs]
         assert not any(output.output_type == "error" for output in outputs)

@@ -91,3 +91,11 @@ def test_a_command_prints_nothing_of_strangers_that_a_terminal_obeys(tmp_path, m
     printed = "".join(capsys.readouterr())
     assert printed
     assert not harm(printed)
+
+
+def test_a_command_in_a_notebook_draws_no_progress_bar(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    assert not Console(force_terminal=True).is_dumb_terminal
+    monkeypatch.setenv("JPY_PARENT_PID", "1")  # as in a kernel of Jupyter or Colab
+    assert Console(force_terminal=True).is_dumb_terminal
