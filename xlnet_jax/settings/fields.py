@@ -301,8 +301,6 @@ def read_values(settings: Any, values: Mapping[str, Any], where: str, quote: str
             hint = f"did you mean {near}?" if near else "docs/settings.md lists them all"
             hint = "it is a section: give a dictionary" if is_section else hint
             raise InputError(f"{where}{quote}{name}{quote} is not a setting: {hint}")
-        if isinstance(value, bool) and name.endswith("share_layers"):
-            value = "all" if value else "none"  # of checkpoints from before layers could share a part
         read[name] = _convert(value, hints[name])
     for name, wanted in find_mistyped(read, hints).items():
         words = wanted if quote else wanted.replace("None", "null")  # as Python or JSON calls it
