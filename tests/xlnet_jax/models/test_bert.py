@@ -18,8 +18,7 @@ from xlnet_jax.models.inputs import compact_inputs, text_inputs
 from xlnet_jax.models.layers import ATTENTION_WEIGHTS, SOWN
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.objectives.presets import PRESETS
-from xlnet_jax.settings.config import HeadConfig, ModelConfig
-from xlnet_jax.settings.fields import from_dict
+from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.step import Program
 
@@ -122,11 +121,6 @@ def test_a_network_that_shares_a_part_is_saved_loaded_drawn_and_not_for_transfor
         InputError, match=f"bert cannot hold layers that share only a part, `model.share_layers` {part}"
     ):
         xlnet_jax.save(model, tmp_path / "theirs", "hf")
-
-
-def test_layers_share_what_they_shared_before_they_could_share_a_part():
-    for before, now in ((True, "all"), (False, "none")):
-        assert from_dict(ModelConfig, {"share_layers": before}).share_layers == now
 
 
 def test_heads_feed_forward_and_vocabulary_are_divided_among_devices():
