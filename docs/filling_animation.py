@@ -18,7 +18,7 @@ COLUMNS, LETTER, LINE, MARGIN = 44, 10.2, 42, 16
 PASS, REST, ROUNDS = 0.9, 5.0, 3
 """Seconds that a pass is shown, seconds that the whole text is, and how often"""
 STYLE = """
-svg { --paper: #fff; --ink: #1d2a30; --faint: #7a8a91; --line: #b9c5ca; --old: 88%; --new: 62%; }
+svg { --paper: #fff; --ink: #1d2a30; --faint: #7a8a91; --line: #b9c5ca; --old: 88%; --new: 74%; }
 @media (prefers-color-scheme: dark) {
   svg { --paper: #1e2129; --ink: #e4e8ec; --faint: #98a5ad; --line: #57626a; --old: 26%; --new: 45%; }
 }
