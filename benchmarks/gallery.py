@@ -12,6 +12,7 @@ docs/gallery_NAME.png, which --pictures draws again, and by `python -m docs.refe
 """
 
 import argparse
+import csv
 import hashlib
 import json
 import math
@@ -69,6 +70,31 @@ def write_novels(work: Path) -> None:
     """Write the novels of the package: novels.txt, to train, and northanger.txt, which is held out."""
     for name, source in zip(("novels.txt", "northanger.txt"), sources.embedded(), strict=True):
         (work / name).write_text(Path(source).read_text())
+
+
+def paragraphs_of_novels(text: str) -> list[tuple[str, str]]:
+    """Return each paragraph of at least LEAST_WORDS words, with the title of its novel."""
+    title, found = "", []
+    for line in text.split("\n"):
+        title = line.title() if line in TITLES else title
+        if len(line.split()) >= LEAST_WORDS:
+            found.append((line, title))
+    return found
+
+
+TITLES = ("PRIDE AND PREJUDICE", "SENSE AND SENSIBILITY", "EMMA")
+LEAST_WORDS = 20
+
+
+def write_novel_labels(work: Path) -> None:
+    """Write novel/train.csv and dev.csv: paragraphs, and which novel each is from, in a random order."""
+    write_novels(work)
+    rows = paragraphs_of_novels((work / "novels.txt").read_text())
+    random.Random(0).shuffle(rows)
+    (work / "novel").mkdir(exist_ok=True)
+    for name, part in (("train", rows[600:]), ("dev", rows[:600])):
+        with (work / "novel" / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("text", "label"), *part])
 
 
 def write_marks(work: Path) -> None:
@@ -249,6 +275,16 @@ def _tagged(file: Path) -> list[list[tuple[str, str]]]:
     """Return the passages of a file as words with their tags."""
     passages = file.read_text().strip().split("\n\n")
     return [[(line.split()[0], line.split()[1]) for line in passage.splitlines()] for passage in passages]
+
+
+def of_objectives(work: Path) -> list[Row]:
+    """Return the accuracy of each contender on the task."""
+    found = _json(work / "runs" / "objectives" / "results.json")
+    names = {"clm": "clm (Transformer-XL)", "mlm": "mlm (BERT)", "plm": "plm (XLNet)"}
+    rows = [("most frequent novel", f"{found['baselines']['classification']:.3f}")]
+    for contender, name in names.items():
+        rows.append((name, f"{found['contenders'][contender]['classification']['mean']:.3f}"))
+    return rows
 
 
 def of_search(work: Path) -> list[Row]:
@@ -432,6 +468,15 @@ EXAMPLES = (
             "xlnet_jax.evaluate runs/sessions --next-item --max-texts 3000 --out sessions.json",
         ),
         of_sessions, ("amazon_games.txt.gz",), write_sessions,
+    ),
+    Example(
+        "objectives", "accuracy after finetuning, higher is better",
+        (
+            "xlnet_jax.compare --corpus novels.txt --objectives plm,mlm,clm --budget 2.5e5 "
+            "--model.d-model 64 --model.num-heads 2 --model.d-ff 256 --eval.max-windows 64 "
+            "--tasks classification=novel --finetune steps=60 data.seq-len=64 --workdir runs/objectives",
+        ),
+        of_objectives, write=write_novel_labels,
     ),
     Example(
         "filling", "share of hidden words found, higher is better",
