@@ -121,7 +121,7 @@ NOTICED = (
      "launch/colab/library.ipynb", "docs/model.md", "docs/no.md", "docs/no.md"),
     (NAMED, "setup.cfg", "kernels.md#gpus", "kernels.md#no", "kernels.md#no"),
     (NAMED, ERRORS, "", "# docs/no.md\n", "errors.py: docs/no.md"),
-    (f"{SITE}.test_index_and_site_list_every_page_once", "docs/new.md", "", "# New\n", "new.md"),
+    (f"{SITE}.test_the_index_links_every_page_and_the_menu_lists_it_once", "docs/new.md", "", "# New\n", "new.md"),
     (f"{SITE}.test_the_reference_pages_are_those_of_the_code", "docs/settings.md", "", "\nmore\n", "make reference"),
     (f"{SITE}.test_the_reference_pages_are_those_of_the_code", "docs/api/text.md", "", "\nmore\n", "make reference"),
     (f"{SITE}.test_the_reference_pages_are_those_of_the_code", "docs/api/old.md", "", "# Old\n", "make reference"),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import xlnet_jax
+from benchmarks import gallery
 from data_pipelines import sources, windows
 from data_pipelines.prepare.commands import prepare
 from data_pipelines.tokenizer import Tokenizer
@@ -165,9 +166,10 @@ def test_every_picture_is_on_a_page_and_drawn_by_a_command():
         "long_window",
     }
     compared.add("records_window")  # by test_sequences.py
+    compared |= {f"gallery_{example.name}" for example in gallery.EXAMPLES}  # by test_gallery.py
     assert {picture.stem for picture in DOCS.glob("*.png")} == trained | compared
-    text = "".join(page.read_text() for page in DOCS.glob("*.md"))
-    assert [name for name in trained | compared if f"({name}.png)" not in text] == []
+    text = "".join(page.read_text() for page in (ROOT / "README.md", *DOCS.glob("*.md")))
+    assert [name for name in trained | compared if not re.search(rf"[(/]{name}\.png\)", text)] == []
 
 
 def _without_times(printed):
