@@ -168,7 +168,7 @@ def test_every_picture_is_on_a_page_and_drawn_by_a_command():
     compared.add("records_window")  # by test_sequences.py
     compared |= {f"gallery_{example.name}" for example in gallery.EXAMPLES}  # by test_gallery.py
     assert {picture.stem for picture in DOCS.glob("*.png")} == trained | compared
-    text = "".join(page.read_text() for page in (ROOT / "README.md", *DOCS.glob("*.md")))
+    text = "".join(page.read_text() for page in (DOCS.parent / "README.md", *DOCS.glob("*.md")))
     assert [name for name in trained | compared if not re.search(rf"[(/]{name}\.png\)", text)] == []
 
 
