@@ -206,7 +206,7 @@ def _generate() -> Loaded:
     return GenerateSettings, print_texts, None
 
 
-@_command("play", "try a model on a local page: fill gaps, score texts, predict; the same as JSON.", is_brief=True)
+@_command("play", "try a model on a local page, or serve it as JSON: fill gaps, score texts, predict.", is_brief=True)
 def _play() -> Loaded:
     from xlnet_jax.serving.play import PlaySettings, serve
 
