@@ -46,6 +46,7 @@ COMMANDS = {
     "plan-v5e": "xlnet_jax.plan --topology v5e-1 --preset large --data.batch-size 16 --model.remat dots",
     "plan-v5e-1024": "xlnet_jax.plan --topology v5e:16x16 --mesh.dcn-data 4 --preset large --data.batch-size 8192 "
     "--model.remat dots",
+    "plan-v5e-8": "xlnet_jax.plan --topology v5e-8 --preset base --steps 200000 --model.remat feed_forward",
     "prepare": "benchmarks.prepare --corpus NOVELS --tokenizer TOKENIZER --pairs 3",
     "tiny": "xlnet_jax.evaluate tiny --text data_pipelines/corpora/austen/validation.txt",
     "tokenizer": "benchmarks.tokenizer NOVELS TOKENIZER",
