@@ -21,7 +21,7 @@ ROWS = [
     row for row in re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", PAGE.read_text(), re.M) if row[0] != "tutorials describe"
 ]
 DESCRIBED = """
-seq2seq; RNN encoders; six steps; multi-head code; feed-forward; sinusoidal positions; dropout stands; Noam;
+seq2seq; RNN encoders; six steps; multi-head code; feed-forward; sinusoidal positions; where dropout is; Noam;
 inverse square root; tied embeddings; embeddings times √width; encoder-decoder attention; pre-norm; 80/10/10;
 next sentence prediction; BERT's heads; frozen features; ten static masks; dynamic masks; full sentences;
 factorized embeddings; all layers share; share a part; sentence order; ELECTRA; GPT's objective;

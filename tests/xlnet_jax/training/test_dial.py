@@ -217,5 +217,5 @@ def test_a_text_that_is_read_less_than_once_gets_a_line_with_the_dial(text, tmp_
         with pytest.raises(InputError, match="far enough"):
             train.main(["--corpus", str(text), "--workdir", str(tmp_path), "--data.batch-size", "8", *more])
         printed = capsys.readouterr().out
-        command = f"use it better: python -m xlnet_jax.train --corpus {text} --minutes 30\n"
+        command = f"chooses sizes for a given time: python -m xlnet_jax.train --corpus {text} --minutes 30\n"
         assert (command in printed) == (not more)
