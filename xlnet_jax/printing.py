@@ -99,10 +99,10 @@ class Console(rich.console.Console):
     """Console of rich that escapes text, but not rich's own colors and cursor movements."""
 
     @property
-    def is_dumb_terminal(self) -> bool:
-        """Whether no progress bar can be drawn: also in a notebook, which gives its commands a terminal but keeps every
+    def is_terminal(self) -> bool:
+        """Whether a progress bar can be drawn: not in a notebook, which may call its output a terminal but keeps every
         line. A kernel of Jupyter has JPY_PARENT_PID in the environment."""
-        return super().is_dumb_terminal or "JPY_PARENT_PID" in os.environ
+        return super().is_terminal and "JPY_PARENT_PID" not in os.environ
 
     @property
     def file(self) -> Any:

@@ -94,8 +94,8 @@ def test_a_command_prints_nothing_of_strangers_that_a_terminal_obeys(tmp_path, m
 
 
 def test_a_command_in_a_notebook_draws_no_progress_bar(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # ipykernel sets it, so that rich takes a pipe for a terminal
     monkeypatch.delenv("JPY_PARENT_PID", raising=False)
-    assert not Console(force_terminal=True).is_dumb_terminal
+    assert Console().is_terminal
     monkeypatch.setenv("JPY_PARENT_PID", "1")  # as in a kernel of Jupyter or Colab
-    assert Console(force_terminal=True).is_dumb_terminal
+    assert not Console().is_terminal
