@@ -426,7 +426,7 @@ EXAMPLES = (
     Example(
         "language", "held-out nats per piece, lower is better",
         (
-            "xlnet_jax.train --corpus data/handbook.txt --data.validation-fraction 0.15 --steps 300 "
+            "xlnet_jax.train --corpus data/handbook.txt --data.validation-fraction 0.15 --steps 1500 "
             "--workdir runs/handbook",
             "xlnet_jax.evaluate runs/handbook --out handbook.json",
         ),
@@ -447,7 +447,7 @@ EXAMPLES = (
         "proteins", "held-out nats per residue, lower is better",
         (
             "xlnet_jax.train --corpus train.fasta --validation held_out.fasta --long cut --data.seq-len 256 "
-            "--data.batch-size 8 --eval.max-windows 256 --steps 120 --workdir runs/proteins",
+            "--data.batch-size 8 --eval.max-windows 256 --steps 1200 --workdir runs/proteins",
         ),
         of_proteins, ("uniprot_sample.fasta.gz",), write_proteins,
     ),
