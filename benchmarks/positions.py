@@ -100,7 +100,6 @@ def within(bound: float, distance: int = 1) -> Choice:
 
 
 WORTH = {"confidence": confidence, "margin": margin, "entropy": certainty, "calibrated": calibrated}
-WORTH = {"confidence": confidence, "margin": margin, "entropy": certainty, "calibrated": calibrated}
 CHOICES: dict[str, Choice] = {
     "confidence, 1": of_number(confidence, 1),
     **{f"{name}, 4": of_number(worth, 4) for name, worth in WORTH.items()},
@@ -123,7 +122,6 @@ def chosen_passes(network: Pretrained, texts: list[Query], choice: Choice, frequ
         rows = [i for i, open_P in enumerate(is_open) if open_P.any()]
         queries = [Query(texts[i].ids_L, texts[i].positions_P, np.where(is_open[i], HIDDEN, passes[i])) for i in rows]
         for i, log_probs_PV in zip(rows, log_probs_of_vocabulary(network, queries, 4096), strict=True):
-            # The ranks of a query are sorted, so its rows are those of the sorted positions.
             left_Q = np.flatnonzero(is_open[i])
             next_N = choice(log_probs_PV[left_Q], texts[i].positions_P[left_Q], frequency_V)
             passes[i][left_Q[next_N]] = number

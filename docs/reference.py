@@ -306,7 +306,7 @@ def _parameters(arguments: ast.arguments, module: ModuleType) -> Iterator[Parame
 
 
 def _members(kind: type) -> Iterator[Parameter]:
-    """Yield the fields and properties of a class, and of classes above it that are no public names."""
+    """Yield the fields and properties of a class, and of classes above it that are not public names."""
     for base in reversed(kind.__mro__):
         if not _is_ours(base) or (base is not kind and base.__name__ in PUBLIC):
             continue
