@@ -205,8 +205,10 @@ class BatchSource:
         is_last_only = self._is_last_only
         if is_last_only and data.num_predict is None:
             data = replace(data, targets="all")
+        # They move by one row in each step: a row does not stay in its stratum.
+        strata = None if self._draws_by_text else (step + np.asarray(rows)) % data.batch_size
         filled = self.filling.fill(
-            Windows(arrays, self.is_word_start, draw, data, self.mem_len > 0, self.record_fields, is_last_only)
+            Windows(arrays, self.is_word_start, draw, data, self.mem_len > 0, self.record_fields, is_last_only, strata)
         )
         filled["is_reversed"] = arrays["is_reversed"]
         filled["mem_filled"] = np.full(len(rows), min(self.mem_len, index * data.reuse_len), np.int32)
@@ -230,12 +232,17 @@ class BatchSource:
             return np.zeros(len(rows), np.int64)
         return self._mixture.epochs(visit * self.data.batch_size + np.asarray(rows)) % self.data.static_masks
 
+    @property
+    def _draws_by_text(self) -> bool:
+        """True if what is drawn for a text is the same at every visit."""
+        return self.is_held_out or self.data.masking == "static"
+
     def _uniforms(
         self, purpose: Purpose, width: int, by_text: tuple[int, np.ndarray, np.ndarray], by_time: tuple[int, Rows]
     ) -> np.ndarray:
         """Draw [B, width] from (window, copies, blocks) if a copy of a text is the same at every visit, else from
         (visit or step, rows)."""
-        if not self.is_held_out and self.data.masking == "dynamic":
+        if not self._draws_by_text:
             step, rows = by_time
             return uniforms(self.seed, purpose, step, rows, width)
         seed, (window, copies, blocks) = HELD_OUT_SEED if self.is_held_out else self.seed, by_text

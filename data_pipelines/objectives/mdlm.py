@@ -6,6 +6,10 @@ The likelihood of a text of L tokens is at least its mean over all orders of pre
 <= sum over k of E[-log p(token | all but k hidden ones)], of a random token among k random hidden ones. With k drawn
 uniformly from 1 to L and the k tokens masked at once, that is E[L / k x their summed loss] (LLaDA, equation 6, where
 the masked share t = k / L): weights of L / k, which sum to L in each row.
+
+The shares k / L of a training batch are stratified: of its B rows, each has a share from another of B equal intervals,
+so that every batch has small and large ones (the low-discrepancy sampler of Kingma et al. 2021, "Variational diffusion
+models", which Sahoo et al. use).
 """
 
 import numpy as np
@@ -24,7 +28,10 @@ def fill(windows: Windows) -> Batch:
     ids, length = windows.arrays["input_ids"], windows.data.seq_len
     can_be = windows.is_symbol if windows.record_fields else np.ones(ids.shape, bool)
     draw, size_B1 = windows.draw(Purpose.DIFFUSION, 1 + length), can_be.sum(1, keepdims=True)
-    count_B1 = 1 + choice(draw[:, :1], size_B1)
+    share_B1 = draw[:, :1]
+    if windows.stratum_B is not None:
+        share_B1 = (windows.stratum_B[:, None] + share_B1) / windows.data.batch_size
+    count_B1 = 1 + choice(share_B1, size_B1)
     is_masked = np.zeros(ids.shape, bool)
     order = smallest_first(np.where(can_be, draw[:, 1:], NEVER))
     np.put_along_axis(is_masked, order, np.arange(length) < count_B1, axis=1)

@@ -200,6 +200,24 @@ def test_every_number_of_targets_is_drawn_alike_and_then_every_set_of_them(sourc
         assert is_share(counts[chosen], len(sets), 1 / 4 / math.comb(4, of_size))
 
 
+@pytest.mark.parametrize("masking", ["dynamic", "static"])
+def test_the_masked_shares_of_a_training_batch_are_spread_evenly(source, masking):
+    """Each row has a share from another interval at every step, whichever process makes it. Static masks belong to the
+    texts, so their shares are independent."""
+    length, rows = 64, 16
+    batches = with_data(diffused(source, length), batch_size=rows, masking=masking)
+    counts = np.array([(batches.batch_at(step)["target_weights"] > 0).sum(1) for step in range(rows)])
+    strata = (counts - 1) * rows // length
+    is_spread = [sorted(of_batch) == [*range(rows)] for of_batch in strata.tolist()]
+    if masking == "dynamic":
+        assert all(is_spread)
+        assert {len(set(of_row)) for of_row in strata.T.tolist()} == {rows}
+        part = batches.batch(batches.read_visit(0, range(4, 8)), 0, range(4, 8))
+        np.testing.assert_array_equal((part["target_weights"] > 0).sum(1), counts[0, 4:8])
+    else:
+        assert not any(is_spread)
+
+
 # ---- blocks ----------------------------------------------------------------------------------------------------------
 
 
