@@ -3,6 +3,7 @@
     python -m venv olga && olga/bin/pip install olga==1.3.0
     olga/bin/python benchmarks/receptors_truth.py DATA --truth
     olga/bin/python benchmarks/receptors_truth.py DATA --draw 1000000 --seed 1 --out more.tsv
+    olga/bin/python benchmarks/receptors_truth.py DATA --score samples.tsv
 
 olga is licensed under the GPL and needs an environment of its own, so this script imports nothing of the project. DATA
 is the folder with train.tsv.xz (columns cdr3, v, j) and test_pgen.tsv (columns cdr3, pgen).
@@ -14,6 +15,7 @@ is the sum of pgen over all sequences, computed for every length up to LONGEST.
 --truth writes benchmarks/measured/receptors_truth.json: ln Z, ln p of the test sequences, how many of them occur in the
 training file, and, for the first --rows test sequences, p(v | cdr3) of every gene and ln p(middle | ends), where the
 middle is 3 to 5 symbols and the length is known. It first checks that olga gives the probabilities of the test file.
+--score adds the column log_p, ln pgen of the column cdr3, to a table.
 """
 
 import argparse
@@ -39,6 +41,7 @@ def main() -> None:
     parser.add_argument("--truth", action="store_true")
     parser.add_argument("--rows", type=int, default=300)
     parser.add_argument("--draw", type=int, help="number of sequences")
+    parser.add_argument("--score", type=Path, help="table with a column cdr3")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help=f"default of --truth: {OUT.name}")
     parser.add_argument("--chain", default="human_T_beta", help="one of olga's chains with D genes")
@@ -51,8 +54,10 @@ def main() -> None:
     model.load_and_process_igor_model(str(folder / "model_marginals.txt"))
     if given.draw:
         draw(model, genes, given.draw, given.seed, given.out)
+    pgen = generation_probability.GenerationProbabilityVDJ(model, genes)
+    if given.score:
+        score(pgen, given.score)
     if given.truth:
-        pgen = generation_probability.GenerationProbabilityVDJ(model, genes)
         truth = compute_truth(pgen, given.data, given.rows)
         (given.out or OUT).write_text(json.dumps(truth) + "\n")
 
@@ -66,6 +71,19 @@ def draw(model, genes, count: int, seed: int, out: Path) -> None:
         for _ in range(count):
             _, cdr3, v, j = source.gen_rnd_prod_CDR3()
             file.write(f"{cdr3}\t{genes.genV[v][0].split('*')[0]}\t{genes.genJ[j][0].split('*')[0]}\n")
+
+
+def score(pgen, table: Path) -> None:
+    """Add ln pgen to each row of a table; a sequence that cannot occur has -inf."""
+    with table.open() as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    for row in rows:
+        p = pgen.compute_aa_CDR3_pgen(row["cdr3"], print_warnings=False)
+        row["log_p"] = f"{math.log(p):.5f}" if p else "-inf"
+    with table.open("w") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter="\t", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def compute_truth(pgen, data: Path, count: int) -> dict[str, object]:

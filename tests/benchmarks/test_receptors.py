@@ -1,5 +1,6 @@
 """The study of receptors measures what it says: sums of exact chains, conditionals that sum to one, and equal FLOPs."""
 
+import itertools
 import json
 import lzma
 import math
@@ -7,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks import receptors, studies
+from benchmarks import receptors, receptors_samples, studies
 from benchmarks.receptors import Run
 from data_pipelines.records import RecordFormat
 from data_pipelines.tokenizer import Tokenizer
@@ -55,6 +56,19 @@ def test_probabilities_of_a_hidden_symbol_sum_to_one(objective, data):
     records = [np.array([12, symbol]) for symbol in range(ALONE.vocab_size)]
     log_q_KT = receptors.chains(network_of(ALONE, objective), records, [(1, 2)] * len(records), 1)
     np.testing.assert_allclose(np.exp(log_q_KT).sum(), 1, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("parallel", "exact"), [(1, False), (2, False), (0, False), (2, True)])
+def test_the_distribution_of_draws_sums_to_one_in_every_order(parallel, exact, monkeypatch):
+    """Over all receptors of two symbols. In one pass the order does not matter; drafts in their order are a chain."""
+    monkeypatch.setattr(receptors_samples, "ORDERS", 3)
+    network, symbols = network_of(ALONE), np.arange(ALONE.vocab_size)
+    pairs = [np.array(pair, np.int32) for pair in itertools.product(symbols, symbols)]
+    log_q_OT = receptors_samples.log_q(network, pairs, parallel, exact)
+    np.testing.assert_allclose(np.exp(log_q_OT).sum(1), 1, rtol=1e-4)
+    in_one_pass = receptors_samples.log_q(network, pairs, 0)
+    np.testing.assert_allclose(in_one_pass, np.broadcast_to(in_one_pass[0], in_one_pass.shape), rtol=1e-5)
+    assert np.allclose(log_q_OT, in_one_pass, atol=1e-4) == (parallel != 1 and not exact)
 
 
 def test_the_mean_over_orders_never_has_more_excess_than_the_orders(data):
