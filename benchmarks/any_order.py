@@ -24,7 +24,7 @@ import fnmatch
 import itertools
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -71,25 +71,29 @@ SETTINGS = f"""--preset demo --optimizer.method adamw
 # ---- hidden pieces ---------------------------------------------------------------------------------------------------
 
 
-def queries_of(ids: np.ndarray, texts: int, parallel: int, spread: int) -> list[Query]:
+def queries_of(ids: np.ndarray, texts: int, parallel: int, spread: int, seed: int = 0) -> list[Query]:
     """Return texts from random places of a longer one, in which `parallel` hidden pieces have each rank. LENGTH // 2
     is a multiple of `parallel` and `spread`, so that all passes are full."""
-    draw, queries = np.random.default_rng(0), []
-    for seed, begin in enumerate(draw.choice(len(ids) - LENGTH, texts, replace=False)):
+    draw, queries = np.random.default_rng(seed), []
+    for number, begin in enumerate(draw.choice(len(ids) - LENGTH, texts, replace=False)):
         hidden_P = draw.permutation(LENGTH)[: LENGTH // 2]  # in the order of prediction
         if spread > 1:
-            order = spread_order(len(hidden_P), spread, seed)
+            order = spread_order(len(hidden_P), spread, number)
             hidden_P = np.sort(hidden_P)[order[order != NONE]]
         queries.append(Query(ids[begin : begin + LENGTH], hidden_P, np.arange(len(hidden_P)) // parallel))
     return queries
 
 
-def nats_of(pretrained: Pretrained, text: str, texts: int) -> dict[str, np.ndarray]:
-    """Return the mean loss of the hidden pieces of each text, in nats, by the names of WAYS."""
+def nats_of(
+    pretrained: Pretrained, text: str, texts: int, seed: int = 0, ways: Mapping[str, tuple[int, int]] | None = None
+) -> dict[str, np.ndarray]:
+    """Return the mean loss of the hidden pieces of each text, in nats, by the names of `ways`. None = WAYS; seed: of
+    the texts."""
     assert objective_named(pretrained.objective).order != "left to right", "it predicts only from left to right"
     assert pretrained.tokenizer
     (ids,), network = pretrained.tokenizer.encode_lines([" ".join(text.split())]), on_device(pretrained)
-    found = {name: log_likelihoods(network, queries_of(ids, texts, *way), 4096) for name, way in WAYS.items()}
+    ways = WAYS if ways is None else ways
+    found = {name: log_likelihoods(network, queries_of(ids, texts, *way, seed), 4096) for name, way in ways.items()}
     return {name: -np.stack(scores).mean(1, dtype=np.float64) for name, scores in found.items()}
 
 

@@ -7,14 +7,17 @@ import itertools
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import (
     any_order,
+    any_order_study,
     chinese,
     eight_tasks,
     english,
     long_recall,
+    mdlm_variants,
     modern,
     narrow_start,
     scaling,
@@ -25,10 +28,11 @@ from benchmarks import (
 from benchmarks.eight_tasks import TASKS
 from benchmarks.scaling import SCALES
 from benchmarks.studies import Job, Study
+from data_pipelines.objectives import Windows, mdlm
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.measurement.contenders import step_operations
 from xlnet_jax.objectives.registry import step_flops
-from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.config import Config, DataConfig
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.settings.parser import parse
 
@@ -85,6 +89,71 @@ def test_settings_of_contenders_in_any_order(tmp_path):
         assert (config.objectives, config.seeds, config.equal) == ((contender,), (2,), "operations")
 
 
+ANY_ORDER_RUNS = [
+    *any_order_study.tuning(),
+    *any_order_study.runs_of({run.name: {"loss": run.rate} for run in any_order_study.tuning()}),
+]
+
+
+def test_contenders_of_any_order_differ_only_in_what_is_compared(tmp_path):
+    """They have the rate of the lowest held-out loss, here the lowest rate, and the FLOPs or the tokens of plm."""
+    plm = any_order_study.STEPS * any_order_study.cost("plm")
+    for run in ANY_ORDER_RUNS:
+        words = run.command("corpus", tmp_path)
+        is_variant = run.contender in any_order_study.VARIANTS
+        module = (
+            ["benchmarks.mdlm_variants", run.contender.removeprefix("mdlm-")] if is_variant else ["xlnet_jax.train"]
+        )
+        assert words[: len(module)] == module
+        config = COMMANDS["train"].parse(words[len(module) :])
+        assert config.optimizer.learning_rate == (run.rate if run.kind == "tune" else min(any_order_study.RATES))
+        assert (config.data.seq_len, config.model.mem_len, config.data.bidirectional) == (128, 0, False)
+        if run.kind == "tokens":
+            assert config.steps == any_order_study.STEPS
+        else:
+            share = any_order_study.TUNING if run.kind == "tune" else 1
+            assert run.steps * any_order_study.cost(run.contender) == pytest.approx(share * plm, rel=0.01)
+
+
+def test_records_of_any_order_have_the_commands_of_their_runs(tmp_path):
+    measured = studies.read(studies.MEASURED / any_order_study.NAME)
+    runs = {run.name: run for run in (*any_order_study.tuning(), *any_order_study.runs_of(measured))}
+    for name, record in measured.items():
+        assert studies.shown(runs[name].command("CORPUS", tmp_path), tmp_path) == record["command"]
+
+
+def test_records_of_contenders_in_any_order_have_the_commands_of_their_runs(tmp_path):
+    for name, record in studies.read(studies.MEASURED / any_order.NAME).items():
+        contender, _, seed = name.rpartition("-seed-")
+        command = any_order.pretraining(contender, int(seed), "CORPUS", Path("text")).command(tmp_path)
+        assert studies.shown(command, tmp_path) == record["command"]
+
+
+@pytest.mark.parametrize("name", mdlm_variants.VARIANTS)
+def test_a_variant_of_masked_diffusion_changes_only_its_part(name):
+    data = DataConfig(seq_len=64, batch_size=16)
+    draws = np.random.default_rng(0).random((16, 65))
+    arrays = {"input_ids": np.random.default_rng(1).integers(9, 99, (16, 64)).astype(np.int32)}
+    windows = Windows(
+        arrays, np.ones(99, bool), lambda _, width: draws[:, :width], data, False, stratum_B=np.arange(16)
+    )
+    ordinary, changed = mdlm.fill(windows), mdlm_variants.VARIANTS[name](windows)
+    counts = [(batch["target_weights"] > 0).sum(1) for batch in (ordinary, changed)]
+    if name == "unweighted":
+        np.testing.assert_array_equal(*counts)
+        weights = changed["target_weights"]
+        assert len(np.unique(weights)) == 2
+        np.testing.assert_allclose(weights.sum(), 16 * 64, rtol=1e-5)
+    elif name == "interval":
+        assert (counts[1].min(), counts[1].max()) == (1 + int(0.1 * 64 + 0.9 * 64 * draws[0, 0] / 16), counts[1][15])
+        np.testing.assert_allclose(changed["target_weights"].sum(1), 64, rtol=1e-5)
+    else:
+        np.testing.assert_array_equal(counts[1], 1 + (64 * draws[:, 0]).astype(int))
+    held_out = dataclasses.replace(windows, stratum_B=None)
+    for field, array in mdlm.fill(held_out).items():
+        np.testing.assert_array_equal(mdlm_variants.VARIANTS[name](held_out)[field], array)
+
+
 MODERN_RUNS = [
     *modern.tuning("adamw"),
     *modern.tuning("modern"),
@@ -119,13 +188,6 @@ def test_records_of_the_modern_recipe_have_the_commands_of_their_runs(tmp_path):
             command(*arguments, tmp_path), tmp_path, PRETRAINED=f"runs/compare-160-{name.rpartition('-')[2]}-seed-0"
         )
     assert not commands
-
-
-def test_records_of_contenders_in_any_order_have_the_commands_of_their_runs(tmp_path):
-    for name, record in studies.read(studies.MEASURED / any_order.NAME).items():
-        contender, _, seed = name.rpartition("-seed-")
-        command = any_order.pretraining(contender, int(seed), "CORPUS", Path("text")).command(tmp_path)
-        assert studies.shown(command, tmp_path) == record["command"]
 
 
 def test_records_of_the_eight_tasks_have_the_commands_of_their_tasks(tmp_path):

@@ -1,0 +1,54 @@
+"""Train masked diffusion with one part changed: python -m benchmarks.mdlm_variants VARIANT, then the flags of train.
+
+- independent: the masked share of each row is drawn alone, instead of one share from each interval in a batch.
+- unweighted: every masked token counts the same, as in masked language modeling at a random rate, instead of L / k.
+- interval: shares from LEAST to 1 instead of all, so that no weight is above 1 / LEAST.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from data_pipelines.objectives import Windows, mdlm
+from data_pipelines.stateless import Purpose
+from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.dims import Batch
+
+LEAST = 0.1
+
+
+def independent(windows: Windows) -> Batch:
+    return mdlm.fill(replace(windows, stratum_B=None))
+
+
+def unweighted(windows: Windows) -> Batch:
+    batch = mdlm.fill(windows)
+    if windows.stratum_B is None:  # held out
+        return batch
+    is_target = batch["target_weights"] > 0
+    return batch | {"target_weights": is_target.astype(np.float32) * (is_target.size / is_target.sum())}
+
+
+def interval(windows: Windows) -> Batch:
+    if windows.stratum_B is None:
+        return mdlm.fill(windows)
+
+    def draw(purpose: Purpose, width: int) -> np.ndarray:
+        drawn = windows.draw(purpose, width).copy()
+        if purpose is Purpose.DIFFUSION:
+            shares = (windows.stratum_B + drawn[:, 0]) / windows.data.batch_size
+            drawn[:, 0] = LEAST + (1 - LEAST) * shares
+        return drawn
+
+    return mdlm.fill(replace(windows, stratum_B=None, draw=draw))
+
+
+VARIANTS: dict[str, Callable[[Windows], Batch]] = {
+    "independent": independent, "unweighted": unweighted, "interval": interval,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    object.__setattr__(mdlm.FILLING, "fill", VARIANTS[sys.argv[1]])
+    sys.exit(COMMANDS["train"].main(sys.argv[2:]))
