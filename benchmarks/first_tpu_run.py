@@ -14,7 +14,6 @@ from benchmarks.results import Result
 from data_pipelines.tokenizer.training import SAMPLE_BYTES
 from xlnet_jax.costs import chip_named, layer_parameters
 from xlnet_jax.objectives.presets import PRESETS
-from xlnet_jax.objectives.registry import step_flops
 from xlnet_jax.planning.scaling_law import read_fits, recipe_of
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import with_values
@@ -41,7 +40,7 @@ def report(kept: dict[str, Result]) -> None:
         for machine, (name, count) in MACHINES.items():
             chip = chip_named(name)
             share = OF_TPUS if chip.clock else on_gpus
-            hours = config.steps * step_cost(config) / (share * count * chip.flops) / 3600
+            hours = config.steps * dial.step_cost(config) / (share * count * chip.flops) / 3600
             numbers = (
                 f"{share:.1%}",
                 f"{tokens / hours / 3600:,.0f}",
@@ -61,11 +60,6 @@ def sized(preset: str) -> tuple[Config, int]:
     base, start = PRESETS["base"](), PRESETS[preset]()
     tokens = STEPS * base.data.batch_size * base.data.seq_len
     return with_values(start, {"steps": tokens // (start.data.batch_size * start.data.seq_len)}), tokens
-
-
-def step_cost(config: Config) -> float:
-    """Return the FLOPs of a step, with those of Muon's products if it uses Muon."""
-    return dial.step_cost(config) if config.optimizer.method == "muon" else step_flops(config)
 
 
 def expected(config: Config, tokens: int) -> list[str]:
@@ -89,7 +83,7 @@ def times(kept: dict[str, Result]) -> list[list[str]]:
     preparing = [pieces / speed / 3600 for speed in (one_core, measured("prepare", "prepare, cores: 2", 2))]
     base, tokens = sized("base")
     rows = base.steps * base.data.batch_size
-    seconds = base.steps * step_cost(base) / (OF_TPUS * 8 * chip_named("v5e").flops)
+    seconds = base.steps * dial.step_cost(base) / (OF_TPUS * 8 * chip_named("v5e").flops)
     windows = rows / seconds
     numbers = {
         "bytes per piece": f"{TEXT / pieces:.1f}",

@@ -91,12 +91,13 @@ class ScoreSettings(PerTextSettings):
 
 
 class Totals(NamedTuple):
-    """Totals over all texts."""
+    """Totals over all texts, or records."""
 
     texts: int
-    pieces: int
+    pieces: int  # or symbols
     log_likelihood: float  # nats
-    unknown: int  # <unk> pieces
+    unknown: int  # <unk>
+    units: tuple[str, str] = ("text", "piece")
 
 
 class TextScore(NamedTuple):
@@ -121,7 +122,7 @@ class TextScore(NamedTuple):
 
     @property
     def log_mean_likelihood(self) -> float:
-        """Log of the mean of p(text) over the orders: log p(text) for an order picked at random."""
+        """Log of the mean of p(text) over the orders: log p(text) under their mixture."""
         if not self.pieces:
             return math.nan
         return float(np.logaddexp.reduce(self.log_likelihoods_O) - np.log(len(self.log_likelihoods_O)))
@@ -197,17 +198,18 @@ def _write_scores(settings: ScoreSettings, file: IO[str]) -> Totals:
             faults.watch(records, [bool(score.pieces) for score in scores])
             show(f"{done:,} scored")
         faults.keep("an empty score" if as_table else "null")
-    return Totals(done, pieces, log_likelihood, unknown)
+    units = ("record", "symbol") if tokenizer.records else ("text", "piece")
+    return Totals(done, pieces, log_likelihood, unknown, units)
 
 
 def print_scores(settings: ScoreSettings) -> None:
     """Write the scores and print their totals, or print the scores."""
     total = score_files(settings)
     if settings.out:
-        perplexity = math.exp(-total.log_likelihood / total.pieces)
+        perplexity, (text, piece) = math.exp(-total.log_likelihood / total.pieces), total.units
         print(
-            f"{settings.out}: {total.texts:,} texts, {total.pieces:,} pieces, {total.log_likelihood:,.3f} nats in all, "
-            f"perplexity {perplexity:,.2f} per piece, {total.unknown / total.pieces:.2%} of the pieces unknown"
+            f"{settings.out}: {total.texts:,} {text}s, {total.pieces:,} {piece}s, {total.log_likelihood:,.3f} nats in "
+            f"all, perplexity {perplexity:,.2f} per {piece}, {total.unknown / total.pieces:.2%} of the {piece}s unknown"
         )
 
 

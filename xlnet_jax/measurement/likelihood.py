@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RESAMPLES = 1_000
 TEXTS_AT_ONCE = 256
-PICKED = "picked at random"
+MIXTURE = "mixture of orders"
 
 
 class Estimate(NamedTuple):
@@ -67,9 +67,9 @@ def measure_likelihoods(
     """Return the negative log-likelihoods of texts, int32 [P] each, in these orders, which may include `bound:N` and
     `pseudo`: the table `orders`, with nats per piece and bits per character.
 
-    Besides each of them: the best order of each text, a maximum over all orders here; an order picked at random, the
-    log of the mean probability over those of `random:N` and `all`; and the bound minus the mean over these orders, and
-    minus one picked at random. settings: as in `score_by_order`, whose InputErrors this raises.
+    Besides each of them: the best order of each text, a maximum over all orders here; the mixture of those of
+    `random:N` and `all`, the log of their mean probability; and the bound minus the mean over these orders, and minus
+    their mixture. settings: as in `score_by_order`, whose InputErrors this raises.
     """
     from data_pipelines.tokenizer import UNK
 
@@ -84,9 +84,9 @@ def measure_likelihoods(
         losses[f"best of {most} orders"] = [-log_p_O.max() for log_p_O in every]
     if drawn:
         every = [np.concatenate(of_text) for of_text in zip(*(by_word[word] for word in drawn), strict=True)]
-        losses[PICKED] = [math.log(len(log_p_O)) - np.logaddexp.reduce(log_p_O) for log_p_O in every]
+        losses[MIXTURE] = [math.log(len(log_p_O)) - np.logaddexp.reduce(log_p_O) for log_p_O in every]
         for bound in bounds:
-            for word in (*drawn, PICKED):
+            for word in (*drawn, MIXTURE):
                 losses[f"{bound} minus {word}"] = np.subtract(losses[bound], losses[word]).tolist()
     characters_V = pretrained.require_tokenizer().tables.characters
     sizes_T3 = np.array([[len(ids_P), characters_V[ids_P].sum(), (ids_P == UNK).sum()] for ids_P in texts])

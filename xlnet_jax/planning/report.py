@@ -18,8 +18,8 @@ from xlnet_jax.settings.config import Config
 
 DAY = 86_400  # seconds
 PROVES = (
-    "This proves that the step compiles for the topology and fits a device. It does not prove speed: the times are "
-    "bounds and the compiler's estimate, not measurements; no TPU has run this code yet. It does not prove numerics: "
+    "This shows that the step compiles for the topology and fits a device. It does not show speed: the times are "
+    "bounds and the compiler's estimate, not measurements; no TPU has run this code yet. It does not show numerics: "
     "nothing was computed."
 )
 _BOUND = {"arithmetic": "compute-bound", "memory": "memory-bound", "links": "bound by the links"}

@@ -123,9 +123,9 @@ class Choice:
 
 
 def step_cost(config: Config) -> float:
-    """Return the FLOPs of a step, with those of Muon's products."""
-    model = config.model
-    return step_flops(config) + MUON * model.num_layers * model.d_model**3
+    """Return the FLOPs of a step, with those of Muon's products if it uses Muon."""
+    model, is_muon = config.model, config.optimizer.method == "muon"
+    return step_flops(config) + is_muon * MUON * model.num_layers * model.d_model**3
 
 
 def best_choice(

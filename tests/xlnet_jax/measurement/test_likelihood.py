@@ -72,8 +72,8 @@ def test_each_number_is_that_of_all_texts_together(checkpoint, scores, text, tmp
         [*a.log_likelihoods_O, *b.log_likelihoods_O] for a, b in zip(scores[WORDS[0]], scores[WORDS[1]], strict=True)
     ]
     totals["best of 4 orders"] = -sum(map(max, both))
-    totals["picked at random"] = -sum(score.log_mean_likelihood for score in scores["random:3"])
-    for name in ("random:3", "picked at random"):
+    totals["mixture of orders"] = -sum(score.log_mean_likelihood for score in scores["random:3"])
+    for name in ("random:3", "mixture of orders"):
         totals[f"bound:7 minus {name}"] = totals["bound:7"] - totals[name]
     assert set(totals) == set(measured.tables["orders"])
     for name, total in totals.items():

@@ -342,7 +342,7 @@ def test_a_search_ends_with_the_settings_and_their_plan():
     assert f"demo, plm, float32, remat {quickest}, accumulate 1" in out
     assert "v5e:1x1: 1 chip, 1 device as one, batch 2 x 32" in out
     assert "FITS" in out
-    assert "It does not prove speed" in out
+    assert "It does not show speed" in out
 
 
 @needs_libtpu
