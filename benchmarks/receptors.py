@@ -417,7 +417,9 @@ def _spread(values: Sequence[float]) -> str:
 
 def rates_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
     """Return the held-out loss of each contender by learning rate."""
-    losses = {(run["run"]["contender"], run["rate"]): run["loss"] for run in runs.values() if "ways" not in run}
+    losses = {
+        (run["run"]["contender"], run["rate"]): run["loss"] for run in runs.values() if run["run"]["kind"] == "tune"
+    }
     rows = [
         [name, *(f"{losses[name, rate]:.4f}" for rate in RATES)] for name in CONTENDERS if (name, RATES[0]) in losses
     ]
