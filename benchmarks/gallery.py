@@ -464,7 +464,8 @@ EXAMPLES = (
         "sessions", "hit rate at 10 among all items, higher is better",
         (
             "xlnet_jax.train --corpus sessions.txt --fields items:item --hold-out last --long cut --objective clm "
-            "--data.seq-len 52 --model.dropout 0.3 --steps 600 --workdir runs/sessions",
+            "--data.seq-len 52 --model.dropout 0.3 --optimizer.learning-rate 2e-2 --optimizer.matrix-rate 1 "
+            "--steps 1000 --workdir runs/sessions",
             "xlnet_jax.evaluate runs/sessions --next-item --max-texts 3000 --out sessions.json",
         ),
         of_sessions, ("amazon_games.txt.gz",), write_sessions,
