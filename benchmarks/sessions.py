@@ -13,9 +13,11 @@ SETTINGS has the network: 2 layers of width 64 with one head, where SASRec's wid
 items: the first ones in training, the newest in the test. The loss is the cross-entropy over all items; theirs has one
 negative item a target. An item occurs ten times in the text, so its embedding needs larger steps than that of a word:
 Muon with a rate of 1.5e-2 or 3e-2 had learned more in 600 steps (8.63 and 8.61 nats per held-out item) than AdamW with
-3e-3 and their dropout of 0.5 in 2,000 (8.95). --collator compares three ways to draw targets and
-orders with the same network and number of steps: ours, in which every item is a target; spans of a sixth of the items,
-as for prose; and transformers' collator, which also draws a sixth (benchmarks/collator_plm.py).
+3e-3 and their dropout of 0.5 in 2,000 (8.95).
+
+--collator compares three ways to draw targets and orders with the same network and number of steps: ours, in which
+every item is a target; spans of a sixth of the items, as for prose; and transformers' collator, which also draws a
+sixth (benchmarks/collator_plm.py).
 
 Prints hit rate and NDCG at 10 among 100 sampled items, beside SASRec's published numbers, and among all items, beside
 item-kNN and popularity; means and deviations over seeds. benchmarks/studies.py explains how runs are stopped, resumed
@@ -41,12 +43,12 @@ OF_PAPER = {"100 sampled items": {"SASRec": (0.7410, 0.5360), "PopRec": (0.4724,
 LONGEST = 50
 WINDOW = LONGEST + 2
 """<s>, the items of a session, <eod>"""
-STEPS = 6_000
+STEPS = 3_000
 SETTINGS = f"""--fields items:item --hold-out last --long cut
     --model.num-layers 2 --model.d-model 64 --model.num-heads 1 --model.d-head 64 --model.d-ff 64 --model.mem-len 0
-    --model.dropout 0.4 --model.attention-dropout 0.4 --data.seq-len {WINDOW} --data.batch-size 16
+    --model.dropout 0.2 --model.attention-dropout 0.2 --data.seq-len {WINDOW} --data.batch-size 16
     --optimizer.learning-rate 2e-2 --optimizer.matrix-rate 1 --optimizer.warmup-steps 100
-    --eval.every-steps 2000 --checkpoint.every-steps 2000 --checkpoint.keep 2""".split()
+    --eval.every-steps 1500 --checkpoint.every-steps 1500 --checkpoint.keep 2""".split()
 TARGETS = {
     "plm": ["--objective", "plm"],
     "plm-sixth": ["--objective", "plm", "--data.targets", "spans", "--data.num-predict", str(round(WINDOW / 6))],
@@ -112,7 +114,10 @@ def report(measured: dict[str, Record]) -> None:
             of_runs = [[measured[run][table][metric][who]["value"] for run in runs] for metric in metrics]
             return [name, *map(_mean_and_deviation, of_runs)]
 
-        rows = [row(f"{name} steps, {len(runs)} seeds", runs, "model") for name, runs in groups.items()]
+        rows = [
+            row(f"{name} steps, {len(runs)} seed{'s' * (len(runs) > 1)}", runs, "model")
+            for name, runs in groups.items()
+        ]
         rows += [row(who, [*measured][:1], who) for who in ("item-kNN", "popularity")]
         if table in OF_PAPER:
             rows += [[f"{name}, published", *map(str, values)] for name, values in OF_PAPER[table].items()]
