@@ -45,6 +45,8 @@ def test_a_page_has_the_results_as_they_are(page):
     text = page.read_text()
     assert text == results.fill(text, results.read() | {"code": results.counts_of_code()}), "run `make reference`"
     assert [comment for comment in re.findall(r"<!--(?! ).*?-->", text) if not results.MARK.fullmatch(comment)] == []
+    alone = re.findall(r"^ *<!--([\w-]+)-->$", text, re.MULTILINE)
+    assert alone == [name for _, name, *_ in results.BLOCK.findall(text)], "a result has no table or output below it"
     # Markdown does not format a line that begins with a comment.
     assert re.findall(r"^(?:[-*] |\d+\. )? *<!--[\w-]+:.*", text, re.MULTILINE) == []
 
