@@ -90,7 +90,7 @@ class Windows:
     has_memory: bool
     record_fields: FieldTables | None = None
     is_last_only: bool = False  # only the last symbol of a record is a target, as in held-out last symbols
-    stratum_B: np.ndarray | None = None  # int64, numbers from 0 to B - 1 of a global batch; None where draws go by text
+    stratum_B: np.ndarray | None = None  # int64, the interval of each row in a stratified draw; None = draws go by text
 
     @property
     def is_symbol(self) -> np.ndarray:

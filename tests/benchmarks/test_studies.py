@@ -108,11 +108,37 @@ def test_contenders_of_any_order_differ_only_in_what_is_compared(tmp_path):
         config = COMMANDS["train"].parse(words[len(module) :])
         assert config.optimizer.learning_rate == (run.rate if run.kind == "tune" else min(any_order_study.RATES))
         assert (config.data.seq_len, config.model.mem_len, config.data.bidirectional) == (128, 0, False)
+        assert config.objective != "plm" or config.data.perm_size == (32 if run.contender == "plm-blocks" else 128)
         if run.kind == "tokens":
             assert config.steps == any_order_study.STEPS
         else:
             share = any_order_study.TUNING if run.kind == "tune" else 1
             assert run.steps * any_order_study.cost(run.contender) == pytest.approx(share * plm, rel=0.01)
+
+
+def test_any_order_is_reported_for_every_contender(tmp_path, monkeypatch, capsys):
+    """The numbers of a record are those of its seed, so that all intervals are those of 0 and 1."""
+    monkeypatch.setattr(any_order_study, "keep_table", lambda name, head, rows: print(name, head, *rows, sep="\n"))
+    quality = ("nats", "repeated", "distinct", "nats_per_character", "per_second")
+    ways = [any_order_study._name(way) for way in any_order_study.BY_QUERY]
+    measured = {}
+    for run in ANY_ORDER_RUNS:
+        if run.seed < 2:
+            value = float(run.seed)
+            sampled = ways[:1] if run.contender == "clm" else ways[1:] if run.contender[0] == "m" else ways
+            measured[run.name] = {
+                "run": {"contender": run.contender, "kind": run.kind, "seed": run.seed}, "steps": run.steps,
+                "loss": value, "seconds": 1.0, "likelihood": {"random orders": value, "bound": value},
+                "hidden": dict.fromkeys(any_order_study.HIDDEN_WAYS, value),
+                "samples": {way: dict.fromkeys(quality, 1 + value) for way in (*sampled, "the text itself")},
+            }  # fmt: skip
+    any_order_study.report(measured)
+    printed = capsys.readouterr().out
+    for name in (*any_order_study.CONTENDERS, *any_order_study.VARIANTS):
+        assert f"['{name}, equal flops', '2', " in printed
+    assert "'0.500 ± 6.353', '0.500 ± 6.353', '+0.000 ± 0.000']" in printed  # Student's t with one degree of freedom
+    any_order_study.draw(measured, tmp_path / "samples.png")
+    assert (tmp_path / "samples.png").stat().st_size > 1000
 
 
 def test_records_of_any_order_have_the_commands_of_their_runs(tmp_path):
