@@ -19,7 +19,8 @@ texts.
 """
 
 import argparse
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -64,15 +65,21 @@ def calibrated(log_probs_PV: np.ndarray, positions_P: np.ndarray, frequency_V: n
     return np.exp(log_probs_PV.max(-1) - 0.05 * np.arange(len(positions_P))) * surprise_P
 
 
+def spaced(order_P: Iterable[int], positions_P: np.ndarray, distance: int) -> Iterator[int]:
+    """Yield the indices of an order, without those whose position is nearer than `distance` to one before."""
+    chosen: list[int] = []
+    for i in order_P:
+        if all(abs(positions_P[i] - positions_P[j]) >= distance for j in chosen):
+            chosen.append(i)
+            yield i
+
+
 def of_number(worth: Choice, number: int, distance: int = 1) -> Choice:
     """Return the choice of the positions of most worth that are at least `distance` from each other."""
 
     def choose(log_probs_PV: np.ndarray, positions_P: np.ndarray, frequency_V: np.ndarray) -> np.ndarray:
-        chosen: list[int] = []
-        for i in np.argsort(-worth(log_probs_PV, positions_P, frequency_V), kind="stable"):
-            if all(abs(positions_P[i] - positions_P[j]) >= distance for j in chosen):
-                chosen.append(int(i))
-        return np.array(chosen[:number])
+        order_P = np.argsort(-worth(log_probs_PV, positions_P, frequency_V), kind="stable")
+        return np.array([*itertools.islice(spaced(order_P, positions_P, distance), number)])
 
     return choose
 
@@ -89,11 +96,10 @@ def within(bound: float, distance: int = 1) -> Choice:
     def choose(log_probs_PV: np.ndarray, positions_P: np.ndarray, frequency_V: np.ndarray) -> np.ndarray:
         entropy_P = -certainty(log_probs_PV, positions_P, frequency_V)
         chosen: list[int] = []
-        for i in np.argsort(entropy_P, kind="stable"):
+        for i in spaced(np.argsort(entropy_P, kind="stable"), positions_P, distance):
             if chosen and entropy_P[chosen].sum() > bound:  # all but the largest, which is the next one
                 break
-            if all(abs(positions_P[i] - positions_P[j]) >= distance for j in chosen):
-                chosen.append(int(i))
+            chosen.append(i)
         return np.array(chosen)
 
     return choose
