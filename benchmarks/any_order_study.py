@@ -59,7 +59,7 @@ from xlnet_jax.settings.config import Config
 
 NAME = "any_order_study"
 PICTURE = ROOT / "docs" / "any_order_samples.png"
-WINDOW, BATCH = 128, 16
+VOCAB_SIZE, WINDOW, BATCH = 4_000, 128, 16
 COMMON = f"""--preset demo --data.window text --data.seq-len {WINDOW} --data.reuse-len 0 --data.windows-per-block 9
     --data.batch-size {BATCH} --model.mem-len 0 --model.zero-init --eval.max-windows 512
     --checkpoint.keep 1""".split()
@@ -93,6 +93,20 @@ BY_QUERY = [
 
 
 # ---- the runs --------------------------------------------------------------------------------------------------------
+
+
+def prepare(workdir: Path) -> str:
+    """Return a corpus of the novels of the package. Their validation text is held out."""
+    tokenizer, corpus, (train, held_out, *_) = workdir / "tokenizer", workdir / "corpus", sources.embedded()
+    if not tokenizer.is_dir():
+        run_module(
+            "data_pipelines.tokenizer", "train", "--source", train, "--vocab-size", VOCAB_SIZE, "--out", tokenizer
+        )
+    run_module(
+        "data_pipelines.prepare", "--source", train, "--validation", held_out, "--tokenizer", tokenizer,
+        "--block-len", 1152, "--out", corpus,
+    )  # fmt: skip
+    return str(corpus)
 
 
 @dataclass(frozen=True)
@@ -155,7 +169,7 @@ class Run:
 @functools.cache
 def cost(contender: str) -> int:
     """Return the FLOPs of a step of a contender."""
-    words = [*Run(contender, RATES[0], STEPS).words(), "--model.vocab-size", str(any_order.VOCAB_SIZE)]
+    words = [*Run(contender, RATES[0], STEPS).words(), "--model.vocab-size", str(VOCAB_SIZE)]
     config: Config = parse_config(words, "train", "")
     return step_operations(config)
 
@@ -413,7 +427,7 @@ def main() -> None:
         given.out.write_text(written) if given.out else print(written)
         return
     if not given.report:
-        study, corpus = Study(NAME, given.workdir, given.jobs), any_order.prepare(given.workdir)
+        study, corpus = Study(NAME, given.workdir, given.jobs), prepare(given.workdir)
 
         def jobs_of(runs: Iterator[Run]) -> Iterator[Job]:
             return (run.job(corpus) for run in runs if fnmatch.fnmatch(run.name, given.only))

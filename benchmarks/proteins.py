@@ -1,12 +1,14 @@
 """Proteins: held-out nats per residue of each objective beside n-grams, and the effects of mutations over K orders.
 
-    python -m benchmarks.proteins PROTEINS.fasta.gz VARIANTS [--objectives plm mlm] [--seeds 3] [--steps 3000]
+    python -m benchmarks.proteins PROTEINS.fasta.gz VARIANTS [--only '*plm*'] [--seeds 3] [--jobs 2]
     python -m benchmarks.proteins PROTEINS.fasta.gz VARIANTS --report
 
 PROTEINS are UniProt sequences (docs/sequences.md names the sample), VARIANTS the folder with the experiments of
 DeepSequence (Riesselman et al. 2018) in ASSAYS. Related proteins stand on one side of the split: two are related if
 they share SHARED different stretches of WORD residues that are LEAST_SHARE of those of the shorter one, and whole
-groups are held out. Each run is a normal train command; all have the same network, windows and steps.
+groups are held out. Each run is a normal train command; all have the same network, windows and steps, and a learning
+rate from the same grid: one run at each of RATES with TUNING of STEPS steps, chosen by the held-out loss that the
+objective trains.
 
 The first table is of HELD_OUT held-out proteins of at most LONGEST residues, in nats per residue. `likelihood`: of
 plm the mean over ORDERS random orders, of clm from left to right, of mdlm its bound; n-grams are interpolated by Witten
@@ -20,8 +22,9 @@ import fnmatch
 import gzip
 import hashlib
 import itertools
+import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +32,7 @@ import scipy.sparse.csgraph
 
 from benchmarks import studies
 from benchmarks.results import keep_table
-from benchmarks.studies import MEASURED, Job, Record, Study
+from benchmarks.studies import MEASURED, Job, Record, Study, run_module
 from xlnet_jax import load, score_texts, score_variants
 from xlnet_jax.inference.variants import correlate
 
@@ -46,10 +49,12 @@ ORDERS, BOUND = 8, 32
 """random orders of plm's likelihood, and samples of mdlm's bound"""
 CURVE = (1, 2, 4, 8, 16, 32)
 """numbers of orders of the whole sequence"""
-WINDOW, BATCH = 256, 16
+MEASURES = "measured.json"
+WINDOW, BATCH, STEPS = 256, 16, 3_000
+RATES, TUNING = (1.4e-3, 2.8e-3, 5.6e-3), 300
+"""learning rates of the embeddings, matrices learn at 3.6 times these (Muon); and steps of a run at each"""
 SETTINGS = f"""--preset demo --fields sequence:protein --long cut --data.seq-len {WINDOW} --data.batch-size {BATCH}
-    --optimizer.warmup-steps 200 --eval.every-steps 1000 --eval.max-windows 256 --log.every-steps 100
-    --checkpoint.every-steps 1000 --checkpoint.keep 1""".split()
+    --eval.max-windows 256 --log.every-steps 100 --checkpoint.keep 1""".split()
 
 
 # ---- the proteins ----------------------------------------------------------------------------------------------------
@@ -151,11 +156,9 @@ def main() -> None:
     parser.add_argument("proteins", type=Path)
     parser.add_argument("variants", type=Path)
     studies.add_arguments(parser, NAME)
-    parser.add_argument("--objectives", nargs="+", default=OBJECTIVES, choices=OBJECTIVES)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=3_000)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--orders", type=int, default=max(CURVE), help="orders of the whole sequence of a variant")
+    parser.add_argument("--measure", type=Path, help=f"run to measure, into its {MEASURES}, and exit")
     parser.add_argument("--report", action="store_true", help="print the tables of recorded runs, and exit")
     given = parser.parse_args()
     parts = [given.workdir / name for name in ("train.fasta", "held_out.fasta")]
@@ -163,37 +166,82 @@ def main() -> None:
         given.workdir.mkdir(parents=True, exist_ok=True)
         for part, proteins in zip(parts, split(read_fasta(given.proteins)), strict=True):
             part.write_text("".join(f">{header}\n{sequence}\n" for header, sequence in proteins.items()))
+    if given.measure:
+        found = {
+            "losses": losses(given.measure, scored(list(read_fasta(parts[1]).values()))),
+            "rho": {file: rhos(given.measure, given.variants / file, of, given.orders) for file, of in ASSAYS.items()},
+        }
+        (given.measure / MEASURES).write_text(json.dumps(found))
+        return
     if not given.report:
-        pairs = itertools.product(range(given.seeds), given.objectives)
-        jobs = (job(objective, seed, given) for seed, objective in pairs)
-        Study(NAME, given.workdir, given.jobs).run(job for job in jobs if fnmatch.fnmatch(job.name, given.only))
+        study = Study(NAME, given.workdir, given.jobs)
+        study.run(job for job in tuning(given) if fnmatch.fnmatch(job.name, given.only))
+        measured = study.measured()
+        jobs = (
+            job(objective, seed, best_rate(objective, measured), given)
+            for seed, objective in itertools.product(range(given.seeds), OBJECTIVES)
+            if all(f"{objective}-tune-{rate:g}" in measured for rate in RATES)
+        )
+        study.run(job for job in jobs if fnmatch.fnmatch(job.name, given.only))
     train, held_out = (list(read_fasta(part).values()) for part in parts)
     report(studies.read(MEASURED / NAME), train, scored(held_out))
 
 
-def job(objective: str, seed: int, given: argparse.Namespace) -> Job:
+def tuning(given: argparse.Namespace) -> Iterator[Job]:
+    """Yield the runs that choose the learning rate of each objective."""
+    for objective, rate in itertools.product(OBJECTIVES, RATES):
+
+        def command(workdir: Path, objective: str = objective, rate: float = rate) -> list[str]:
+            return command_of(objective, 0, rate, TUNING, given, workdir)
+
+        def record(workdir: Path, command: Callable[[Path], list[str]] = command) -> Record:
+            shown = studies.shown(command(workdir), workdir, PROTEINS=str(given.workdir))
+            return {"command": shown, "loss": held_out_loss(workdir), **studies.time_of(workdir)}
+
+        yield Job(f"{objective}-tune-{rate:g}", command, record)
+
+
+def held_out_loss(workdir: Path) -> float:
+    """Return the last held-out loss of a run."""
+    return round(float(studies.rows_of(workdir, "validation")[-1]["loss"]), 4)
+
+
+def best_rate(objective: str, measured: Mapping[str, Record]) -> float:
+    """Return the learning rate of the tuning run with the lowest held-out loss."""
+    return min(RATES, key=lambda rate: measured[f"{objective}-tune-{rate:g}"]["loss"])
+
+
+def command_of(
+    objective: str, seed: int, rate: float, steps: int, given: argparse.Namespace, workdir: Path
+) -> list[str]:
+    """Return the train command of a run."""
+    own = {
+        "objective": objective, "seed": seed, "steps": steps, "optimizer.learning-rate": rate,
+        "optimizer.warmup-steps": steps // 20, "eval.every-steps": steps, "checkpoint.every-steps": steps,
+        "corpus": given.workdir / "train.fasta", "validation": given.workdir / "held_out.fasta", "workdir": workdir,
+    }  # fmt: skip
+    return ["xlnet_jax.train", *SETTINGS, *(word for name, value in own.items() for word in (f"--{name}", str(value)))]
+
+
+def job(objective: str, seed: int, rate: float, given: argparse.Namespace) -> Job:
     """Return the training run of an objective and a seed."""
 
     def command(workdir: Path) -> list[str]:
-        own = {
-            "objective": objective, "seed": seed, "steps": given.steps,
-            "optimizer.learning-rate": given.learning_rate, "corpus": given.workdir / "train.fasta",
-            "validation": given.workdir / "held_out.fasta", "workdir": workdir,
-        }  # fmt: skip
-        return [
-            "xlnet_jax.train",
-            *SETTINGS,
-            *(word for name, value in own.items() for word in (f"--{name}", str(value))),
-        ]
+        return command_of(objective, seed, rate, STEPS, given, workdir)
 
     def record(workdir: Path) -> Record:
+        # In a process of its own: the next run is forked from this one, which must not have threads.
+        run_module(
+            "benchmarks.proteins", given.proteins, given.variants, "--workdir", given.workdir, "--orders", given.orders,
+            "--measure", workdir,
+        )  # fmt: skip
         return {
             "command": studies.shown(command(workdir), workdir, PROTEINS=str(given.workdir)),
             "objective": objective,
-            "losses": losses(workdir, scored(list(read_fasta(given.workdir / "held_out.fasta").values()))),
-            "rho": {file: rhos(workdir, given.variants / file, of, given.orders) for file, of in ASSAYS.items()},
+            "loss": held_out_loss(workdir),
+            **json.loads((workdir / MEASURES).read_text()),
             **studies.time_of(workdir),
-        }  # fmt: skip
+        }
 
     return Job(f"{objective}-seed-{seed}", command, record)
 
@@ -234,7 +282,7 @@ def report(measured: dict[str, Record], train: Sequence[str], held_out: Sequence
     print(f"trained on {len(train):,} proteins; {len(held_out):,} held-out ones of {residues:,} residues are scored\n")
     columns = ("likelihood", "given all others")
     rows = [(name, f"{ngram_loss(train, held_out, n):.4f}", "") for n, name in ((1, "unigram"), (3, "trigram"))]
-    runs = {name: [run for run in measured.values() if run["objective"] == name] for name in OBJECTIVES}
+    runs = {name: [run for run in measured.values() if run.get("objective") == name] for name in OBJECTIVES}
     for name, of in runs.items():
         if of:
             rows.append((name, *(_mean([run["losses"].get(column) for run in of]) for column in columns)))

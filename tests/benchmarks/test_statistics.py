@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import re
 from pathlib import Path
 
@@ -62,7 +61,7 @@ def test_hidden_halves_are_the_same_pieces_in_the_same_order_for_all_numbers_in_
 
 
 @pytest.mark.parametrize("objective", ["plm", "mdlm", "mlm"])
-def test_a_hidden_half_is_predicted_by_each_kind_of_network(objective, monkeypatch, capsys, tmp_path):
+def test_a_hidden_half_is_predicted_by_each_kind_of_network(objective, monkeypatch, capsys):
     """With random weights, whichever way, about as badly as by guessing."""
     tiny = load("tiny")
     network = dataclasses.replace(tiny.model, num_layers=1, mem_len=0, num_segments=0 if objective == "mdlm" else 2)
@@ -77,9 +76,7 @@ def test_a_hidden_half_is_predicted_by_each_kind_of_network(objective, monkeypat
     for nats in found.values():
         np.testing.assert_allclose(nats, np.log(tiny.tokenizer.vocab_size), atol=0.1)
     monkeypatch.setattr(any_order, "load", lambda name: model)
-    any_order.print_networks(["runs/mine"], text, "text", 4, tmp_path / "nats.json")
-    written = json.loads((tmp_path / "nats.json").read_text())
-    assert written == {name: pytest.approx(nats.mean(), abs=1e-4) for name, nats in found.items()}
+    any_order.print_networks(["runs/mine"], text, "text", 4)
     printed = capsys.readouterr().out
     assert re.search(r"mine, 4 texts: 8\.9\d\d nats per piece, one in a pass", printed)
     assert re.search(r"\| all \| [+-]0\.\d{3} \([+-]0\.\d{3} to ", printed)

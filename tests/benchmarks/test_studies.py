@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from benchmarks import (
-    any_order,
     any_order_study,
     chinese,
     eight_tasks,
@@ -82,13 +81,6 @@ def test_settings_of_contenders_and_of_random_weights(tmp_path):
     assert len(trained.seeds) == table6.FINETUNINGS
 
 
-def test_settings_of_contenders_in_any_order(tmp_path):
-    for contender in any_order.CONTENDERS:
-        _, *words = any_order.pretraining(contender, 2, "corpus", Path("text")).command(tmp_path)
-        config = COMMANDS["compare"].parse(words)
-        assert (config.objectives, config.seeds, config.equal) == ((contender,), (2,), "operations")
-
-
 ANY_ORDER_RUNS = [
     *any_order_study.tuning(),
     *any_order_study.runs_of({run.name: {"loss": run.rate} for run in any_order_study.tuning()}),
@@ -146,13 +138,6 @@ def test_records_of_any_order_have_the_commands_of_their_runs(tmp_path):
     runs = {run.name: run for run in (*any_order_study.tuning(), *any_order_study.runs_of(measured))}
     for name, record in measured.items():
         assert studies.shown(runs[name].command("CORPUS", tmp_path), tmp_path) == record["command"]
-
-
-def test_records_of_contenders_in_any_order_have_the_commands_of_their_runs(tmp_path):
-    for name, record in studies.read(studies.MEASURED / any_order.NAME).items():
-        contender, _, seed = name.rpartition("-seed-")
-        command = any_order.pretraining(contender, int(seed), "CORPUS", Path("text")).command(tmp_path)
-        assert studies.shown(command, tmp_path) == record["command"]
 
 
 @pytest.mark.parametrize("name", mdlm_variants.VARIANTS)

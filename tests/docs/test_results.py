@@ -5,7 +5,7 @@ import re
 import pytest
 
 from benchmarks import (
-    any_order,
+    any_order_study,
     eight_tasks,
     first_tpu_run,
     fit_scaling,
@@ -23,7 +23,7 @@ from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.planning.scaling_law import read_fits
 
 REPORTS = {
-    any_order.NAME: any_order.report,
+    any_order_study.NAME: any_order_study.report,
     eight_tasks.NAME: lambda measured: eight_tasks.report(measured, False),
     long_recall.NAME: long_recall.report,
     modern.NAME: modern.report,

@@ -1,0 +1,76 @@
+"""The study of proteins: related ones stay together, n-grams are probabilities, and runs differ in what is compared."""
+
+import argparse
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import proteins, studies
+from xlnet_jax.__main__ import COMMANDS
+
+GIVEN = argparse.Namespace(workdir=Path("PROTEINS"), proteins=Path("p.fasta"), variants=Path("variants"), orders=2)
+
+
+def test_related_proteins_are_in_one_group():
+    draw = np.random.default_rng(0)
+    first, second = ("".join(draw.choice(list("ACDEFGHIKLMNPQRSTVWY"), 80)) for _ in range(2))
+    mutated = first[:40] + "W" + first[41:]
+    group = proteins.groups_of([first, second, mutated, second[:30] + first[:30]])
+    assert group[0] == group[2] == group[3] == group[1], "the last one joins both"
+    group = proteins.groups_of([first, second, mutated])
+    assert group[0] == group[2] != group[1]
+
+
+def test_groups_are_held_out_whole_and_always_the_same():
+    draw = np.random.default_rng(1)
+    families = ["".join(draw.choice(list("ACDEFGHIKLMNPQRSTVWY"), 60)) for _ in range(200)]
+    whole = {f"{i}-{j}": family[j:] for i, family in enumerate(families) for j in range(2)}
+    train, held_out = proteins.split(whole)
+    assert proteins.split(whole) == (train, held_out)
+    assert train.keys() | held_out.keys() == whole.keys()
+    of_train, of_held_out = ({header.partition("-")[0] for header in part} for part in (train, held_out))
+    assert len(of_held_out) > 2
+    assert not of_train & of_held_out
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_probabilities_of_the_next_residue_sum_to_one(order):
+    train = ["ACCA", "CAD", "AAC"]
+
+    def nats(text: str) -> float:
+        return len(text) * proteins.ngram_loss(train, [text], order)
+
+    for context in ("AC", "CA", "DD"):
+        assert sum(math.exp(nats(context) - nats(context + letter)) for letter in "ACD") == pytest.approx(1)
+
+
+def runs():
+    losses = {
+        f"{name}-tune-{rate:g}": {"loss": rate} for name, rate in itertools.product(proteins.OBJECTIVES, proteins.RATES)
+    }
+    yield from ((job, proteins.TUNING) for job in proteins.tuning(GIVEN))
+    for name in proteins.OBJECTIVES:
+        yield proteins.job(name, 0, proteins.best_rate(name, losses), GIVEN), proteins.STEPS
+
+
+def test_runs_differ_only_in_objective_rate_and_steps(tmp_path):
+    for job, steps in runs():
+        module, *words = job.command(tmp_path)
+        config = COMMANDS["train"].parse(words)
+        rate = float(job.name.rpartition("-tune-")[2]) if "tune" in job.name else min(proteins.RATES)
+        assert (module, config.steps, config.optimizer.learning_rate) == ("xlnet_jax.train", steps, rate)
+        assert config.objective == job.name.partition("-")[0]
+        assert (config.data.seq_len, config.data.batch_size) == (proteins.WINDOW, proteins.BATCH)
+
+
+def test_records_have_the_commands_of_their_runs(tmp_path):
+    measured = studies.read(studies.MEASURED / proteins.NAME)
+    for name, record in measured.items():
+        objective, _, rest = name.partition("-")
+        jobs = {job.name: job for job in proteins.tuning(GIVEN)}
+        seed = int(rest.rpartition("-")[2]) if name not in jobs else 0
+        job = jobs.get(name) or proteins.job(objective, seed, proteins.best_rate(objective, measured), GIVEN)
+        assert studies.shown(job.command(tmp_path), tmp_path) == record["command"]
