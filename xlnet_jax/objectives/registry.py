@@ -61,6 +61,8 @@ def batch_source(
     filling = objective_named(config.objective).filling
     is_word_start = tokenizer.is_word_start if tokenizer else np.ones(config.model.vocab_size, bool)
     fields = _field_tables(tokenizer, config) if tokenizer and tokenizer.records else None
+    if not fields and config.data.field_order != ("together",):
+        raise InputError("data.field_order", " ".join(config.data.field_order), "needs records: give `fields`")
     return BatchSource(
         opened, split, is_word_start, config.data, config.model.mem_len, config.seed, filling, max_windows, fields
     )

@@ -126,8 +126,6 @@ def data_contradictions(data: DataConfig) -> Iterator[InputError]:
         if data.reuse_len not in (0, data.seq_len):
             why = f"with `data.window` records: give 0, or `data.seq_len` {data.seq_len} for memory of long records"
             yield InputError("data.reuse_len", data.reuse_len, why)
-    elif data.field_order != ("together",):
-        yield InputError("data.field_order", " ".join(data.field_order), "needs records: give `fields`")
     if data.targets == "all" and data.num_predict is not None:
         why = "with `data.targets` all: every token is a target; give None"
         yield InputError("data.num_predict", data.num_predict, why)

@@ -197,7 +197,7 @@ def test_prose_and_records_do_not_mix(table, tmp_path):
 def test_a_prepared_corpus_brings_its_fields_and_windows(table, tmp_path):
     settings = xlnet_jax.PrepareSettings(source=(table,), fields=FIELDS, block_len=33, out=str(tmp_path / "corpus"))
     corpus = xlnet_jax.prepare_corpus(settings)
-    data = {"batch_size": 8}
+    data = {"batch_size": 8, "field_order": ("v,j>cdr3", "together")}
     result = pretrain(tmp_path / "run", corpus=str(tmp_path / "corpus"), data=data)
     assert result.step == 2
     assert json.loads((tmp_path / "run" / "config.json").read_text())["fields"] == list(FIELDS)
