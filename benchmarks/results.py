@@ -34,7 +34,7 @@ Result = dict[str, Any]
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """head and rows"""
 COMMANDS = {
-    "blimp": "xlnet_jax.evaluate tiny --suite blimp --text BLIMP",
+    "blimp": "xlnet_jax.evaluate tiny --suite blimp --text blimp/data",
     "demo": "xlnet_jax.train",
     "demo-adamw": "xlnet_jax.train --optimizer.method adamw --optimizer.learning-rate 4e-3 --optimizer.matrix-rate 0.5",
     "demo-zero-init": "xlnet_jax.train --model.zero-init",
