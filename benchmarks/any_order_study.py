@@ -74,7 +74,7 @@ CONTENDERS: dict[str, str] = {
 }
 VARIANTS = tuple(f"mdlm-{variant}" for variant in mdlm_variants.VARIANTS)
 """they have the learning rate of mdlm"""
-RATES = (2.8e-3, 5.6e-3, 1.12e-2, 2.24e-2)
+RATES = (2.8e-3, 5.6e-3, 1.12e-2, 2.24e-2, 4.48e-2)
 """learning rates of the embeddings; matrices learn at 3.6 times these (Muon)"""
 STEPS, TUNING = 400, 0.25
 """steps of plm, and the share of its FLOPs that a run at each of `RATES` has"""
