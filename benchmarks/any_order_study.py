@@ -83,13 +83,14 @@ TEXTS, ORDERS, BOUND = 64, 4, 32
 HIDDEN_WAYS = {name: way for name, way in any_order.WAYS.items() if not {"2", "8"} & {*name.split()}}
 """ways of predicting a hidden half"""
 SAMPLES, NEW, TURNS = 32, 64, 2
-RANDOM = [{"order": "random", "parallel": n} for n in (1, 4, 16)]
+RANDOM: list[dict[str, Any]] = [{"order": "random", "parallel": n} for n in (1, 4, 16)]
 BY_MASK = [*RANDOM, {"order": "confidence", "parallel": 4}]
 BY_QUERY = [
     {"order": "left", "parallel": 1}, *BY_MASK, {"order": "random", "parallel": 4, "exact": True},
     {"order": "block", "parallel": 4},
 ]  # fmt: skip
-"""ways of sampling, by the kind of network; a causal one has only the first"""
+AT_ONCE: list[dict[str, Any]] = [{"order": "left", "parallel": 0}]
+"""ways of sampling, by the kind of network; a causal one has only the first of BY_QUERY, mlm only AT_ONCE"""
 
 
 # ---- the runs --------------------------------------------------------------------------------------------------------
@@ -261,8 +262,11 @@ def likelihoods(network: Pretrained, texts: Sequence[np.ndarray], seed: int) -> 
 def samples(network: Pretrained, text: str, seed: int) -> dict[str, Record]:
     """Return the quality of the samples of a network by way of sampling, and the pieces a second."""
     texts, tiny = Continued.of(network.require_tokenizer(), text, SAMPLES, NEW, seed), load("tiny")
-    is_by_mask = objective_named(network.objective).filling.stream == "content"
-    ways: list[dict[str, Any]] = BY_QUERY[:1] if network.is_causal else BY_MASK if is_by_mask else BY_QUERY
+    objective, ways = objective_named(network.objective), BY_QUERY
+    if network.is_causal:
+        ways = ways[:1]
+    elif objective.filling.stream == "content":
+        ways = BY_MASK if objective.order else AT_ONCE
     seconds: list[list[float]] = [[] for _ in ways]
     plain = {"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0}
     drawn = [texts.draw(network, **way, **plain, seed=seed) for way in ways]  # compiles
@@ -277,6 +281,8 @@ def samples(network: Pretrained, text: str, seed: int) -> dict[str, Record]:
 
 
 def _name(way: Mapping[str, Any]) -> str:
+    if not way["parallel"]:
+        return "all in one pass"
     return f"{way['order']}, {way['parallel']} in a pass{', exact' * way.get('exact', False)}"
 
 
@@ -396,7 +402,7 @@ def draw(measured: Mapping[str, Record], path: Path) -> None:
     figure = Figure(figsize=(9, 4.5), dpi=110, layout="constrained")
     axes = figure.subplots()
     groups = {contender: runs for (contender, kind), runs in _runs(measured).items() if kind == "flops"}
-    marks = dict(zip((_name(way) for way in BY_QUERY), "osDv^Px*", strict=False))
+    marks = dict(zip((_name(way) for way in (*BY_QUERY, *AT_ONCE)), "osDv^Px*", strict=False))
     for place, (contender, runs) in enumerate(groups.items()):
         if contender not in VARIANTS:
             for way in next(iter(runs.values()))["samples"].keys() - {"the text itself"}:

@@ -28,7 +28,7 @@ def unweighted(windows: Windows) -> Batch:
     if windows.stratum_B is None:  # held out
         return batch
     is_target = batch["target_weights"] > 0
-    return batch | {"target_weights": is_target.astype(np.float32) * (is_target.size / is_target.sum())}
+    return batch | {"target_weights": is_target * np.float32(is_target.size / is_target.sum())}
 
 
 def interval(windows: Windows) -> Batch:

@@ -50,8 +50,8 @@ ORDERS, BOUND = 8, 32
 CURVE = (1, 2, 4, 8, 16, 32)
 """numbers of orders of the whole sequence"""
 MEASURES = "measured.json"
-WINDOW, BATCH, STEPS = 256, 16, 3_000
-RATES, TUNING = (2.8e-3, 5.6e-3, 1.12e-2), 300
+WINDOW, BATCH, STEPS = 256, 16, 2_000
+RATES, TUNING = (2.8e-3, 5.6e-3, 1.12e-2), 200
 """learning rates of the embeddings, matrices learn at 3.6 times these (Muon); and steps of a run at each"""
 SETTINGS = f"""--preset demo --fields sequence:protein --long cut --data.seq-len {WINDOW} --data.batch-size {BATCH}
     --eval.max-windows 256 --log.every-steps 100 --checkpoint.keep 1""".split()

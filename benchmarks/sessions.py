@@ -1,6 +1,6 @@
 """Train networks of SASRec's size on the sessions of Amazon Games, and rank the last item of each user.
 
-    python -m benchmarks.sessions amazon_games.txt.gz [--contenders plm clm] [--seeds 0] [--jobs 2]
+    python -m benchmarks.sessions amazon_games.txt.gz [--contenders plm clm] [--dropout 0.2] [--seeds 0] [--jobs 2]
     python -m benchmarks.sessions amazon_games.txt.gz --collator [--jobs 2]
     python -m benchmarks.sessions --report
 
@@ -34,6 +34,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import studies
+from benchmarks.modern import flags
 from benchmarks.results import keep_table
 from benchmarks.studies import Job, Record, Study, run_module
 
@@ -43,10 +44,10 @@ OF_PAPER = {"100 sampled items": {"SASRec": (0.7410, 0.5360), "PopRec": (0.4724,
 LONGEST = 50
 WINDOW = LONGEST + 2
 """<s>, the items of a session, <eod>"""
-STEPS = 3_000
+STEPS, DROPOUT = 3_000, 0.2
 SETTINGS = f"""--fields items:item --hold-out last --long cut
     --model.num-layers 2 --model.d-model 64 --model.num-heads 1 --model.d-head 64 --model.d-ff 64 --model.mem-len 0
-    --model.dropout 0.2 --model.attention-dropout 0.2 --data.seq-len {WINDOW} --data.batch-size 16
+    --data.seq-len {WINDOW} --data.batch-size 16
     --optimizer.learning-rate 2e-2 --optimizer.matrix-rate 1 --optimizer.warmup-steps 100
     --eval.every-steps 1500 --checkpoint.every-steps 1500 --checkpoint.keep 2""".split()
 TARGETS = {
@@ -86,9 +87,10 @@ def write_texts(file: Path, folder: Path) -> tuple[Path, Path]:
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def job(contender: str, seed: int, steps: int, train: Path, test: Path) -> Job:
+def job(contender: str, seed: int, steps: int, dropout: float, train: Path, test: Path) -> Job:
     """Return the training of a contender. Its record has the tables of the test."""
-    settings = [*SETTINGS, *TARGETS[contender], "--steps", str(steps), "--seed", str(seed)]
+    of_run = {"model.dropout": dropout, "model.attention-dropout": dropout, "steps": steps, "seed": seed}
+    settings = [*SETTINGS, *TARGETS[contender], *flags(of_run)]
 
     def command(workdir: Path) -> list[str]:
         module = "benchmarks.collator_plm" if contender == "collator" else "xlnet_jax.train"
@@ -100,7 +102,7 @@ def job(contender: str, seed: int, steps: int, train: Path, test: Path) -> Job:
         shown = studies.shown(command(workdir), workdir, TRAIN=str(train))
         return {"command": shown, **studies.time_of(workdir), **json.loads(out.read_text())}
 
-    return Job(f"{contender}-{steps}-seed-{seed}", command, record)
+    return Job(f"{contender}-{steps}-{dropout:g}-seed-{seed}", command, record)
 
 
 def report(measured: dict[str, Record]) -> None:
@@ -115,7 +117,7 @@ def report(measured: dict[str, Record]) -> None:
             return [name, *map(_mean_and_deviation, of_runs)]
 
         rows = [
-            row(f"{name} steps, {len(runs)} seed{'s' * (len(runs) > 1)}", runs, "model")
+            row("{}, {} steps, dropout {}, ".format(*name.rsplit("-", 2)) + f"seeds: {len(runs)}", runs, "model")
             for name, runs in groups.items()
         ]
         rows += [row(who, [*measured][:1], who) for who in ("item-kNN", "popularity")]
@@ -138,6 +140,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--dropout", type=float, default=DROPOUT)
     parser.add_argument("--report", action="store_true", help="only print the tables of the recorded runs")
     studies.add_arguments(parser, NAME)
     given = parser.parse_args()
@@ -145,7 +148,7 @@ def main() -> None:
     if not given.report:
         contenders, seeds = (OF_COLLATOR, range(3)) if given.collator else (given.contenders, given.seeds)
         texts = write_texts(given.file, given.workdir)
-        jobs = [job(name, seed, given.steps, *texts) for seed in seeds for name in contenders]
+        jobs = [job(name, seed, given.steps, given.dropout, *texts) for seed in seeds for name in contenders]
         study.run(job for job in jobs if fnmatch.fnmatch(job.name, given.only))
     report(study.measured())
 

@@ -26,16 +26,18 @@ def test_the_last_item_of_each_user_is_only_in_the_test(tmp_path):
 
 @pytest.mark.parametrize("contender", sessions.TARGETS)
 def test_settings_of_contenders(contender, tmp_path):
-    _, *words = sessions.job(contender, 1, 20, Path("train.txt"), Path("test.txt")).command(tmp_path)
+    _, *words = sessions.job(contender, 1, 20, 0.3, Path("train.txt"), Path("test.txt")).command(tmp_path)
     config = COMMANDS["train"].parse(words)
     assert (config.steps, config.seed, config.fields, config.hold_out) == (20, 1, ("items:item",), "last")
+    assert (config.model.dropout, config.model.attention_dropout) == (0.3, 0.3)
     assert config.data.targets == ("all" if contender in ("plm", "collator") else "spans")
 
 
 def test_records_of_sessions_have_the_commands_of_their_runs(tmp_path):
     for name, record in studies.read(studies.MEASURED / sessions.NAME).items():
-        contender, steps, seed = re.fullmatch(r"(.*)-(\d+)-seed-(\d+)", name).groups()
-        command = sessions.job(contender, int(seed), int(steps), Path("TRAIN"), Path("test.txt")).command(tmp_path)
+        contender, steps, dropout, seed = re.fullmatch(r"(.*)-(\d+)-([\d.]+)-seed-(\d+)", name).groups()
+        given = int(seed), int(steps), float(dropout), Path("TRAIN"), Path("test.txt")
+        command = sessions.job(contender, *given).command(tmp_path)
         assert studies.shown(command, tmp_path) == record["command"]
 
 
@@ -87,8 +89,8 @@ def test_the_report_has_published_numbers_beside_ours(capsys):
     table = {f"{name}@{top}": {who: {"value": 0.5} for who in ("model", "item-kNN", "popularity")}
              for name in ("HR", "NDCG", "MRR") for top in (5, 10, 20)}  # fmt: skip
     record = dict.fromkeys(("all items", "100 sampled items"), table)
-    sessions.report({"plm-20-seed-0": record, "plm-20-seed-1": record, "clm-20-seed-0": record})
+    sessions.report({"plm-20-0.2-seed-0": record, "plm-20-0.2-seed-1": record, "clm-20-0.2-seed-0": record})
     printed = capsys.readouterr().out
-    assert "| plm-20 steps, 2 seeds | 0.5000 ± 0.0000 | 0.5000 ± 0.0000 |" in printed
+    assert "| plm, 20 steps, dropout 0.2, seeds: 2 | 0.5000 ± 0.0000 | 0.5000 ± 0.0000 |" in printed
     assert "| item-kNN | 0.5000 | 0.5000 |" in printed
     assert "| SASRec, published | 0.741 | 0.536 |" in printed
