@@ -352,9 +352,9 @@ def hidden_table(measured: Mapping[str, Record]) -> Table:
 
 
 def samples_table(measured: Mapping[str, Record]) -> Table:
-    """Return the quality of samples, and pieces a second as a share of plm's from left to right."""
+    """Return the quality of samples, and pieces a second, without variants."""
     rows: list[list[str]] = []
-    groups = {contender: runs for (contender, kind), runs in _runs(measured).items() if kind == "flops"}
+    groups = _of_equal_flops(measured)
     itself = [run["samples"]["the text itself"] for run in groups["plm"].values()]
     rows.append(["the text itself", "", *_quality_cells(itself), ""])
     for contender, runs in groups.items():
@@ -372,6 +372,12 @@ def _quality_cells(of: Sequence[Record]) -> list[str]:
         with_interval([x["nats"] for x in of]), with_interval([x["nats_per_character"] for x in of]),
         f"{statistics.mean(x['repeated'] for x in of):.1f}", f"{statistics.mean(x['distinct'] for x in of):.3f}",
     ]  # fmt: skip
+
+
+def _of_equal_flops(measured: Mapping[str, Record]) -> dict[str, dict[int, Record]]:
+    """Return the records with equal FLOPs by contender, without variants."""
+    groups = {contender: runs for (contender, kind), runs in _runs(measured).items() if kind == "flops"}
+    return {contender: runs for contender, runs in groups.items() if contender not in VARIANTS}
 
 
 def _runs(measured: Mapping[str, Record]) -> dict[tuple[str, str], dict[int, Record]]:
@@ -401,20 +407,19 @@ def draw(measured: Mapping[str, Record], path: Path) -> None:
 
     figure = Figure(figsize=(9, 4.5), dpi=110, layout="constrained")
     axes = figure.subplots()
-    groups = {contender: runs for (contender, kind), runs in _runs(measured).items() if kind == "flops"}
+    groups = _of_equal_flops(measured)
     marks = dict(zip((_name(way) for way in (*BY_QUERY, *AT_ONCE)), "osDv^Px*", strict=False))
     for place, (contender, runs) in enumerate(groups.items()):
-        if contender not in VARIANTS:
-            for way in next(iter(runs.values()))["samples"].keys() - {"the text itself"}:
-                of = [run["samples"][way] for run in runs.values()]
-                x, y = (statistics.mean(one[key] for one in of) for key in ("per_second", "nats_per_character"))
-                axes.plot(x, y, marks[way], color=f"C{place}", alpha=0.8)
-            axes.plot([], [], "s", color=f"C{place}", label=contender)
+        for way in next(iter(runs.values()))["samples"].keys() - {"the text itself"}:
+            of = [run["samples"][way] for run in runs.values()]
+            x, y = (statistics.mean(one[key] for one in of) for key in ("per_second", "nats_per_character"))
+            axes.plot(x, y, marks[way], color=f"C{place}", alpha=0.8)
+        axes.plot([], [], "s", color=f"C{place}", label=contender)
     for way, mark in marks.items():
         axes.plot([], [], mark, color="gray", label=way)
     itself = statistics.mean(run["samples"]["the text itself"]["nats_per_character"] for run in groups["plm"].values())
-    axes.axhline(itself, color="gray", lw=1)
-    axes.set(xscale="log", xlabel="pieces a second, one core", ylabel="nats per character, by another network")
+    axes.axhline(itself, color="gray", lw=1, label="the text itself")
+    axes.set(xscale="log", xlabel="pieces per second, one core", ylabel="nats per character, by tiny")
     axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     axes.grid(alpha=0.3)
     figure.savefig(path)

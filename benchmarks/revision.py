@@ -2,7 +2,7 @@
 
     python -m benchmarks.revision RUN ... [--texts 64]
 
-Each text has the first GIVEN pieces of a line of Northanger Abbey, and NEW drawn ones, at temperature 1, without top-p.
+Each text has the first GIVEN pieces of a line of Northanger Abbey, and NEW drawn ones, without top-p.
 A network that reads <mask>, of the objective mdlm or mlm, predicts any piece from all others, so it can change what it
 has drawn. All ways of WAYS spend passes of the network in two parts: `draw` passes draw all pieces, the ones of a pass
 far apart in a random order, as `generate --order random` does; and each of the `revise` passes draws REVISED pieces
@@ -10,6 +10,9 @@ again from all others, at least APART from each other:
 
 - `random`: at positions drawn at random. This is Gibbs sampling, if the pieces of a pass are independent.
 - `least probable`: those that had the lowest probability when they were drawn (Wang et al. 2025, arXiv 2503.00307).
+
+The second prefers probable pieces, as a temperature below 1 does, so texts of lower temperatures without revision are
+its control; all others have temperature 1.
 
 Prints the measures of benchmarks/sampling.py, nats per character by `tiny`, and the difference of the first from texts
 that spend all passes on drawing, paired by text, with a 95% bootstrap interval over the texts of all runs.
@@ -37,14 +40,19 @@ from xlnet_jax.inference.sampler import APART, NONE, spread_order
 
 NEW, REVISED = 64, 8
 WAYS = [
-    (draw, revise, way)
-    for draw, revise in ((8, 0), (16, 0), (8, 8), (32, 0), (8, 24), (64, 0), (8, 56))
-    for way in (("random", "least probable") if revise else ("none",))
+    *((16, 0, "none", temperature) for temperature in (0.9, 0.8, 0.7)),
+    *(
+        (draw, revise, way, 1.0)
+        for draw, revise in ((8, 0), (16, 0), (8, 8), (32, 0), (8, 24), (64, 0), (8, 56))
+        for way in (("random", "least probable") if revise else ("none",))
+    ),
 ]
-"""(passes that draw, passes that revise, choice of the pieces to draw again)"""
+"""(passes that draw, passes that revise, choice of the pieces to draw again, temperature)"""
 
 
-def draw_texts(network: Pretrained, prompts_TG: np.ndarray, draw: int, revise: int, way: str, seed: int) -> np.ndarray:
+def draw_texts(
+    network: Pretrained, prompts_TG: np.ndarray, draw: int, revise: int, way: str, temperature: float, seed: int
+) -> np.ndarray:
     """Return the new pieces of texts that begin with prompts: int64 [T, NEW]. The other arguments are those of WAYS."""
     random, texts, new = np.random.default_rng(seed), len(prompts_TG), GIVEN + np.arange(NEW)
     allowed_V = allowed_XV(network.require_tokenizer()).any(0)
@@ -58,7 +66,8 @@ def draw_texts(network: Pretrained, prompts_TG: np.ndarray, draw: int, revise: i
         found = log_probs_of_vocabulary(network, queries, 4096)
         for text, (at, all_hidden, log_probs_PV) in enumerate(zip(places, hidden, found, strict=True)):
             of_places = log_probs_PV[np.searchsorted(all_hidden, at)]
-            drawn = (np.where(allowed_V, of_places, -np.inf) + random.gumbel(size=of_places.shape)).argmax(1)
+            logits_PV = np.where(allowed_V, of_places, -np.inf) / temperature
+            drawn = (logits_PV + random.gumbel(size=logits_PV.shape)).argmax(1)
             ids_TL[text, GIVEN + at] = drawn
             probability_TP[text, at] = of_places[np.arange(len(at)), drawn]
 
@@ -76,20 +85,23 @@ def draw_texts(network: Pretrained, prompts_TG: np.ndarray, draw: int, revise: i
 
 def rows_of(networks: Sequence[Pretrained], text: str, texts: int) -> list[list[str]]:
     """Return a row for each of WAYS, with means over the texts of all networks."""
-    tiny, rows, nats = load("tiny"), list[list[str]](), dict[tuple[int, int, str], np.ndarray]()
+    tiny, rows, nats = load("tiny"), list[list[str]](), dict[tuple[int, int, str, float], np.ndarray]()
     continued = [Continued.of(net.require_tokenizer(), text, texts, NEW, seed) for seed, net in enumerate(networks)]
     itself = [quality_of(of, [*of.itself[:, GIVEN:]], tiny) for of in continued]
     rows.append(["the text itself", "", "", *_means(itself), ""])
-    for draw, revise, way in WAYS:
+    for way in WAYS:
+        draw, revise, choice, temperature = way
         of_networks = []
         for seed, (network, of) in enumerate(zip(networks, continued, strict=True)):
-            new = [*draw_texts(network, of.itself[:, :GIVEN], draw, revise, way, seed)]
+            new = [*draw_texts(network, of.itself[:, :GIVEN], *way, seed)]
             of_networks.append(quality_of(of, new, tiny) | {"by_text": of.quality(new).nats_T})
-        nats[draw, revise, way] = np.concatenate([of["by_text"] for of in of_networks])
-        difference = nats[draw, revise, way] - nats[draw + revise, 0, "none"]
-        low, high = interval(difference)
-        beside = f"{difference.mean():+.3f} ({low:+.3f} to {high:+.3f})" if revise else ""
-        rows.append([str(draw + revise), f"{draw} + {revise}", way, *_means(of_networks), beside])
+        nats[way] = np.concatenate([of["by_text"] for of in of_networks])
+        beside = ""
+        if revise:
+            difference = nats[way] - nats[draw + revise, 0, "none", 1.0]
+            low, high = interval(difference)
+            beside = f"{difference.mean():+.3f} ({low:+.3f} to {high:+.3f})"
+        rows.append([f"{draw} + {revise}", choice, f"{temperature:g}", *_means(of_networks), beside])
         print("  ".join(rows[-1]), flush=True)
     return rows
 
@@ -105,7 +117,13 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=64, help="for each run")
     given = parser.parse_args()
     networks = [on_device(load(run)) for run in given.runs]
-    columns = ["passes", "draw + revise", "drawn again", "5-gram, nats per piece", "tiny, nats per character"]
+    columns = [
+        "passes, draw + revise",
+        "drawn again",
+        "temperature",
+        "5-gram, nats per piece",
+        "tiny, nats per character",
+    ]
     columns += ["repeated, %", "distinct", "against none, nats per piece"]
     (objective,) = {network.objective for network in networks}
     keep_table(

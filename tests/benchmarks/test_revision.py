@@ -20,7 +20,7 @@ def test_a_revision_draws_again_a_few_distant_pieces(way):
     params = jax.tree.map(lambda weight: weight / 30, random_params(network, None))
     model = dataclasses.replace(tiny, model=network, params=params, objective="mdlm")
     prompts = np.arange(9, 9 + 2 * GIVEN).reshape(2, GIVEN)
-    first, revised = (revision.draw_texts(model, prompts, 2, passes, way, seed=3) for passes in (0, 1))
+    first, revised = (revision.draw_texts(model, prompts, 2, passes, way, 1.0, seed=3) for passes in (0, 1))
     assert first.shape == revised.shape == (2, revision.NEW)
     for row, again in zip(first, revised, strict=True):
         (changed,) = np.nonzero(row != again)

@@ -158,6 +158,7 @@ def test_every_picture_is_on_a_page_and_drawn_by_a_command():
     trained = {"demo_curves", "finetune_confusion", "finetune_curves"}  # by runs that take minutes; not compared
     compared = {
         "any_order",
+        "any_order_samples",
         "results_scaling",
         "receptors",
         "attention",

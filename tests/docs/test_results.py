@@ -101,6 +101,8 @@ def test_pictures_of_studies_are_drawn_from_their_records(tmp_path):
     assert_same_picture(tmp_path / "results_scaling.png")
     receptors.draw(studies.read(studies.MEASURED / receptors.NAME), tmp_path / "receptors.png")
     assert_same_picture(tmp_path / "receptors.png")
+    any_order_study.draw(studies.read(studies.MEASURED / any_order_study.NAME), tmp_path / "any_order_samples.png")
+    assert_same_picture(tmp_path / "any_order_samples.png")
     any_order_picture.draw(tmp_path / "any_order.png")
     assert_same_picture(tmp_path / "any_order.png")
 
