@@ -230,7 +230,7 @@ def job(objective: str, seed: int, rate: float, given: argparse.Namespace) -> Jo
         return command_of(objective, seed, rate, STEPS, given, workdir)
 
     def record(workdir: Path) -> Record:
-        # In a process of its own: the next run is forked from this one, which must not have threads.
+        # In a process of its own, which gives its memory back.
         run_module(
             "benchmarks.proteins", given.proteins, given.variants, "--workdir", given.workdir, "--orders", given.orders,
             "--measure", workdir,

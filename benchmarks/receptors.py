@@ -154,7 +154,7 @@ class Run:
             out, (row,) = workdir / "measured.json", studies.rows_of(workdir, "validation")[-1:]
             numbers = {}
             if self.kind != "tune":
-                # In a process of its own: the next run is forked from this one, which must not have threads.
+                # In a process of its own, which gives its memory back.
                 run_module("benchmarks.receptors", data, "--measure", workdir, "--out", out)
                 numbers = json.loads(out.read_text())
             return {

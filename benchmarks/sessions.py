@@ -97,7 +97,7 @@ def job(contender: str, seed: int, steps: int, dropout: float, train: Path, test
         return [module, *settings, "--corpus", str(train), "--workdir", str(workdir)]
 
     def record(workdir: Path) -> Record:
-        out = workdir / "next-items.json"  # another process: after jax has begun, this one could not start runs
+        out = workdir / "next-items.json"  # by another process, which gives its memory back
         run_module("xlnet_jax.evaluate", workdir, "--next-item", "--text", test, "--out", out, "--overwrite")
         shown = studies.shown(command(workdir), workdir, TRAIN=str(train))
         return {"command": shown, **studies.time_of(workdir), **json.loads(out.read_text())}

@@ -72,10 +72,10 @@ class Study:
         print(f"{job.name} begins", flush=True)
         try:
             with (workdir / "output.txt").open("a") as output:
+                # taskset rather than preexec_fn, which would fork this process with its threads.
                 code = subprocess.run(
-                    [sys.executable, "-m", *job.command(workdir)],
-                    env=self._compiled_once | os.environ, stdout=output, stderr=output,
-                    preexec_fn=lambda: os.sched_setaffinity(0, {processor}), check=False,
+                    ["taskset", "-c", str(processor), sys.executable, "-m", *job.command(workdir)],
+                    env=self._compiled_once | os.environ, stdout=output, stderr=output, check=False,
                 ).returncode  # fmt: skip
         finally:
             self._processors.put(processor)
