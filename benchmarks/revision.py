@@ -36,7 +36,7 @@ from xlnet_jax import load, on_device
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference.log_probs import Query, log_probs_of_vocabulary
 from xlnet_jax.inference.requests import allowed_XV
-from xlnet_jax.inference.sampler import APART, NONE, spread_order
+from xlnet_jax.inference.sampler import APART, spread_order
 
 NEW, REVISED = 64, 8
 WAYS = [
@@ -74,7 +74,7 @@ def draw_texts(
     orders = [spread_order(NEW, NEW // draw, seed * texts + text) for text in range(texts)]
     for number in range(draw):
         hidden = [np.sort(order[number:].ravel()) for order in orders]
-        draw_pass([order[number][order[number] != NONE] for order in orders], hidden)
+        draw_pass([order[number] for order in orders], hidden)
     for _ in range(revise):
         worth_TP = random.random((texts, NEW)) if way == "random" else probability_TP
         orders_TP = np.argsort(worth_TP, axis=1, kind="stable")
