@@ -6,9 +6,9 @@ An example is a few command lines, which the page shows word for word, and a bas
 held-out data. The commands run in WORKDIR: `data` there is a link to the folder DATA, and the other files that they
 name are written by this module. Without names, every example runs whose files are in DATA.
 
-Outputs that exist are not made again, so a stopped run continues; for new numbers give a new WORKDIR. An example takes
-a few minutes of two CPU cores. The scores go into measured/results.json as the table gallery-NAME, and from there into
-docs/gallery_NAME.png, which --pictures draws again, and by `python -m docs.reference` into the page.
+Outputs that exist are not made again, so a stopped run continues; for new numbers give a new WORKDIR. The scores go
+into measured/results.json as the table gallery-NAME, and from there into docs/gallery_NAME.png, which --pictures draws
+again, and by `python -m docs.reference` into the page. The table gallery-times has how long the examples took.
 """
 
 import argparse
@@ -24,6 +24,7 @@ import statistics
 import subprocess
 import sys
 import textwrap
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -549,12 +550,15 @@ WIDTH = 78
 def run(example: Example, work: Path) -> None:
     """Run the commands of an example that have not ended well before, write its table, and draw its picture."""
     example.write(work)
+    seconds = 0.0
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_COMPILATION_CACHE_DIR": str(work / "programs")}
     for line in lines_of(example):
         done = work / "done" / hashlib.sha256(line.encode()).hexdigest()
         if done.exists():
+            seconds = math.inf  # not all are timed
             continue
         print(f"$ {line}", flush=True)
+        begin = time.monotonic()
         words, _, out = line.partition(" > ")
         arguments = shlex.split(words)[1:]
         if out:
@@ -562,6 +566,7 @@ def run(example: Example, work: Path) -> None:
                 subprocess.run([sys.executable, *arguments], cwd=work, env=environment, check=True, stdout=file)
         else:
             subprocess.run([sys.executable, *arguments], cwd=work, env=environment, check=True)
+        seconds += time.monotonic() - begin
         done.parent.mkdir(exist_ok=True)
         done.write_text(f"{line}\n")
     head, rows = ["", example.score], [list(row) for row in example.rows(work)]
@@ -569,6 +574,20 @@ def run(example: Example, work: Path) -> None:
     result: Result = {"head": head, "rows": rows}
     keep(f"gallery-{example.name}", result, f"python -m benchmarks.gallery {example.name}")
     draw(result, picture(example))
+    if seconds < math.inf:
+        keep_time(example, seconds)
+
+
+def keep_time(example: Example, seconds: float) -> None:
+    """Save how long the commands of an example took, beside those of the others."""
+    cores = len(os.sched_getaffinity(0))
+    times = {row[0]: row for row in read().get(TIMES, {"rows": []})["rows"]}
+    times[example.name] = [example.name, f"{seconds / 60:.1f}", str(cores)]
+    rows = [times[other.name] for other in EXAMPLES if other.name in times]
+    keep(TIMES, {"head": ["example", "minutes", "CPU cores"], "rows": rows}, "python -m benchmarks.gallery")
+
+
+TIMES = "gallery-times"
 
 
 def picture(example: Example) -> Path:

@@ -3,6 +3,7 @@
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,12 +21,16 @@ def show(monkeypatch):
     """An example that prints what a tokenizer has."""
     kept = {}
     monkeypatch.setattr(gallery, "keep", lambda name, result, command: kept.update({name: (result, command)}))
+    monkeypatch.setattr(gallery, "read", dict)
+    monkeypatch.setattr(gallery, "time", SimpleNamespace(monotonic=iter((10.0, 100.0)).__next__))
     monkeypatch.setattr(gallery, "draw", lambda result, file: None)
 
     def rows(work):
         return [("pieces", re.search(r"[\d,]+ pieces", (work / "shown.txt").read_text())[0])]
 
-    return Example("show", "number", ("data_pipelines.tokenizer show tiny > shown.txt",), rows), kept
+    example = Example("show", "number", ("data_pipelines.tokenizer show tiny > shown.txt",), rows)
+    monkeypatch.setattr(gallery, "EXAMPLES", (*EXAMPLES, example))
+    return example, kept
 
 
 def test_each_section_has_the_commands_and_the_scores_of_an_example():
@@ -77,11 +82,15 @@ def test_a_command_runs_once(show, tmp_path, capfd):
     gallery.run(example, tmp_path)
     assert kept["gallery-show"][0]["rows"] == [["pieces", "8,000 pieces"]]
     assert kept["gallery-show"][1] == "python -m benchmarks.gallery show"
+    (times,) = (table["rows"] for name, (table, _) in kept.items() if name == gallery.TIMES)
+    assert [row[:2] for row in times] == [["show", "1.5"]]
+    del kept[gallery.TIMES]
     (tmp_path / "shown.txt").write_text("5 pieces")
     capfd.readouterr()
     gallery.run(example, tmp_path)
     assert kept["gallery-show"][0]["rows"] == [["pieces", "5 pieces"]]
     assert "$ python" not in capfd.readouterr().out
+    assert gallery.TIMES not in kept
 
 
 def test_a_missing_file_is_named(tmp_path, monkeypatch, capsys):
