@@ -27,3 +27,21 @@ def test_a_revision_draws_again_a_few_distant_pieces(way):
         assert 1 <= len(changed) <= revision.REVISED
         assert np.diff(changed).min() >= APART
     assert not np.isin(first, [0, 1, 2, 3, 4, 6, 7]).any()
+
+
+def test_the_least_probable_pieces_are_drawn_again(monkeypatch):
+    """Pieces at odd places are nearly certain, so a revision by probability leaves them as they are."""
+    tiny = load("tiny")
+    sure = np.arange(tiny.model.vocab_size) == 50
+
+    def log_probs(network, queries, batch_tokens):
+        logits = [np.where((query.positions_P % 2 == 1)[:, None], 30.0, 0.0) * sure for query in queries]
+        return [of - np.logaddexp.reduce(of, axis=1, keepdims=True) for of in logits]
+
+    chosen, spaced = [], revision.spaced
+    monkeypatch.setattr(revision, "log_probs_of_vocabulary", log_probs)
+    monkeypatch.setattr(revision, "spaced", lambda order_P, *rest: chosen.append(order_P) or spaced(order_P, *rest))
+    texts = revision.draw_texts(tiny, np.full((2, GIVEN), 9), 2, 1, "least probable", 1.0, seed=3)
+    assert (texts[:, (GIVEN + 1) % 2 :: 2] == 50).all()
+    for order_P in chosen:
+        assert ((GIVEN + order_P[: revision.NEW // 2]) % 2 == 0).all()
