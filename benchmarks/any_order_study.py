@@ -5,11 +5,12 @@
     python -m benchmarks.any_order_study --report
 
 All contenders have one network, optimizer, corpus (the novels of the package) and windows of 128 consecutive tokens,
-and a learning rate from the same grid: one run at each of RATES with a quarter of the FLOPs, chosen by the held-out
-loss that the contender trains. plm predicts every token of a window in an order drawn for it; plm-grouped in groups of
-1, 2, 4 or 8 targets that do not see each other; plm-blocks in blocks of 32 from left to right. Masked diffusion and its
-variants are those of benchmarks/mdlm_variants.py. They spend as many FLOPs as plm in STEPS steps, and again read as
-many tokens.
+and a learning rate from the same grid, chosen by the held-out loss that the contender trains: one run at each of RATES
+with a quarter of the FLOPs, and, as longer runs want lower rates, full runs from the best rate of these downwards until
+the loss rises. plm predicts every token of a window in an order drawn for it; plm-grouped in groups of
+1, 2, 4 or 8 targets that do not see each other; plm-blocks in blocks of 32 from left to right. mdlm weighs all targets
+the same; mdlm-bound as published, and so do the variants of benchmarks/mdlm_variants.py. They spend as many FLOPs as
+plm in STEPS steps, and again read as many tokens.
 
 The measures are of Northanger Abbey, which no contender reads. The seed of a run also draws its texts, so the noise of
 texts is in all intervals; runs with one seed have the same texts.
@@ -32,7 +33,7 @@ import functools
 import json
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,15 +70,16 @@ CONTENDERS: dict[str, str] = {
     "plm-grouped": f"{PLM} --data.group-sizes 1 2 4 8",
     "plm-blocks": f"{PLM} --data.perm-size 32",
     "mdlm": "--objective mdlm",
+    "mdlm-bound": "--objective mdlm",
     "mlm": f"--objective mlm --data.num-predict {round(0.15 * WINDOW)} --data.no-bidirectional",
     "clm": "--objective clm",
 }
 VARIANTS = tuple(f"mdlm-{variant}" for variant in mdlm_variants.VARIANTS)
-"""they have the learning rate of mdlm"""
+"""they have the flags and the learning rate of mdlm-bound, which is a variant too"""
 RATES = (2.8e-3, 5.6e-3, 1.12e-2, 2.24e-2, 4.48e-2)
 """learning rates of the embeddings; matrices learn at 3.6 times these (Muon)"""
 STEPS, TUNING = 400, 0.25
-"""steps of plm, and the share of its FLOPs that a run at each of `RATES` has"""
+"""steps of plm, and the share of its FLOPs that a short run at each of `RATES` has"""
 SEEDS = range(5)
 TEXTS, ORDERS, BOUND = 64, 4, 32
 HIDDEN_WAYS = {name: way for name, way in any_order.WAYS.items() if not {"2", "8"} & {*name.split()}}
@@ -119,16 +121,16 @@ class Run:
     steps: int
     seed: int = 0
     kind: str = "flops"
-    """flops or tokens: what it has as much of as plm; or tune"""
+    """flops or tokens: what it has as much of as plm; or tune or full: a short or a full run to choose the rate"""
 
     @property
     def name(self) -> str:
-        detail = f"-{self.rate:g}" if self.kind == "tune" else ""
+        detail = f"-{self.rate:g}" if self.kind in ("tune", "full") else ""
         return f"{self.contender}-{self.kind}{detail}-seed-{self.seed}"
 
     def words(self) -> list[str]:
         """Return the settings of the train command as flags, but for its corpus."""
-        base = "mdlm" if self.contender in VARIANTS else self.contender
+        base = "mdlm-bound" if self.contender in VARIANTS else self.contender
         length: dict[str, str | int | float | bool] = {
             "optimizer.learning-rate": self.rate, "optimizer.warmup-steps": max(self.steps // 20, 10),
             "steps": self.steps, "seed": self.seed, "eval.every-steps": self.steps,
@@ -149,7 +151,7 @@ class Run:
         def record(workdir: Path) -> Record:
             out, (row,) = workdir / "measured.json", studies.rows_of(workdir, "validation")[-1:]
             numbers = {}
-            if self.kind != "tune":
+            if self.kind in ("flops", "tokens"):
                 # In a process of its own, which gives its memory back.
                 run_module(f"benchmarks.{NAME}", "--measure", workdir, "--seed", self.seed, "--out", out)
                 numbers = json.loads(out.read_text())
@@ -176,35 +178,51 @@ def cost(contender: str) -> int:
 
 
 def steps_of(contender: str, kind: str) -> int:
-    """Return the steps of a contender that have the FLOPs (flops, tune) or the tokens of plm."""
+    """Return the steps of a contender that have the FLOPs (flops, full, tune) or the tokens of plm."""
     if kind == "tokens":
         return STEPS
     return round(STEPS * cost("plm") / cost(contender) * (TUNING if kind == "tune" else 1))
 
 
-def tuning() -> Iterator[Run]:
-    """Yield the runs that choose the learning rate of each contender."""
-    for contender in CONTENDERS:
-        for rate in RATES:
-            yield Run(contender, rate, steps_of(contender, "tune"), kind="tune")
+def tuning(contender: str, measured: Callable[[], Mapping[str, Record]]) -> Iterator[Run]:
+    """Yield the runs that choose the learning rate of a contender, each after the records that it depends on.
+
+    measured: returns the records that there are.
+    """
+    short = {rate: Run(contender, rate, steps_of(contender, "tune"), kind="tune") for rate in RATES}
+    yield from short.values()
+    best, losses = _best(short.values(), measured()), list[float]()
+    for rate in [rate for rate in reversed(RATES) if best and rate <= best]:
+        run = Run(contender, rate, steps_of(contender, "full"), kind="full")
+        yield run
+        if run.name not in (records := measured()):
+            return
+        losses.append(records[run.name]["loss"])
+        if losses[-1] > min(losses):
+            return
 
 
-def best_rate(contender: str, measured: Mapping[str, Record]) -> float:
-    """Return the learning rate of the tuning run with the lowest held-out loss."""
-    losses = {run.rate: measured[run.name]["loss"] for run in tuning() if run.contender == contender}
-    return min(losses, key=lambda rate: losses[rate])
+def best_rate(contender: str, measured: Mapping[str, Record]) -> float | None:
+    """Return the learning rate of the full tuning run with the lowest held-out loss; None before all have run."""
+    runs = [*tuning(contender, lambda: measured)]
+    return _best([run for run in runs if run.kind == "full"], measured)
+
+
+def _best(runs: Collection[Run], measured: Mapping[str, Record]) -> float | None:
+    if not runs or any(run.name not in measured for run in runs):
+        return None
+    return min(runs, key=lambda run: float(measured[run.name]["loss"])).rate
 
 
 def runs_of(measured: Mapping[str, Record]) -> Iterator[Run]:
     """Yield the runs after tuning, the ones that matter most first."""
-    missing = {run.contender for run in tuning() if run.name not in measured}
-    rates = {contender: best_rate(contender, measured) for contender in CONTENDERS if contender not in missing}
+    rates = {name: rate for name in CONTENDERS if (rate := best_rate(name, measured))}
     for seed in SEEDS:
         for contender, rate in rates.items():
             yield Run(contender, rate, steps_of(contender, "flops"), seed)
     for seed in SEEDS:
-        for variant in VARIANTS if "mdlm" in rates else ():
-            yield Run(variant, rates["mdlm"], steps_of("mdlm", "flops"), seed)
+        for variant in VARIANTS[1:] if "mdlm-bound" in rates else ():
+            yield Run(variant, rates["mdlm-bound"], steps_of("mdlm-bound", "flops"), seed)
     for seed in SEEDS:
         for contender in filter(rates.__contains__, ("mdlm", "mlm", "clm")):  # those of plm are equal in both
             yield Run(contender, rates[contender], steps_of(contender, "tokens"), seed, "tokens")
@@ -315,9 +333,13 @@ def report(measured: Mapping[str, Record]) -> None:
 
 
 def rates_table(measured: Mapping[str, Record]) -> Table:
-    """Return the held-out loss of each contender at each learning rate."""
-    losses = {(run.contender, run.rate): measured[run.name]["loss"] for run in tuning()}
-    rows = [[contender, *(f"{losses[contender, rate]:.3f}" for rate in RATES)] for contender in CONTENDERS]
+    """Return the held-out loss of each contender at each learning rate, in short and in full runs."""
+    rows = []
+    for contender in CONTENDERS:
+        runs = [run for run in tuning(contender, lambda: measured) if run.name in measured]
+        for kind, length in (("tune", "a quarter"), ("full", "in full")):
+            losses = {run.rate: f"{measured[run.name]['loss']:.3f}" for run in runs if run.kind == kind}
+            rows.append([f"{contender}, {length}", *(losses.get(rate, "") for rate in RATES)])
     return ["held-out loss of its own objective at a rate of", *(f"{rate:g}" for rate in RATES)], rows
 
 
@@ -331,7 +353,7 @@ def likelihood_table(measured: Mapping[str, Record]) -> Table:
         differences = [best[s] - plm[s]["likelihood"]["random orders"] for s in best if s in plm]
         cells = ["" if None in of else with_interval(of) for of in of_ways]
         steps = f"{next(iter(runs.values()))['steps']:,}"
-        rows.append([f"{contender}, equal {kind}", str(len(runs)), steps, *cells, with_interval(differences, "+")])
+        rows.append([studies.label(contender, kind), str(len(runs)), steps, *cells, with_interval(differences, "+")])
     return ["nats per piece", "seeds", "steps", *ways, "its best - plm in random orders"], rows
 
 
@@ -383,10 +405,10 @@ def _of_equal_flops(measured: Mapping[str, Record]) -> dict[str, dict[int, Recor
 def _runs(measured: Mapping[str, Record]) -> dict[tuple[str, str], dict[int, Record]]:
     """Return the records after tuning, by contender and kind, then by seed; plm, which is the same in both, once."""
     found: dict[tuple[str, str], dict[int, Record]] = {}
-    kinds = {kind: place for place, kind in enumerate(("flops", "tokens"))}
-    names = [*CONTENDERS, *VARIANTS]
+    kinds = ["flops", "tokens"]
+    names = [*CONTENDERS, *VARIANTS[1:]]
     runs = [record for record in measured.values() if record["run"]["kind"] in kinds]
-    for record in sorted(runs, key=lambda r: (kinds[r["run"]["kind"]], names.index(r["run"]["contender"]))):
+    for record in sorted(runs, key=lambda r: (kinds.index(r["run"]["kind"]), names.index(r["run"]["contender"]))):
         of = record["run"]
         found.setdefault((of["contender"], of["kind"]), {})[of["seed"]] = record
     return {group: dict(sorted(of.items())) for group, of in found.items()}
@@ -443,7 +465,9 @@ def main() -> None:
         def jobs_of(runs: Iterator[Run]) -> Iterator[Job]:
             return (run.job(corpus) for run in runs if fnmatch.fnmatch(run.name, given.only))
 
-        study.run(jobs_of(tuning()))
+        for contender in CONTENDERS:
+            cost(contender)  # kept: settings cannot be parsed by several threads at once
+        study.run_chains(jobs_of(tuning(contender, study.measured)) for contender in CONTENDERS)
         study.run(jobs_of(runs_of(study.measured())))
     measured = studies.read(MEASURED / NAME)
     report(measured)

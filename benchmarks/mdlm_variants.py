@@ -1,7 +1,7 @@
 """Train masked diffusion with one part changed: python -m benchmarks.mdlm_variants VARIANT, then the flags of train.
 
+- bound: the weights L / k of the bound (data.bound_weights), which the other variants have too.
 - independent: the masked share of each row is drawn alone, instead of one share from each interval in a batch.
-- unweighted: every masked token counts the same, as in masked language modeling at a random rate, instead of L / k.
 - interval: shares from LEAST to 1 instead of all, so that no weight is above 1 / LEAST.
 """
 
@@ -19,20 +19,16 @@ from xlnet_jax.dims import Batch
 LEAST = 0.1
 
 
+def bound(windows: Windows) -> Batch:
+    return mdlm.fill(replace(windows, data=replace(windows.data, bound_weights=True)))
+
+
 def independent(windows: Windows) -> Batch:
-    return mdlm.fill(replace(windows, stratum_B=None))
-
-
-def unweighted(windows: Windows) -> Batch:
-    batch = mdlm.fill(windows)
-    if windows.stratum_B is None:  # held out
-        return batch
-    is_target = batch["target_weights"] > 0
-    return batch | {"target_weights": is_target * np.float32(is_target.size / is_target.sum())}
+    return bound(replace(windows, stratum_B=None))
 
 
 def interval(windows: Windows) -> Batch:
-    if windows.stratum_B is None:
+    if windows.stratum_B is None:  # held out
         return mdlm.fill(windows)
 
     def draw(purpose: Purpose, width: int) -> np.ndarray:
@@ -42,12 +38,10 @@ def interval(windows: Windows) -> Batch:
             drawn[:, 0] = LEAST + (1 - LEAST) * shares
         return drawn
 
-    return mdlm.fill(replace(windows, stratum_B=None, draw=draw))
+    return bound(replace(windows, stratum_B=None, draw=draw))
 
 
-VARIANTS: dict[str, Callable[[Windows], Batch]] = {
-    "independent": independent, "unweighted": unweighted, "interval": interval,
-}  # fmt: skip
+VARIANTS: dict[str, Callable[[Windows], Batch]] = {"bound": bound, "independent": independent, "interval": interval}
 
 if __name__ == "__main__":
     object.__setattr__(mdlm.FILLING, "fill", VARIANTS[sys.argv[1]])

@@ -9,8 +9,8 @@ The excess of a model q is the mean of ln p - ln q over the test sequences, in n
 itself, and no model is below 0 on average.
 
 All contenders have one network, windows and optimizer, and a learning rate from the same grid (`tune` runs, one seed,
-chosen by held-out loss). They read as many sequences as plm does in its steps, and again with as many FLOPs. Two sets
-of fields are trained:
+chosen by held-out loss); mdlm-bound is mdlm with the weights of the bound. They read as many sequences as plm does in
+its steps, and again with as many FLOPs. Two sets of fields are trained:
 
 - cdr3: the sequence alone, so that every contender models p(cdr3) and nothing else. These runs are measured by p(cdr3),
   and by p(middle | ends) given the length.
@@ -64,6 +64,7 @@ CONTENDERS: dict[str, Settings] = {
     "plm": {"objective": "plm"},
     "clm": {"objective": "clm"},
     "mdlm": {"objective": "mdlm"},
+    "mdlm-bound": {"objective": "mdlm"},
     "mlm": {"objective": "mlm"},
     "plm-grouped": {"objective": "plm", "data.group-sizes": "1 2 4"},
 }
@@ -144,7 +145,8 @@ class Run:
 
     def command(self, corpus: str, workdir: Path) -> list[str]:
         """Return module and arguments of the run."""
-        return ["xlnet_jax.train", *self.words(), "--corpus", corpus, "--workdir", str(workdir)]
+        module = ["benchmarks.mdlm_variants", "bound"] if self.contender == "mdlm-bound" else ["xlnet_jax.train"]
+        return [*module, *self.words(), "--corpus", corpus, "--workdir", str(workdir)]
 
     def job(self, corpora: Path, data: Path) -> Job:
         """Return the job of the run. corpora: folder of `prepare`."""
@@ -434,8 +436,8 @@ def excess_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
         first, best = "K=1" if "K=1" in ways else ways[0], ways[-1]
         middles = [run["middle"]["excess"] for run in of if "middle" in run]
         cells = [
-            f"{contender}, equal {kind}", len(of), f"{of[0]['steps']:,}", f"{of[0]['flops']:.2g}", f"{of[0]['rate']:g}",
-            *(_spread([run["ways"][way]["excess"] for run in of]) for way in (first, best)), best,
+            studies.label(contender, kind), len(of), f"{of[0]['steps']:,}", f"{of[0]['flops']:.2g}",
+            f"{of[0]['rate']:g}", *(_spread([run["ways"][way]["excess"] for run in of]) for way in (first, best)), best,
             _spread([run["ways"][best]["r"] for run in of]), _spread(middles) if middles else "",
         ]  # fmt: skip
         rows.append(list(map(str, cells)))
@@ -450,7 +452,7 @@ def orders_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
         if contender != "clm":
             ways = [f"bound:{BOUND}", "pseudo", *(f"K={k}" for k in CURVE)]
             cells = [[run["ways"][way]["excess"] for run in of if way in run["ways"]] for way in ways]
-            rows.append([f"{contender}, equal {kind}", *(_spread(cell) if cell else "" for cell in cells)])
+            rows.append([studies.label(contender, kind), *(_spread(cell) if cell else "" for cell in cells)])
     return ["excess", "bound", "pseudo", *(f"K = {k}" for k in CURVE)], rows
 
 
@@ -495,8 +497,8 @@ def draw(measured: dict[str, Record], path: Path) -> None:
         if ks:
             excess = [np.mean([run["ways"][f"K={k}"]["excess"] for run in of]) for k in ks]
             line = "o-" if kind == "sequences" else "s:"
-            curve.plot(ks, excess, line, color=color, label=f"{contender}, equal {kind}")
-    labels = [f"{contender}, equal {kind}" for contender, kind in groups]
+            curve.plot(ks, excess, line, color=color, label=studies.label(contender, kind))
+    labels = [studies.label(contender, kind) for contender, kind in groups]
     if ngrams := measured.get("ngrams"):
         order, least = min(ngrams["ngrams"].items(), key=lambda item: item[1]["excess"])
         bars.barh(len(labels), least["excess"], color="gray")

@@ -128,3 +128,8 @@ def shown(command: list[str], workdir: Path, **folders: str) -> str:
     for name, path in folders.items():
         text = text.replace(path, name)
     return text
+
+
+def label(contender: str, kind: str) -> str:
+    """Return the name of a group of runs in tables. kind: what they have as much of as the others."""
+    return f"{contender}, equal {'FLOPs' if kind == 'flops' else kind}"

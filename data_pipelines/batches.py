@@ -208,8 +208,11 @@ class BatchSource:
         # They move by one row in each step: a row does not stay in its stratum.
         strata = None if self._draws_by_text else (step + np.asarray(rows)) % data.batch_size
         filled = self.filling.fill(
-            Windows(arrays, self.is_word_start, draw, data, self.mem_len > 0, self.record_fields, is_last_only, strata)
-        )
+            Windows(
+                arrays, self.is_word_start, draw, data, self.mem_len > 0, self.record_fields, self.is_held_out,
+                is_last_only, strata,
+            )
+        )  # fmt: skip
         filled["is_reversed"] = arrays["is_reversed"]
         filled["mem_filled"] = np.full(len(rows), min(self.mem_len, index * data.reuse_len), np.int32)
         if data.pair_loss != "none":

@@ -30,7 +30,7 @@ SEGMENTS = {"segment_ids": Field("BL", "int32", "0 = reused part and A, 1 = B, 2
 TARGETS = {
     "target_positions": Field("BP", "int32", "positions of the targets, ascending; L - 1 on padding"),
     "target_ids": Field("BP", "int32", "token to predict at each target position; 0 on padding"),
-    "target_weights": Field("BP", "float32", "1.0, or 0.0 on padding; mdlm: L / number of targets"),
+    "target_weights": Field("BP", "float32", "1.0, or 0.0 on padding; mdlm, held out: L / number of targets"),
 }
 ROWS = {
     "is_reversed": Field("B", "bool", "the row reads its text backwards"),
@@ -89,6 +89,7 @@ class Windows:
     data: DataConfig
     has_memory: bool
     record_fields: FieldTables | None = None
+    is_held_out: bool = False
     is_last_only: bool = False  # only the last symbol of a record is a target, as in held-out last symbols
     stratum_B: np.ndarray | None = None  # int64, the interval of each row in a stratified draw; None = draws go by text
 

@@ -1,11 +1,12 @@
-"""Batches of masked diffusion: a random number of tokens of each window is masked, and the loss of each is weighted by
-the inverse of that number (Sahoo et al. 2024, "Simple and effective masked diffusion language models"; Nie et al. 2025,
-LLaDA).
+"""Batches of masked diffusion: a random number of tokens of each window is masked (Sahoo et al. 2024, "Simple and
+effective masked diffusion language models"; Nie et al. 2025, LLaDA).
 
 The likelihood of a text of L tokens is at least its mean over all orders of prediction, by Jensen's inequality: -log p
 <= sum over k of E[-log p(token | all but k hidden ones)], of a random token among k random hidden ones. With k drawn
 uniformly from 1 to L and the k tokens masked at once, that is E[L / k x their summed loss] (LLaDA, equation 6, where
-the masked share t = k / L): weights of L / k, which sum to L in each row.
+the masked share t = k / L): weights of L / k, which sum to L in each row. Held-out batches have these weights, and
+training batches with data.bound_weights. Otherwise all targets of a training batch weigh the same: the few targets of a
+small share, at large weights, make gradients noisy, and the bound is lower without (docs/any_order.md).
 
 The shares k / L of a training batch are stratified: of its B rows, each has a share from another of B equal intervals,
 so that every batch has small and large ones (the low-discrepancy sampler of Kingma et al. 2021, "Variational diffusion
@@ -36,7 +37,8 @@ def fill(windows: Windows) -> Batch:
     order = smallest_first(np.where(can_be, draw[:, 1:], NEVER))
     np.put_along_axis(is_masked, order, np.arange(length) < count_B1, axis=1)
     slots = permutation.target_slots(is_masked & can_be, ids, None)
-    slots["target_weights"] *= (size_B1 / count_B1).astype(np.float32)
+    if windows.is_held_out or windows.data.bound_weights:
+        slots["target_weights"] *= (size_B1 / count_B1).astype(np.float32)
     return {
         "input_ids": np.where(is_masked & can_be, MASK, ids).astype(np.int32),
         "perm_rank": np.zeros(ids.shape, np.int32),
@@ -54,5 +56,6 @@ FILLING = Filling(
     mark="; [<mask>→piece] = what the network reads → the target",
     legend="""
 The content stream predicts each target at the target's own position, where it reads <mask>. Every row sees the whole
-window. With k targets in a window of L tokens, each counts L / k times in the loss.""",
+window. With k targets in a window of L tokens, each counts L / k times in the held-out loss and, with
+data.bound_weights, in training.""",
 )

@@ -106,10 +106,14 @@ def test_measurements_of_a_run(objective, tokenizer, data, monkeypatch):
 
 def test_runs_of_the_study_are_commands_of_train_and_spend_equal_flops(tmp_path):
     runs = {run.name: run for run in receptors.runs_of(TUNED)}
-    for run in [*receptors.tuning(), *runs.values()]:
+    for run in [*receptors.tuning(), *(run for run in runs.values() if run.seed < 2)]:
         module, *words = run.command("corpus", tmp_path)
+        if run.contender == "mdlm-bound":
+            assert (module, words.pop(0)) == ("benchmarks.mdlm_variants", "bound")
+        else:
+            assert module == "xlnet_jax.train"
         config = COMMANDS["train"].parse(words)
-        assert (module, config.objective, config.steps) == ("xlnet_jax.train", run.contender.split("-")[0], run.steps)
+        assert (config.objective, config.steps) == (run.contender.split("-")[0], run.steps)
     plm = runs["plm-cdr3-sequences-seed-0"]
     for contender in ("clm", "mdlm", "mlm"):
         other = runs[f"{contender}-cdr3-flops-seed-0"]

@@ -81,14 +81,21 @@ def test_settings_of_contenders_and_of_random_weights(tmp_path):
     assert len(trained.seeds) == table6.FINETUNINGS
 
 
-ANY_ORDER_RUNS = [
-    *any_order_study.tuning(),
-    *any_order_study.runs_of({run.name: {"loss": run.rate} for run in any_order_study.tuning()}),
+# The least loss of short runs is at the second rate, and the full run below it is worse.
+ANY_ORDER_LOSSES = {
+    any_order_study.Run(contender, rate, 1, kind=kind).name: {"loss": abs(place - 1)}
+    for contender in any_order_study.CONTENDERS
+    for place, rate in enumerate(any_order_study.RATES)
+    for kind in ("tune", "full")
+}
+ANY_ORDER_TUNING = [
+    run for name in any_order_study.CONTENDERS for run in any_order_study.tuning(name, lambda: ANY_ORDER_LOSSES)
 ]
+ANY_ORDER_RUNS = [*ANY_ORDER_TUNING, *any_order_study.runs_of(ANY_ORDER_LOSSES)]
 
 
 def test_contenders_of_any_order_differ_only_in_what_is_compared(tmp_path):
-    """They have the rate of the lowest held-out loss, here the lowest rate, and the FLOPs or the tokens of plm."""
+    """They have the rate of the lowest held-out loss, here the second one, and the FLOPs or the tokens of plm."""
     plm = any_order_study.STEPS * any_order_study.cost("plm")
     for run in ANY_ORDER_RUNS:
         words = run.command("corpus", tmp_path)
@@ -98,7 +105,8 @@ def test_contenders_of_any_order_differ_only_in_what_is_compared(tmp_path):
         )
         assert words[: len(module)] == module
         config = COMMANDS["train"].parse(words[len(module) :])
-        assert config.optimizer.learning_rate == (run.rate if run.kind == "tune" else min(any_order_study.RATES))
+        is_tuned = run.kind in ("flops", "tokens")
+        assert config.optimizer.learning_rate == (any_order_study.RATES[1] if is_tuned else run.rate)
         assert (config.data.seq_len, config.model.mem_len, config.data.bidirectional) == (128, 0, False)
         assert config.objective != "plm" or config.data.perm_size == (32 if run.contender == "plm-blocks" else 128)
         if run.kind == "tokens":
@@ -106,6 +114,27 @@ def test_contenders_of_any_order_differ_only_in_what_is_compared(tmp_path):
         else:
             share = any_order_study.TUNING if run.kind == "tune" else 1
             assert run.steps * any_order_study.cost(run.contender) == pytest.approx(share * plm, rel=0.01)
+
+
+def test_a_learning_rate_is_that_of_the_best_full_run_at_or_below_the_best_rate_of_short_ones():
+    """The full runs follow one another downwards from there, until the loss rises."""
+    run_of, rates = any_order_study.Run, any_order_study.RATES
+
+    def full_rates(short_losses, full_losses):
+        losses = {
+            run_of("plm", rate, 1, kind="tune").name: {"loss": x} for rate, x in zip(rates, short_losses, strict=False)
+        }
+        losses |= {
+            run_of("plm", rate, 1, kind="full").name: {"loss": x} for rate, x in zip(rates, full_losses, strict=False)
+        }
+        runs = [run for run in any_order_study.tuning("plm", lambda: losses) if run.kind == "full"]
+        return [rates.index(run.rate) for run in runs], any_order_study.best_rate("plm", losses)
+
+    assert full_rates([5, 4, 3, 2, 1], [9, 8, 6, 7, 8]) == ([4, 3, 2, 1], rates[2])
+    assert full_rates([5, 4, 1, 2, 3], [0, 7, 6, 0, 0]) == ([2, 1], rates[2])
+    assert full_rates([1, 2, 3, 4, 5], [6]) == ([0], rates[0])
+    assert full_rates([1, 2, 3, 4, 5], []) == ([0], None)
+    assert full_rates([1, 2, 3, 4], []) == ([], None)
 
 
 def test_any_order_is_reported_for_every_contender(tmp_path, monkeypatch, capsys):
@@ -128,7 +157,7 @@ def test_any_order_is_reported_for_every_contender(tmp_path, monkeypatch, capsys
     any_order_study.report(measured)
     printed = capsys.readouterr().out
     for name in (*any_order_study.CONTENDERS, *any_order_study.VARIANTS):
-        assert f"['{name}, equal flops', '2', " in printed
+        assert f"['{name}, equal FLOPs', '2', " in printed
     assert "'0.500 ± 6.353', '0.500 ± 6.353', '+0.000 ± 0.000']" in printed  # Student's t with one degree of freedom
     any_order_study.draw(measured, tmp_path / "samples.png")
     assert (tmp_path / "samples.png").stat().st_size > 1000
@@ -136,7 +165,8 @@ def test_any_order_is_reported_for_every_contender(tmp_path, monkeypatch, capsys
 
 def test_records_of_any_order_have_the_commands_of_their_runs(tmp_path):
     measured = studies.read(studies.MEASURED / any_order_study.NAME)
-    runs = {run.name: run for run in (*any_order_study.tuning(), *any_order_study.runs_of(measured))}
+    tuning = [run for name in any_order_study.CONTENDERS for run in any_order_study.tuning(name, lambda: measured)]
+    runs = {run.name: run for run in (*tuning, *any_order_study.runs_of(measured))}
     for name, record in measured.items():
         assert studies.shown(runs[name].command("CORPUS", tmp_path), tmp_path) == record["command"]
 
@@ -154,17 +184,15 @@ def test_a_variant_of_masked_diffusion_changes_only_its_part(name):
         field: (of.dtype, of.shape) for field, of in ordinary.items()
     }
     counts = [(batch["target_weights"] > 0).sum(1) for batch in (ordinary, changed)]
-    if name == "unweighted":
+    np.testing.assert_allclose(ordinary["target_weights"].sum(1), counts[0])
+    np.testing.assert_allclose(changed["target_weights"].sum(1), 64, rtol=1e-5)
+    if name == "bound":
         np.testing.assert_array_equal(*counts)
-        weights = changed["target_weights"]
-        assert len(np.unique(weights)) == 2
-        np.testing.assert_allclose(weights.sum(), 16 * 64, rtol=1e-5)
     elif name == "interval":
         assert (counts[1].min(), counts[1].max()) == (1 + int(0.1 * 64 + 0.9 * 64 * draws[0, 0] / 16), counts[1][15])
-        np.testing.assert_allclose(changed["target_weights"].sum(1), 64, rtol=1e-5)
     else:
         np.testing.assert_array_equal(counts[1], 1 + (64 * draws[:, 0]).astype(int))
-    held_out = dataclasses.replace(windows, stratum_B=None)
+    held_out = dataclasses.replace(windows, stratum_B=None, is_held_out=True)
     for field, array in mdlm.fill(held_out).items():
         np.testing.assert_array_equal(mdlm_variants.VARIANTS[name](held_out)[field], array)
 

@@ -174,19 +174,27 @@ def diffused(source, seq_len):
     return dataclasses.replace(with_prefix(source, seq_len), filling=mdlm.FILLING)
 
 
-def test_targets_are_masked_and_their_weights_sum_to_the_length_of_the_window(source):
+@pytest.mark.parametrize(("split", "bound_weights"), [("train", False), ("train", True), ("validation", False)])
+def test_targets_are_masked_and_the_weights_of_the_bound_sum_to_the_length_of_the_window(source, split, bound_weights):
     length, special = 64, 0
+    source = with_data(dataclasses.replace(source, split=split), bound_weights=bound_weights)
     for step in range(8):
         batch = diffused(source, length).batch_at(step)
-        text = with_prefix(source, length).batch_at(step)["input_ids"]
+        has_block = batch.get("row_weights", np.ones(source.data.batch_size)) > 0
+        batch = {name: array[has_block] for name, array in batch.items()}
+        text = with_prefix(source, length).batch_at(step)["input_ids"][has_block]
         is_target = batch["target_weights"] > 0
         np.testing.assert_array_equal(batch["input_ids"], np.where(is_target, MASK, text))
         np.testing.assert_array_equal(batch["target_ids"], text)
-        np.testing.assert_allclose(batch["target_weights"][is_target], np.repeat(length / (n := is_target.sum(1)), n))
-        np.testing.assert_allclose(batch["target_weights"].sum(1), length, rtol=1e-6)
+        if bound_weights or split == "validation":
+            count = is_target.sum(1)
+            np.testing.assert_allclose(batch["target_weights"][is_target], np.repeat(length / count, count))
+            np.testing.assert_allclose(batch["target_weights"].sum(1), length, rtol=1e-6)
+        else:
+            assert (batch["target_weights"][is_target] == 1).all()
         assert (batch["perm_rank"] == 0).all()
         special += (text[is_target] == EOD).sum()
-    assert special > 0
+    assert special > 0 or split == "validation"
 
 
 def test_every_number_of_targets_is_drawn_alike_and_then_every_set_of_them(source):

@@ -109,7 +109,7 @@ def test_spans_stay_in_a_field_of_a_record():
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_masked_diffusion_masks_symbols_alone_and_weighs_them_to_their_number(split):
-    batch = batch_of(mdlm.FILLING, split=split)
+    batch = batch_of(mdlm.FILLING, dataclasses.replace(DATA, bound_weights=True), split=split)
     is_target = batch["target_weights"] > 0
     assert (batch["input_ids"][is_target] == MASK).all()
     assert not (batch["input_ids"][~is_target] == MASK).any()

@@ -213,6 +213,8 @@ def unread(config: Config) -> dict[str, str]:
         found |= dict.fromkeys(("data.mask_share", "data.random_share"), why)
     if filling.stream == "content":
         found["data.group_sizes"] = f"{name} predicts all targets at once or from left to right"
+    if config.objective != "mdlm":
+        found["data.bound_weights"] = f"{name} masks no random share, so its targets weigh the same"
     if not filling.draws_targets:
         found["data.targets"] = f"{name} predicts every token"
     if not filling.draws_targets or targets != "spans":

@@ -206,6 +206,9 @@ class DataConfig(BatchConfig):
     group_sizes: tuple[int, ...] = setting((1,), at_least(1))
     """plm only: number of targets that are predicted together, without seeing each other; if several are given, one is
     drawn for each window (docs/windows.md)"""
+    bound_weights: Unflagged[bool] = False
+    """mdlm only: weight each target by tokens of the window / targets, so that the training loss is the bound on the
+    likelihood, as published; otherwise all targets weigh the same (docs/any_order.md)"""
     field_order: tuple[str, ...] = setting(("together",))
     """plm of records only: the order of the fields: all together, or names with > between consecutive groups and a
     comma within a group (v,cdr3>j); if several are given, one is drawn for each window"""

@@ -190,6 +190,7 @@ UNREAD = {
     '{"data.mask_share": 0.5}': "data.mask-share has no effect: --objective plm replaces no tokens; leave it out",
     '{"objective": "clm", "data.targets": "words"}': "data.targets has no effect: --objective clm predicts every",
     '{"objective": "mlm", "data.group_sizes": [4]}': "data.group-sizes has no effect: --objective mlm predicts all tar",
+    '{"objective": "mlm", "data.bound-weights": true}': "data.bound-weights has no effect: --objective mlm masks no",
     '{"objective": "mdlm", "data.mask-share": 0.5}': "data.mask-share has no effect: --objective mdlm masks all its t",
     '{"objective": "mdlm", "data.targets": "words"}': "data.targets has no effect: --objective mdlm predicts every tok",
     '{"objective": "mlm", "data.span-max": 3}': "data.span-max has no effect: it is for spans, and --data.targets i",

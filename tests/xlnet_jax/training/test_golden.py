@@ -36,6 +36,7 @@ RUNS = {
     "prefix": with_settings("prefix"),
     "plm in groups": with_settings("plm", group_sizes=(1, 2, 3)),
     "mdlm": with_settings("mdlm"),
+    "mdlm, weights of the bound": with_settings("mdlm", bound_weights=True),
     "electra": with_settings("rtd", {"embedding_width": 6, "max_positions": 16}, num_predict=4),
 }
 
@@ -57,7 +58,8 @@ GOLDEN = {
     "clm, packed": {"loss": [4.478037, 4.439867, 4.394741, 4.465668]},
     "prefix": {"loss": [4.412253, 4.542448, 4.472554, 4.484377]},
     "plm in groups": {"loss": [4.483037, 4.398162, 4.442712, 4.513845]},
-    "mdlm": {"loss": [4.47938, 4.447996, 4.338897, 4.407683]},
+    "mdlm": {"loss": [4.437383, 4.392781, 4.364487, 4.298759]},
+    "mdlm, weights of the bound": {"loss": [4.47938, 4.447996, 4.338897, 4.407683]},
     "electra": {
         "loss": [4.140628, 4.094096, 4.309367, 4.343782],
         "detection_loss": [0.632022, 0.653455, 0.624915, 0.582931],
