@@ -7,10 +7,10 @@
 All contenders have one network, optimizer, corpus (the novels of the package) and windows of 128 consecutive tokens,
 and a learning rate from the same grid, chosen by the held-out loss that the contender trains: one run at each of RATES
 with a quarter of the FLOPs, and, as longer runs want lower rates, full runs from the best rate of these downwards until
-the loss rises. plm predicts every token of a window in an order drawn for it; plm-grouped in groups of
-1, 2, 4 or 8 targets that do not see each other; plm-blocks in blocks of 32 from left to right. mdlm weighs all targets
-the same; mdlm-bound as published, and so do the variants of benchmarks/mdlm_variants.py. They spend as many FLOPs as
-plm in STEPS steps, and again read as many tokens.
+the loss rises. plm predicts every token of a window in an order drawn for it; plm-grouped in groups of 1, 2, 4 or 8
+targets that do not see each other; plm-blocks in blocks of 32 from left to right. mdlm weighs all targets the same;
+mdlm-bound as published, and so do the variants of benchmarks/mdlm_variants.py. They spend as many FLOPs as plm in STEPS
+steps, and again read as many tokens.
 
 The measures are of Northanger Abbey, which no contender reads. The seed of a run also draws its texts, so the noise of
 texts is in all intervals; runs with one seed have the same texts.
