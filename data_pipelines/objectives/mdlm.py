@@ -5,8 +5,8 @@ The likelihood of a text of L tokens is at least its mean over all orders of pre
 <= sum over k of E[-log p(token | all but k hidden ones)], of a random token among k random hidden ones. With k drawn
 uniformly from 1 to L and the k tokens masked at once, that is E[L / k x their summed loss] (LLaDA, equation 6, where
 the masked share t = k / L): weights of L / k, which sum to L in each row. Held-out batches have these weights, and
-training batches with data.bound_weights. Otherwise all targets of a training batch weigh the same: the few targets of a
-small share, at large weights, make gradients noisy, and the bound is lower without (docs/any_order.md).
+training batches with data.bound_weights. Otherwise all targets of a training batch weigh the same, which ends with a
+lower bound in the runs of docs/any_order.md.
 
 The shares k / L of a training batch are stratified: of its B rows, each has a share from another of B equal intervals,
 so that every batch has small and large ones (the low-discrepancy sampler of Kingma et al. 2021, "Variational diffusion
