@@ -30,7 +30,9 @@ SEGMENTS = {"segment_ids": Field("BL", "int32", "0 = reused part and A, 1 = B, 2
 TARGETS = {
     "target_positions": Field("BP", "int32", "positions of the targets, ascending; L - 1 on padding"),
     "target_ids": Field("BP", "int32", "token to predict at each target position; 0 on padding"),
-    "target_weights": Field("BP", "float32", "1.0, or 0.0 on padding; mdlm, held out: L / number of targets"),
+    "target_weights": Field(
+        "BP", "float32", "1.0, or 0.0 on padding; mdlm, held out or with data.bound_weights: L / number of targets"
+    ),
 }
 ROWS = {
     "is_reversed": Field("B", "bool", "the row reads its text backwards"),
