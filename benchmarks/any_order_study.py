@@ -33,7 +33,7 @@ import functools
 import json
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -185,38 +185,19 @@ def steps_of(contender: str, kind: str) -> int:
 
 
 def tuning(contender: str, measured: Callable[[], Mapping[str, Record]]) -> Iterator[Run]:
-    """Yield the runs that choose the learning rate of a contender, each after the records that it depends on.
-
-    measured: returns the records that there are.
-    """
-    short = {rate: Run(contender, rate, steps_of(contender, "tune"), kind="tune") for rate in RATES}
-    yield from short.values()
-    best, losses = _best(short.values(), measured()), list[float]()
-    for rate in [rate for rate in reversed(RATES) if best and rate <= best]:
-        run = Run(contender, rate, steps_of(contender, "full"), kind="full")
-        yield run
-        if run.name not in (records := measured()):
-            return
-        losses.append(records[run.name]["loss"])
-        if losses[-1] > min(losses):
-            return
+    """Yield the runs of studies.tuning for a contender."""
+    for kind, rate in studies.tuning(functools.partial(_tuning_name, contender), RATES, measured):
+        yield Run(contender, rate, steps_of(contender, kind), kind=kind)
 
 
-def best_rate(contender: str, measured: Mapping[str, Record]) -> float | None:
-    """Return the learning rate of the full tuning run with the lowest held-out loss; None before all have run."""
-    runs = [*tuning(contender, lambda: measured)]
-    return _best([run for run in runs if run.kind == "full"], measured)
-
-
-def _best(runs: Collection[Run], measured: Mapping[str, Record]) -> float | None:
-    if not runs or any(run.name not in measured for run in runs):
-        return None
-    return min(runs, key=lambda run: float(measured[run.name]["loss"])).rate
+def _tuning_name(contender: str, kind: str, rate: float) -> str:
+    return Run(contender, rate, STEPS, kind=kind).name
 
 
 def runs_of(measured: Mapping[str, Record]) -> Iterator[Run]:
     """Yield the runs after tuning, the ones that matter most first."""
-    rates = {name: rate for name in CONTENDERS if (rate := best_rate(name, measured))}
+    found = {name: studies.best_rate(functools.partial(_tuning_name, name), RATES, measured) for name in CONTENDERS}
+    rates = {name: rate for name, rate in found.items() if rate}
     for seed in SEEDS:
         for contender, rate in rates.items():
             yield Run(contender, rate, steps_of(contender, "flops"), seed)
@@ -325,22 +306,11 @@ def quality_of(texts: Continued, new: Sequence[np.ndarray], other: Pretrained) -
 
 def report(measured: Mapping[str, Record]) -> None:
     """Print the tables of the recorded runs."""
-    keep_table("any-order-study-rates", *rates_table(measured))
+    keep_table("any-order-study-rates", *studies.rates_table(_tuning_name, CONTENDERS, RATES, measured, "a quarter"))
     keep_table("any-order-study-likelihood", *likelihood_table(measured))
     keep_table("any-order-study-hidden", *hidden_table(measured))
     keep_table("any-order-study-samples", *samples_table(measured))
     print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours")
-
-
-def rates_table(measured: Mapping[str, Record]) -> Table:
-    """Return the held-out loss of each contender at each learning rate, in short and in full runs."""
-    rows = []
-    for contender in CONTENDERS:
-        runs = [run for run in tuning(contender, lambda: measured) if run.name in measured]
-        for kind, length in (("tune", "a quarter"), ("full", "in full")):
-            losses = {run.rate: f"{measured[run.name]['loss']:.3f}" for run in runs if run.kind == kind}
-            rows.append([f"{contender}, {length}", *(losses.get(rate, "") for rate in RATES)])
-    return ["held-out loss of its own objective at a rate of", *(f"{rate:g}" for rate in RATES)], rows
 
 
 def likelihood_table(measured: Mapping[str, Record]) -> Table:

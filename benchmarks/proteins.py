@@ -7,8 +7,8 @@ PROTEINS are UniProt sequences (docs/sequences.md names the sample), VARIANTS th
 DeepSequence (Riesselman et al. 2018) in ASSAYS. Related proteins stand on one side of the split: two are related if
 they share SHARED different stretches of WORD residues that are LEAST_SHARE of those of the shorter one, and whole
 groups are held out. Each run is a normal train command; all have the same network, windows and steps, and a learning
-rate from the same grid: one run at each of RATES with TUNING of STEPS steps, chosen by the held-out loss that the
-objective trains.
+rate from the same grid, chosen by the held-out loss that the objective trains as studies.tuning does, with short runs
+of TUNING steps.
 
 The first table is of HELD_OUT held-out proteins of at most LONGEST residues, in nats per residue. `likelihood`: of
 plm the mean over ORDERS random orders, of clm from left to right, of mdlm its bound; n-grams are interpolated by Witten
@@ -19,12 +19,13 @@ of `score_variants` with each assay: given the rest, and the mean over the first
 import argparse
 import csv
 import fnmatch
+import functools
 import gzip
 import hashlib
 import itertools
 import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +52,8 @@ CURVE = (1, 2, 4, 8, 16, 32)
 """numbers of orders of the whole sequence"""
 MEASURES = "measured.json"
 WINDOW, BATCH, STEPS = 256, 16, 2_000
-RATES, TUNING = (2.8e-3, 5.6e-3, 1.12e-2), 200
-"""learning rates of the embeddings, matrices learn at 3.6 times these (Muon); and steps of a run at each"""
+RATES, TUNING = (2.8e-3, 5.6e-3, 1.12e-2, 2.24e-2), 200
+"""learning rates of the embeddings, matrices learn at 3.6 times these (Muon); and steps of a short run at each"""
 SETTINGS = f"""--preset demo --fields sequence:protein --long cut --data.seq-len {WINDOW} --data.batch-size {BATCH}
     --eval.max-windows 256 --log.every-steps 100 --checkpoint.keep 1""".split()
 
@@ -175,40 +176,45 @@ def main() -> None:
         return
     if not given.report:
         study = Study(NAME, given.workdir, given.jobs)
-        study.run(job for job in tuning(given) if fnmatch.fnmatch(job.name, given.only))
-        measured = study.measured()
-        jobs = (
-            job(objective, seed, best_rate(objective, measured), given)
-            for seed, objective in itertools.product(range(given.seeds), OBJECTIVES)
-            if all(f"{objective}-tune-{rate:g}" in measured for rate in RATES)
-        )
-        study.run(job for job in jobs if fnmatch.fnmatch(job.name, given.only))
+
+        def wanted(jobs: Iterable[Job]) -> Iterator[Job]:
+            return (job for job in jobs if fnmatch.fnmatch(job.name, given.only))
+
+        study.run_chains(wanted(tuning(objective, study.measured, given)) for objective in OBJECTIVES)
+        study.run(wanted(runs_of(study.measured(), given)))
     train, held_out = (list(read_fasta(part).values()) for part in parts)
     report(studies.read(MEASURED / NAME), train, scored(held_out))
 
 
-def tuning(given: argparse.Namespace) -> Iterator[Job]:
-    """Yield the runs that choose the learning rate of each objective."""
-    for objective, rate in itertools.product(OBJECTIVES, RATES):
-
-        def command(workdir: Path, objective: str = objective, rate: float = rate) -> list[str]:
-            return command_of(objective, 0, rate, TUNING, given, workdir)
+def tuning(objective: str, measured: Callable[[], Mapping[str, Record]], given: argparse.Namespace) -> Iterator[Job]:
+    """Yield the runs of studies.tuning for an objective."""
+    name_of = functools.partial(_tuning_name, objective)
+    for kind, rate in studies.tuning(name_of, RATES, measured):
+        steps = TUNING if kind == "tune" else STEPS
+        command = functools.partial(command_of, objective, 0, rate, steps, given)
 
         def record(workdir: Path, command: Callable[[Path], list[str]] = command) -> Record:
             shown = studies.shown(command(workdir), workdir, PROTEINS=str(given.workdir))
             return {"command": shown, "loss": held_out_loss(workdir), **studies.time_of(workdir)}
 
-        yield Job(f"{objective}-tune-{rate:g}", command, record)
+        yield Job(name_of(kind, rate), command, record)
+
+
+def _tuning_name(objective: str, kind: str, rate: float) -> str:
+    return f"{objective}-{kind}-{rate:g}"
+
+
+def runs_of(measured: Mapping[str, Record], given: argparse.Namespace) -> Iterator[Job]:
+    """Yield the runs after tuning."""
+    found = {name: studies.best_rate(functools.partial(_tuning_name, name), RATES, measured) for name in OBJECTIVES}
+    for seed, (objective, rate) in itertools.product(range(given.seeds), found.items()):
+        if rate:
+            yield job(objective, seed, rate, given)
 
 
 def held_out_loss(workdir: Path) -> float:
     """Return the last held-out loss of a run."""
     return round(float(studies.rows_of(workdir, "validation")[-1]["loss"]), 4)
-
-
-def best_rate(objective: str, measured: Mapping[str, Record]) -> float:
-    """Return the learning rate of the tuning run with the lowest held-out loss."""
-    return min(RATES, key=lambda rate: measured[f"{objective}-tune-{rate:g}"]["loss"])
 
 
 def command_of(
@@ -226,8 +232,7 @@ def command_of(
 def job(objective: str, seed: int, rate: float, given: argparse.Namespace) -> Job:
     """Return the training run of an objective and a seed."""
 
-    def command(workdir: Path) -> list[str]:
-        return command_of(objective, seed, rate, STEPS, given, workdir)
+    command = functools.partial(command_of, objective, seed, rate, STEPS, given)
 
     def record(workdir: Path) -> Record:
         # In a process of its own, which gives its memory back.
@@ -286,6 +291,7 @@ def report(measured: dict[str, Record], train: Sequence[str], held_out: Sequence
     for name, of in runs.items():
         if of:
             rows.append((name, *(_mean([run["losses"].get(column) for run in of]) for column in columns)))
+    keep_table("proteins-rates", *studies.rates_table(_tuning_name, OBJECTIVES, RATES, measured, f"{TUNING} steps"))
     keep_table("proteins-losses", ("nats per residue", *columns), rows)
     print()
     rows = []

@@ -8,9 +8,9 @@ DATA is the folder of benchmarks/receptors_truth.py, which draws receptors and c
 The excess of a model q is the mean of ln p - ln q over the test sequences, in nats per sequence: 0 for the source
 itself, and no model is below 0 on average.
 
-All contenders have one network, windows and optimizer, and a learning rate from the same grid (`tune` runs, one seed,
-chosen by held-out loss); mdlm-bound is mdlm with the weights of the bound. They read as many sequences as plm does in
-its steps, and again with as many FLOPs. Two sets of fields are trained:
+All contenders have one network, windows and optimizer, and a learning rate from the same grid, chosen by held-out loss
+as studies.tuning does; mdlm-bound is mdlm with the weights of the bound. They read as many sequences as plm does in its
+steps, and again with as many FLOPs. Two sets of fields are trained:
 
 - cdr3: the sequence alone, so that every contender models p(cdr3) and nothing else. These runs are measured by p(cdr3),
   and by p(middle | ends) given the length.
@@ -32,11 +32,12 @@ stopped, resumed and recorded.
 import argparse
 import csv
 import fnmatch
+import functools
 import itertools
 import json
 import lzma
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +73,7 @@ FIELDS = {"cdr3": ("cdr3:protein",), "genes": ("cdr3:protein", "v:word", "j:word
 VOCAB_SIZES = {"cdr3": 34, "genes": 97}
 WINDOW, BATCH = 64, 32
 """tokens of a window and windows of a batch: 111 receptors of `cdr3` in a step"""
-RATES = (5.6e-3, 1.12e-2, 2.24e-2)
+RATES = (1.4e-3, 2.8e-3, 5.6e-3, 1.12e-2, 2.24e-2)
 """learning rates of the embeddings; matrices learn at 3.6 times these (Muon)"""
 ORDERS = {"plm": 32, "plm-grouped": 32, "mdlm": 8, "mlm": 8}
 """largest K: a chain of plm is one pass, one of the others a pass per symbol"""
@@ -88,7 +89,7 @@ BATCH_TOKENS = 4096
 
 LAYERS, WIDTH = 2, 64
 STEPS, TUNING_STEPS = 4_000, 500
-"""steps of plm (the others read as many sequences or spend as many FLOPs), and steps at each of `RATES`"""
+"""steps of plm (the others read as many sequences or spend as many FLOPs), and of a short run at each of `RATES`"""
 SEEDS = range(5)
 LENGTHS = (500, 1_000, 2_000, 16_000)
 """steps of further runs of plm: its learning curve"""
@@ -107,11 +108,13 @@ class Run:
     rate: float
     seed: int = 0
     kind: str = "sequences"
-    """sequences or flops: what it has as much of as plm; tune; or length, a run of another length"""
+    """sequences or flops: what it has as much of as plm; tune or full: a short or a full run to choose the rate; or
+    length, a run of another length"""
 
     @property
     def name(self) -> str:
-        detail = {"tune": f"-{self.rate:g}", "length": f"-{self.steps}"}.get(self.kind, "")
+        rate = f"-{self.rate:g}"
+        detail = {"tune": rate, "full": rate, "length": f"-{self.steps}"}.get(self.kind, "")
         return f"{self.contender}-{self.fields}-{self.kind}{detail}-seed-{self.seed}"
 
     def words(self) -> list[str]:
@@ -137,12 +140,6 @@ class Run:
             words += ["--data.field-order", "cdr3>v,j"] if contender["objective"] == "plm" else []
         return words
 
-    def config(self) -> Config:
-        """Return the settings of the run."""
-        fields = [] if self.fields == "genes" else ["--fields", *FIELDS["cdr3"]]
-        sizes = ["--model.vocab-size", str(VOCAB_SIZES[self.fields])]
-        return parse_config([*self.words(), *fields, *sizes], "train", "")
-
     def command(self, corpus: str, workdir: Path) -> list[str]:
         """Return module and arguments of the run."""
         module = ["benchmarks.mdlm_variants", "bound"] if self.contender == "mdlm-bound" else ["xlnet_jax.train"]
@@ -155,7 +152,7 @@ class Run:
         def record(workdir: Path) -> Record:
             out, (row,) = workdir / "measured.json", studies.rows_of(workdir, "validation")[-1:]
             numbers = {}
-            if self.kind != "tune":
+            if self.kind not in ("tune", "full"):
                 # In a process of its own, which gives its memory back.
                 run_module("benchmarks.receptors", data, "--measure", workdir, "--out", out)
                 numbers = json.loads(out.read_text())
@@ -164,13 +161,22 @@ class Run:
                 "run": {"contender": self.contender, "fields": self.fields, "kind": self.kind, "seed": self.seed},
                 "rate": self.rate,
                 "steps": self.steps,
-                "flops": self.steps * step_operations(self.config()),
+                "flops": self.steps * cost(self.contender, self.fields),
                 "loss": round(float(row["loss"]), 4),
                 **numbers,
                 **studies.time_of(workdir),
             }
 
         return Job(self.name, lambda workdir: self.command(corpus, workdir), record)
+
+
+@functools.cache
+def cost(contender: str, fields: str) -> int:
+    """Return the FLOPs of a step of a contender."""
+    words = [*Run(contender, fields, STEPS, RATES[0]).words(), "--model.vocab-size", str(VOCAB_SIZES[fields])]
+    words += [] if fields == "genes" else ["--fields", *FIELDS["cdr3"]]
+    config: Config = parse_config(words, "train", "")
+    return step_operations(config)
 
 
 def prepare(data: Path, folder: Path, fields: str) -> None:
@@ -181,40 +187,32 @@ def prepare(data: Path, folder: Path, fields: str) -> None:
     )  # fmt: skip
 
 
-def tuning() -> Iterator[Run]:
-    """Yield the runs that choose the learning rate of each contender."""
-    for contender in CONTENDERS:
-        for rate in RATES:
-            yield Run(contender, "cdr3", TUNING_STEPS, rate, kind="tune")
+def tuning(contender: str, measured: Callable[[], Mapping[str, Record]]) -> Iterator[Run]:
+    """Yield the runs of studies.tuning for a contender."""
+    for kind, rate in studies.tuning(functools.partial(_tuning_name, contender), RATES, measured):
+        yield Run(contender, "cdr3", TUNING_STEPS if kind == "tune" else STEPS, rate, kind=kind)
 
 
-def best_rate(contender: str, measured: dict[str, Record]) -> float:
-    """Return the learning rate of the tuning run with the lowest held-out loss."""
-    losses = {run.rate: measured[run.name]["loss"] for run in tuning() if run.contender == contender}
-    return min(losses, key=lambda rate: losses[rate])
+def _tuning_name(contender: str, kind: str, rate: float) -> str:
+    return Run(contender, "cdr3", STEPS, rate, kind=kind).name
 
 
-def runs_of(measured: dict[str, Record]) -> Iterator[Run]:
+def runs_of(measured: Mapping[str, Record]) -> Iterator[Run]:
     """Yield the runs after tuning, the ones that matter most first."""
-    rates = {contender: best_rate(contender, measured) for contender in CONTENDERS}
+    found = {name: studies.best_rate(functools.partial(_tuning_name, name), RATES, measured) for name in CONTENDERS}
+    rates = {name: rate for name, rate in found.items() if rate}
     for seed in SEEDS:
         for contender, rate in rates.items():
             yield Run(contender, "cdr3", STEPS, rate, seed)
-    for steps in LENGTHS:
+    for steps in LENGTHS if "plm" in rates else ():
         yield Run("plm", "cdr3", steps, rates["plm"], kind="length")
     for seed in SEEDS:
-        for contender in ("clm", "mdlm", "mlm"):
-            steps = equal_steps(Run("plm", "cdr3", STEPS, rates["plm"]), contender)
+        for contender in filter(rates.__contains__, ("clm", "mdlm", "mlm")):
+            steps = round(STEPS * cost("plm", "cdr3") / cost(contender, "cdr3"))
             yield Run(contender, "cdr3", steps, rates[contender], seed, kind="flops")
     for seed in SEEDS:
         for contender, rate in rates.items():
             yield Run(contender, "genes", STEPS, rate, seed)
-
-
-def equal_steps(run: Run, contender: str) -> int:
-    """Return the steps of a contender that have the FLOPs of a run."""
-    other = Run(contender, run.fields, run.steps, run.rate)
-    return round(run.steps * step_operations(run.config()) / step_operations(other.config()))
 
 
 # ---- measuring -------------------------------------------------------------------------------------------------------
@@ -391,7 +389,8 @@ def report(measured: dict[str, Record]) -> None:
         rows = [[f"{order}-gram", _excess(one), f"{one['r']:.3f}"] for order, one in ngrams["ngrams"].items()]
         keep_table("receptors-ngrams", ("model", "excess", "correlation"), rows)
     runs = {name: run for name, run in measured.items() if "run" in run}
-    keep_table("receptors-rates", *rates_table(runs))
+    rates = studies.rates_table(_tuning_name, CONTENDERS, RATES, runs, "an eighth")
+    keep_table("receptors-rates", *rates)
     keep_table("receptors", *excess_table(runs))
     keep_table("receptors-orders", *orders_table(runs))
     keep_table("receptors-lengths", *lengths_table(runs))
@@ -415,17 +414,6 @@ def _groups(runs: dict[str, Record], fields: str) -> dict[tuple[str, str], list[
 
 def _spread(values: Sequence[float]) -> str:
     return f"{np.mean(values):.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
-
-
-def rates_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
-    """Return the held-out loss of each contender by learning rate."""
-    losses = {
-        (run["run"]["contender"], run["rate"]): run["loss"] for run in runs.values() if run["run"]["kind"] == "tune"
-    }
-    rows = [
-        [name, *(f"{losses[name, rate]:.4f}" for rate in RATES)] for name in CONTENDERS if (name, RATES[0]) in losses
-    ]
-    return ["held-out nats per symbol", *(f"rate {rate:g}" for rate in RATES)], rows
 
 
 def excess_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
@@ -546,7 +534,9 @@ def run_study(given: argparse.Namespace) -> None:
     def jobs_of(runs: Iterator[Run]) -> Iterator[Job]:
         return (run.job(corpora, given.data) for run in runs if fnmatch.fnmatch(run.name, given.only))
 
-    study.run(jobs_of(tuning()))
+    for contender, fields in itertools.product(CONTENDERS, FIELDS):
+        cost(contender, fields)  # kept: settings cannot be parsed by several threads at once
+    study.run_chains(jobs_of(tuning(contender, study.measured)) for contender in CONTENDERS)
     study.run(jobs_of(runs_of(study.measured())))
     if not (ngrams := study.folder / "ngrams.json").exists():
         study.folder.mkdir(parents=True, exist_ok=True)

@@ -10,12 +10,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 from typing import Any
+
+from benchmarks.results import Table
 
 MEASURED = Path(__file__).parent / "measured"
 Record = dict[str, Any]
@@ -128,6 +130,57 @@ def shown(command: list[str], workdir: Path, **folders: str) -> str:
     for name, path in folders.items():
         text = text.replace(path, name)
     return text
+
+
+def tuning(
+    name_of: Callable[[str, float], str], rates: Sequence[float], measured: Callable[[], Mapping[str, Record]]
+) -> Iterator[tuple[str, float]]:
+    """Yield kind and rate of the runs that choose a learning rate, each after the records that it depends on.
+
+    First a short run (tune) at each rate; then, as longer runs want lower rates, full ones from the best of these
+    downwards until the loss rises.
+
+    name_of: returns the name of a run, given its kind and rate. rates: ascending. measured: returns the records that
+    there are.
+    """
+    yield from (("tune", rate) for rate in rates)
+    records = measured()
+    if any(name_of("tune", rate) not in records for rate in rates):
+        return
+    best, losses = min(rates, key=lambda rate: float(records[name_of("tune", rate)]["loss"])), list[float]()
+    for rate in [rate for rate in reversed(rates) if rate <= best]:
+        yield "full", rate
+        if not (record := measured().get(name_of("full", rate))):
+            return
+        losses.append(record["loss"])
+        if losses[-1] > min(losses):
+            return
+
+
+def best_rate(
+    name_of: Callable[[str, float], str], rates: Sequence[float], measured: Mapping[str, Record]
+) -> float | None:
+    """Return the learning rate of the full tuning run with the lowest loss; None before all of `tuning` have run."""
+    names = {name_of(kind, rate): rate for kind, rate in tuning(name_of, rates, lambda: measured) if kind == "full"}
+    if not names or not names.keys() <= measured.keys():
+        return None
+    return names[min(names, key=lambda name: float(measured[name]["loss"]))]
+
+
+def rates_table(
+    name_of: Callable[[str, str, float], str], contenders: Iterable[str], rates: Sequence[float],
+    measured: Mapping[str, Record], short: str,
+) -> Table:  # fmt: skip
+    """Return the loss of each contender at each learning rate, in short and in full runs.
+
+    name_of: returns the name of a run, given its contender, kind and rate. short: length of the short runs.
+    """
+    rows = []
+    for contender in contenders:
+        for kind, length in (("tune", short), ("full", "in full")):
+            runs = [measured.get(name_of(contender, kind, rate)) for rate in rates]
+            rows.append([f"{contender}, {length}", *(f"{run['loss']:.4f}" if run else "" for run in runs)])
+    return ["held-out loss of its own objective at a rate of", *(f"{rate:g}" for rate in rates)], rows
 
 
 def label(contender: str, kind: str) -> str:

@@ -11,7 +11,9 @@ import pytest
 from benchmarks import proteins, studies
 from xlnet_jax.__main__ import COMMANDS
 
-GIVEN = argparse.Namespace(workdir=Path("PROTEINS"), proteins=Path("p.fasta"), variants=Path("variants"), orders=2)
+GIVEN = argparse.Namespace(
+    workdir=Path("PROTEINS"), proteins=Path("p.fasta"), variants=Path("variants"), orders=2, seeds=2
+)
 
 
 def test_related_proteins_are_in_one_group():
@@ -47,30 +49,29 @@ def test_probabilities_of_the_next_residue_sum_to_one(order):
         assert sum(math.exp(nats(context) - nats(context + letter)) for letter in "ACD") == pytest.approx(1)
 
 
-def runs():
-    losses = {
-        f"{name}-tune-{rate:g}": {"loss": rate} for name, rate in itertools.product(proteins.OBJECTIVES, proteins.RATES)
-    }
-    yield from ((job, proteins.TUNING) for job in proteins.tuning(GIVEN))
+def jobs_of(measured):
     for name in proteins.OBJECTIVES:
-        yield proteins.job(name, 0, proteins.best_rate(name, losses), GIVEN), proteins.STEPS
+        yield from proteins.tuning(name, lambda: measured, GIVEN)
+    yield from proteins.runs_of(measured, GIVEN)
 
 
 def test_runs_differ_only_in_objective_rate_and_steps(tmp_path):
-    for job, steps in runs():
+    kinds, every = ("tune", "full"), (proteins.OBJECTIVES, proteins.RATES)
+    losses = {f"{name}-{kind}-{rate:g}": {"loss": rate} for kind in kinds for name, rate in itertools.product(*every)}
+    for job in (jobs := [*jobs_of(losses)]):
         module, *words = job.command(tmp_path)
+        objective, kind, number = job.name.split("-")
         config = COMMANDS["train"].parse(words)
-        rate = float(job.name.rpartition("-tune-")[2]) if "tune" in job.name else min(proteins.RATES)
+        steps = proteins.TUNING if kind == "tune" else proteins.STEPS
+        rate = min(proteins.RATES) if kind == "seed" else float(number)
         assert (module, config.steps, config.optimizer.learning_rate) == ("xlnet_jax.train", steps, rate)
-        assert config.objective == job.name.partition("-")[0]
+        assert config.objective == objective
         assert (config.data.seq_len, config.data.batch_size) == (proteins.WINDOW, proteins.BATCH)
+    assert len(jobs) == len(proteins.OBJECTIVES) * (len(proteins.RATES) + 1 + GIVEN.seeds)
 
 
 def test_records_have_the_commands_of_their_runs(tmp_path):
     measured = studies.read(studies.MEASURED / proteins.NAME)
+    jobs = {job.name: job for job in jobs_of(measured)}
     for name, record in measured.items():
-        objective, _, rest = name.partition("-")
-        jobs = {job.name: job for job in proteins.tuning(GIVEN)}
-        seed = int(rest.rpartition("-")[2]) if name not in jobs else 0
-        job = jobs.get(name) or proteins.job(objective, seed, proteins.best_rate(objective, measured), GIVEN)
-        assert studies.shown(job.command(tmp_path), tmp_path) == record["command"]
+        assert studies.shown(jobs[name].command(tmp_path), tmp_path) == record["command"]

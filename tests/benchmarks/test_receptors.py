@@ -15,13 +15,20 @@ from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.inference.test_records_score import network_of
 from xlnet_jax import score_texts
 from xlnet_jax.__main__ import COMMANDS
-from xlnet_jax.measurement.contenders import step_operations
 
 ROWS = ["CASF\tV1\tJ1", "CAF\tV2\tJ2", "CATF\tV1\tJ1", "CSSF\tV2\tJ1"]
 CDR3S = [row.split("\t")[0] for row in ROWS]
 GENES = Tokenizer.of_symbols(ROWS, RecordFormat(receptors.FIELDS["genes"]))
 ALONE = Tokenizer.of_symbols(CDR3S, RecordFormat(receptors.FIELDS["cdr3"]))
-TUNED = {run.name: {"loss": run.rate} for run in receptors.tuning()}
+# The least loss of short and of full runs is at the lowest rate.
+TUNED = {
+    Run(contender, "cdr3", 1, rate, kind=kind).name: {"loss": rate}
+    for contender, rate, kind in itertools.product(receptors.CONTENDERS, receptors.RATES, ("tune", "full"))
+}
+
+
+def tuning(measured):
+    return [run for name in receptors.CONTENDERS for run in receptors.tuning(name, lambda: measured)]
 
 
 @pytest.fixture
@@ -106,7 +113,7 @@ def test_measurements_of_a_run(objective, tokenizer, data, monkeypatch):
 
 def test_runs_of_the_study_are_commands_of_train_and_spend_equal_flops(tmp_path):
     runs = {run.name: run for run in receptors.runs_of(TUNED)}
-    for run in [*receptors.tuning(), *(run for run in runs.values() if run.seed < 2)]:
+    for run in [*tuning(TUNED), *(run for run in runs.values() if run.seed < 2)]:
         module, *words = run.command("corpus", tmp_path)
         if run.contender == "mdlm-bound":
             assert (module, words.pop(0)) == ("benchmarks.mdlm_variants", "bound")
@@ -114,18 +121,18 @@ def test_runs_of_the_study_are_commands_of_train_and_spend_equal_flops(tmp_path)
             assert module == "xlnet_jax.train"
         config = COMMANDS["train"].parse(words)
         assert (config.objective, config.steps) == (run.contender.split("-")[0], run.steps)
+        assert config.optimizer.learning_rate == run.rate
     plm = runs["plm-cdr3-sequences-seed-0"]
     for contender in ("clm", "mdlm", "mlm"):
         other = runs[f"{contender}-cdr3-flops-seed-0"]
-        spent, expected = (run.steps * step_operations(run.config()) for run in (other, plm))
+        spent, expected = (run.steps * receptors.cost(run.contender, run.fields) for run in (other, plm))
         assert spent == pytest.approx(expected, rel=1e-3)
-    assert {run.rate for run in runs.values()} == {min(receptors.RATES)}  # that of the least loss in TUNED
+    assert {run.rate for run in runs.values()} == {min(receptors.RATES)}
 
 
 def test_records_of_the_study_have_the_commands_of_their_runs(tmp_path):
     measured = studies.read(studies.MEASURED / receptors.NAME)
+    runs = {run.name: run for run in (*tuning(measured), *receptors.runs_of(measured))}
     for name, record in measured.items():
         if name != "ngrams":
-            run = Run(**record["run"], steps=record["steps"], rate=record["rate"])
-            assert run.name == name
-            assert studies.shown(run.command("CORPUS", tmp_path), tmp_path) == record["command"]
+            assert studies.shown(runs[name].command("CORPUS", tmp_path), tmp_path) == record["command"]

@@ -118,22 +118,22 @@ def test_contenders_of_any_order_differ_only_in_what_is_compared(tmp_path):
 
 def test_a_learning_rate_is_that_of_the_best_full_run_at_or_below_the_best_rate_of_short_ones():
     """The full runs follow one another downwards from there, until the loss rises."""
-    run_of, rates = any_order_study.Run, any_order_study.RATES
+    rates, name_of = (1, 2, 4, 8, 16), "{}-{}".format
 
     def full_rates(short_losses, full_losses):
         losses = {
-            run_of("plm", rate, 1, kind="tune").name: {"loss": x} for rate, x in zip(rates, short_losses, strict=False)
+            name_of(kind, rate): {"loss": loss}
+            for kind, of in (("tune", short_losses), ("full", full_losses))
+            for rate, loss in zip(rates, of, strict=False)
         }
-        losses |= {
-            run_of("plm", rate, 1, kind="full").name: {"loss": x} for rate, x in zip(rates, full_losses, strict=False)
-        }
-        runs = [run for run in any_order_study.tuning("plm", lambda: losses) if run.kind == "full"]
-        return [rates.index(run.rate) for run in runs], any_order_study.best_rate("plm", losses)
+        runs = [*studies.tuning(name_of, rates, lambda: losses)]
+        assert runs[:5] == [("tune", rate) for rate in rates]
+        return [rate for _, rate in runs[5:]], studies.best_rate(name_of, rates, losses)
 
-    assert full_rates([5, 4, 3, 2, 1], [9, 8, 6, 7, 8]) == ([4, 3, 2, 1], rates[2])
-    assert full_rates([5, 4, 1, 2, 3], [0, 7, 6, 0, 0]) == ([2, 1], rates[2])
-    assert full_rates([1, 2, 3, 4, 5], [6]) == ([0], rates[0])
-    assert full_rates([1, 2, 3, 4, 5], []) == ([0], None)
+    assert full_rates([5, 4, 3, 2, 1], [9, 8, 6, 7, 8]) == ([16, 8, 4, 2], 4)
+    assert full_rates([5, 4, 1, 2, 3], [0, 7, 6, 0, 0]) == ([4, 2], 4)
+    assert full_rates([1, 2, 3, 4, 5], [6]) == ([1], 1)
+    assert full_rates([1, 2, 3, 4, 5], []) == ([1], None)
     assert full_rates([1, 2, 3, 4], []) == ([], None)
 
 
