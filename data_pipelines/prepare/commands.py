@@ -256,7 +256,8 @@ def prepare(
         for split, of_split in text.items():
             for source in of_split:
                 name = f"{split} text" if learned else "text"
-                _require_blocks(source, name, 1 if held_out else 2, block_len)
+                blocks = 0 if records else 1 if held_out else 2  # windows of records are padded
+                _require_blocks(source, name, blocks, block_len)
             everything = stretches_of if records is None else partial(_place_all, records)
             contents[split] = [(source, everything(source)) for source in of_split]
             made_from[split] = [source.fingerprint for source in of_split] or None
