@@ -51,7 +51,7 @@ ORDERS, BOUND = 8, 32
 CURVE = (1, 2, 4, 8, 16, 32)
 """numbers of orders of the whole sequence"""
 MEASURES = "measured.json"
-WINDOW, BATCH, STEPS = 256, 16, 2_000
+WINDOW, BATCH, STEPS = 256, 16, 800
 RATES, TUNING = (2.8e-3, 5.6e-3, 1.12e-2, 2.24e-2), 200
 """learning rates of the embeddings, matrices learn at 3.6 times these (Muon); and steps of a short run at each"""
 SETTINGS = f"""--preset demo --fields sequence:protein --long cut --data.seq-len {WINDOW} --data.batch-size {BATCH}
