@@ -149,8 +149,8 @@ class Run:
         """Return the job of the run."""
 
         def record(workdir: Path) -> Record:
-            out, (row,) = workdir / "measured.json", studies.rows_of(workdir, "validation")[-1:]
-            numbers = {}
+            out = workdir / "measured.json"
+            numbers: Record = {}
             if self.kind in ("flops", "tokens"):
                 # In a process of its own, which gives its memory back.
                 run_module(f"benchmarks.{NAME}", "--measure", workdir, "--seed", self.seed, "--out", out)
@@ -161,7 +161,7 @@ class Run:
                 "rate": self.rate,
                 "steps": self.steps,
                 "flops": self.steps * cost(self.contender),
-                "loss": round(float(row["loss"]), 4),
+                "loss": studies.held_out_loss(workdir),
                 **numbers,
                 **studies.time_of(workdir),
             }

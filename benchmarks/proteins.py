@@ -195,7 +195,7 @@ def tuning(objective: str, measured: Callable[[], Mapping[str, Record]], given: 
 
         def record(workdir: Path, command: Callable[[Path], list[str]] = command) -> Record:
             shown = studies.shown(command(workdir), workdir, PROTEINS=str(given.workdir))
-            return {"command": shown, "loss": held_out_loss(workdir), **studies.time_of(workdir)}
+            return {"command": shown, "loss": studies.held_out_loss(workdir), **studies.time_of(workdir)}
 
         yield Job(name_of(kind, rate), command, record)
 
@@ -210,11 +210,6 @@ def runs_of(measured: Mapping[str, Record], given: argparse.Namespace) -> Iterat
     for seed, (objective, rate) in itertools.product(range(given.seeds), found.items()):
         if rate:
             yield job(objective, seed, rate, given)
-
-
-def held_out_loss(workdir: Path) -> float:
-    """Return the last held-out loss of a run."""
-    return round(float(studies.rows_of(workdir, "validation")[-1]["loss"]), 4)
 
 
 def command_of(
@@ -243,7 +238,7 @@ def job(objective: str, seed: int, rate: float, given: argparse.Namespace) -> Jo
         return {
             "command": studies.shown(command(workdir), workdir, PROTEINS=str(given.workdir)),
             "objective": objective,
-            "loss": held_out_loss(workdir),
+            "loss": studies.held_out_loss(workdir),
             **json.loads((workdir / MEASURES).read_text()),
             **studies.time_of(workdir),
         }

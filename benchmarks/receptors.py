@@ -150,8 +150,8 @@ class Run:
         corpus = str(corpora / self.fields)
 
         def record(workdir: Path) -> Record:
-            out, (row,) = workdir / "measured.json", studies.rows_of(workdir, "validation")[-1:]
-            numbers = {}
+            out = workdir / "measured.json"
+            numbers: Record = {}
             if self.kind not in ("tune", "full"):
                 # In a process of its own, which gives its memory back.
                 run_module("benchmarks.receptors", data, "--measure", workdir, "--out", out)
@@ -162,7 +162,7 @@ class Run:
                 "rate": self.rate,
                 "steps": self.steps,
                 "flops": self.steps * cost(self.contender, self.fields),
-                "loss": round(float(row["loss"]), 4),
+                "loss": studies.held_out_loss(workdir),
                 **numbers,
                 **studies.time_of(workdir),
             }

@@ -111,6 +111,11 @@ def rows_of(workdir: Path, split: str) -> list[Record]:
     return [row for row in rows if row["split"] == split]
 
 
+def held_out_loss(workdir: Path) -> float:
+    """Return the last held-out loss of a run."""
+    return round(float(rows_of(workdir, "validation")[-1]["loss"]), 4)
+
+
 def time_of(workdir: Path) -> Record:
     """Return the seconds of all runs in a workdir, by their own metrics, and the share of steps in them.
 
