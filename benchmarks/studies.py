@@ -184,7 +184,8 @@ def rates_table(
     for contender in contenders:
         for kind, length in (("tune", short), ("full", "in full")):
             runs = [measured.get(name_of(contender, kind, rate)) for rate in rates]
-            rows.append([f"{contender}, {length}", *(f"{run['loss']:.4f}" if run else "" for run in runs)])
+            if any(runs):
+                rows.append([f"{contender}, {length}", *(f"{run['loss']:.4f}" if run else "" for run in runs)])
     return ["held-out loss of its own objective at a rate of", *(f"{rate:g}" for rate in rates)], rows
 
 
