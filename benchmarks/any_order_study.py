@@ -39,14 +39,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
 from benchmarks import any_order, mdlm_variants, studies
 from benchmarks.any_order import LENGTH
 from benchmarks.modern import flags
 from benchmarks.results import ROOT, Table, keep_table
 from benchmarks.sampling import GIVEN, Continued
-from benchmarks.studies import MEASURED, Job, Record, Study, run_module
+from benchmarks.studies import MEASURED, Job, Record, Study, run_module, with_interval
 from data_pipelines import sources
 from xlnet_jax import load, on_device, score_texts
 from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -382,15 +381,6 @@ def _runs(measured: Mapping[str, Record]) -> dict[tuple[str, str], dict[int, Rec
         of = record["run"]
         found.setdefault((of["contender"], of["kind"]), {})[of["seed"]] = record
     return {group: dict(sorted(of.items())) for group, of in found.items()}
-
-
-def with_interval(values: Sequence[float], sign: str = "") -> str:
-    """Return the mean of values with the half width of its 95% interval."""
-    mean, count = statistics.mean(values), len(values)
-    if count < 2:
-        return f"{mean:{sign}.3f}"
-    half = float(student.ppf(0.975, count - 1)) * statistics.stdev(values) / count**0.5
-    return f"{mean:{sign}.3f} ± {half:.3f}"
 
 
 def draw(measured: Mapping[str, Record], path: Path) -> None:

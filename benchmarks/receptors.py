@@ -9,8 +9,8 @@ The excess of a model q is the mean of ln p - ln q over the test sequences, in n
 itself, and no model is below 0 on average.
 
 All contenders have one network, windows and optimizer, and a learning rate from the same grid, chosen by held-out loss
-as studies.tuning does; mdlm-bound is mdlm with the weights of the bound. They read as many sequences as plm does in its
-steps, and again with as many FLOPs. Two sets of fields are trained:
+as studies.tuning does. They read as many sequences as plm does in its steps, and again with as many FLOPs. Two sets of
+fields are trained:
 
 - cdr3: the sequence alone, so that every contender models p(cdr3) and nothing else. These runs are measured by p(cdr3),
   and by p(middle | ends) given the length.
@@ -46,8 +46,8 @@ import numpy as np
 from benchmarks import studies
 from benchmarks.modern import Settings, flags
 from benchmarks.ngram import probabilities
-from benchmarks.results import ROOT, keep_table
-from benchmarks.studies import MEASURED, Job, Record, Study, run_module
+from benchmarks.results import ROOT, Table, keep_table
+from benchmarks.studies import MEASURED, Job, Record, Study, run_module, with_interval
 from benchmarks.table6 import interval
 from data_pipelines.tokenizer import BOS, EOD
 from xlnet_jax import load, score_texts
@@ -65,7 +65,6 @@ CONTENDERS: dict[str, Settings] = {
     "plm": {"objective": "plm"},
     "clm": {"objective": "clm"},
     "mdlm": {"objective": "mdlm"},
-    "mdlm-bound": {"objective": "mdlm"},
     "mlm": {"objective": "mlm"},
     "plm-grouped": {"objective": "plm", "data.group-sizes": "1 2 4"},
 }
@@ -85,14 +84,10 @@ BOUND = 32
 """samples of the bound"""
 NGRAMS = range(2, 9)
 BATCH_TOKENS = 4096
-
-
 LAYERS, WIDTH = 2, 64
 STEPS, TUNING_STEPS = 4_000, 500
 """steps of plm (the others read as many sequences or spend as many FLOPs), and of a short run at each of `RATES`"""
 SEEDS = range(5)
-LENGTHS = (500, 1_000, 2_000, 16_000)
-"""steps of further runs of plm: its learning curve"""
 
 
 # ---- the runs --------------------------------------------------------------------------------------------------------
@@ -108,14 +103,12 @@ class Run:
     rate: float
     seed: int = 0
     kind: str = "sequences"
-    """sequences or flops: what it has as much of as plm; tune or full: a short or a full run to choose the rate; or
-    length, a run of another length"""
+    """sequences or flops: what it has as much of as plm; tune or full: a short or a full run to choose the rate"""
 
     @property
     def name(self) -> str:
-        rate = f"-{self.rate:g}"
-        detail = {"tune": rate, "full": rate, "length": f"-{self.steps}"}.get(self.kind, "")
-        return f"{self.contender}-{self.fields}-{self.kind}{detail}-seed-{self.seed}"
+        rate = f"-{self.rate:g}" if self.kind in ("tune", "full") else ""
+        return f"{self.contender}-{self.fields}-{self.kind}{rate}-seed-{self.seed}"
 
     def words(self) -> list[str]:
         """Return the settings of the train command as flags, but for its corpus."""
@@ -142,8 +135,7 @@ class Run:
 
     def command(self, corpus: str, workdir: Path) -> list[str]:
         """Return module and arguments of the run."""
-        module = ["benchmarks.mdlm_variants", "bound"] if self.contender == "mdlm-bound" else ["xlnet_jax.train"]
-        return [*module, *self.words(), "--corpus", corpus, "--workdir", str(workdir)]
+        return ["xlnet_jax.train", *self.words(), "--corpus", corpus, "--workdir", str(workdir)]
 
     def job(self, corpora: Path, data: Path) -> Job:
         """Return the job of the run. corpora: folder of `prepare`."""
@@ -204,8 +196,6 @@ def runs_of(measured: Mapping[str, Record]) -> Iterator[Run]:
     for seed in SEEDS:
         for contender, rate in rates.items():
             yield Run(contender, "cdr3", STEPS, rate, seed)
-    for steps in LENGTHS if "plm" in rates else ():
-        yield Run("plm", "cdr3", steps, rates["plm"], kind="length")
     for seed in SEEDS:
         for contender in filter(rates.__contains__, ("clm", "mdlm", "mlm")):
             steps = round(STEPS * cost("plm", "cdr3") / cost(contender, "cdr3"))
@@ -393,7 +383,6 @@ def report(measured: dict[str, Record]) -> None:
     keep_table("receptors-rates", *rates)
     keep_table("receptors", *excess_table(runs))
     keep_table("receptors-orders", *orders_table(runs))
-    keep_table("receptors-lengths", *lengths_table(runs))
     if _groups(runs, "genes"):
         keep_table("receptors-genes", *genes_table(runs))
 
@@ -412,60 +401,55 @@ def _groups(runs: dict[str, Record], fields: str) -> dict[tuple[str, str], list[
     return found
 
 
-def _spread(values: Sequence[float]) -> str:
-    return f"{np.mean(values):.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
-
-
-def excess_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
-    """Return the excess of each contender in one order and in its best way, and the error of p(middle | ends)."""
-    rows = []
-    for (contender, kind), of in _groups(runs, "cdr3").items():
-        ways = list(of[0]["ways"])
-        first, best = "K=1" if "K=1" in ways else ways[0], ways[-1]
+def excess_table(runs: dict[str, Record]) -> Table:
+    """Return the excess of each contender in one order, its difference from plm's, the excess in the best way, and the
+    error of p(middle | ends)."""
+    groups, rows = _groups(runs, "cdr3"), []
+    of_plm = {run["run"]["seed"]: _first(run)["excess"] for run in groups.get(("plm", "sequences"), [])}
+    for (contender, kind), of in groups.items():
+        more = [_first(run)["excess"] - of_plm[seed] for run in of if (seed := run["run"]["seed"]) in of_plm]
         middles = [run["middle"]["excess"] for run in of if "middle" in run]
         cells = [
             studies.label(contender, kind), len(of), f"{of[0]['steps']:,}", f"{of[0]['flops']:.2g}",
-            f"{of[0]['rate']:g}", *(_spread([run["ways"][way]["excess"] for run in of]) for way in (first, best)), best,
-            _spread([run["ways"][best]["r"] for run in of]), _spread(middles) if middles else "",
+            with_interval([_first(run)["excess"] for run in of]), with_interval(more, "+") if any(more) else "",
+            with_interval([_best(run)["excess"] for run in of]), [*of[0]["ways"]][-1],
+            with_interval([_best(run)["r"] for run in of]), with_interval(middles) if middles else "",
         ]  # fmt: skip
         rows.append(list(map(str, cells)))
-    head = ["contender", "seeds", "steps", "FLOPs", "rate", "excess, one order", "excess, best", "best"]
+    head = ["contender", "seeds", "steps", "FLOPs", "excess, one order", "minus plm's", "excess, best", "best"]
     return [*head, "correlation", "p(middle, given ends), excess"], rows
 
 
-def orders_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
+def _first(run: Record) -> Record:
+    """Return the excess and correlation in one order."""
+    first: Record = run["ways"].get("K=1", _best(run))
+    return first
+
+
+def _best(run: Record) -> Record:
+    """Return the excess and correlation in the best way, the last one."""
+    best: Record = [*run["ways"].values()][-1]
+    return best
+
+
+def orders_table(runs: dict[str, Record]) -> Table:
     """Return the excess of each contender over K orders, and of its bound or its pseudo-likelihood."""
     rows = []
     for (contender, kind), of in _groups(runs, "cdr3").items():
         if contender != "clm":
             ways = [f"bound:{BOUND}", "pseudo", *(f"K={k}" for k in CURVE)]
             cells = [[run["ways"][way]["excess"] for run in of if way in run["ways"]] for way in ways]
-            rows.append([studies.label(contender, kind), *(_spread(cell) if cell else "" for cell in cells)])
+            rows.append([studies.label(contender, kind), *(with_interval(cell) if cell else "" for cell in cells)])
     return ["excess", "bound", "pseudo", *(f"K = {k}" for k in CURVE)], rows
 
 
-def genes_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
+def genes_table(runs: dict[str, Record]) -> Table:
     """Return the error of p(v | cdr3) of each contender."""
     rows = [
-        [contender, str(len(of)), *(_spread([run["v"][error] for run in of]) for error in ("kl", "variation"))]
+        [contender, str(len(of)), *(with_interval([run["v"][error] for run in of]) for error in ("kl", "variation"))]
         for (contender, _), of in _groups(runs, "genes").items()
     ]
     return ["p(v, given cdr3)", "seeds", "divergence, nats", "total variation"], rows
-
-
-def lengths_table(runs: dict[str, Record]) -> tuple[list[str], list[list[str]]]:
-    """Return the excess of plm after runs of several lengths."""
-    of_plm = [
-        r for r in runs.values() if r["run"]["contender"] == "plm" and r["run"]["fields"] == "cdr3" and "ways" in r
-    ]
-    rows = []
-    for steps in sorted({run["steps"] for run in of_plm}):
-        of, best = [run for run in of_plm if run["steps"] == steps], f"K={ORDERS['plm']}"
-        excess = (_spread([run["ways"][way]["excess"] for run in of]) for way in ("K=1", best))
-        others = (_spread([run["ways"][best]["r"] for run in of]), _spread([run["middle"]["excess"] for run in of]))
-        rows.append([f"{steps:,}", *excess, *others])
-    head = ["steps of plm", "excess, one order", f"excess, K = {ORDERS['plm']}", "correlation"]
-    return [*head, "p(middle, given ends), excess"], rows
 
 
 def draw(measured: dict[str, Record], path: Path) -> None:
@@ -476,7 +460,7 @@ def draw(measured: dict[str, Record], path: Path) -> None:
     bars, curve, scatter = figure.subplots(1, 3)
     groups = _groups({name: run for name, run in measured.items() if "run" in run}, "cdr3")
     for place, ((contender, kind), of) in enumerate(groups.items()):
-        best = [[*run["ways"].values()][-1] for run in of]
+        best = [_best(run) for run in of]
         mean = np.mean([one["excess"] for one in best])
         error = [[mean - np.mean([one["low"] for one in best])], [np.mean([one["high"] for one in best]) - mean]]
         color = f"C{[*CONTENDERS].index(contender)}"
@@ -495,7 +479,7 @@ def draw(measured: dict[str, Record], path: Path) -> None:
     bars.invert_yaxis()
     curve.set(xscale="log", xlabel="orders K", ylabel="excess, nats per sequence")
     curve.set_xticks(CURVE, [str(k) for k in CURVE])
-    curve.legend(fontsize="small")
+    curve.legend(fontsize="x-small", labelspacing=0.2)
     log_p_T = np.array(json.loads(TRUTH.read_text())["log_p"])
     excess_T = np.array(groups["plm", "sequences"][0]["excess"])
     scatter.plot(log_p_T, log_p_T - excess_T, ".", ms=2)

@@ -10,10 +10,10 @@ learns from the others; at the test it reads all items before the last. Users wi
 The items of the vocabulary are those of the training part: other targets count as missed.
 
 SETTINGS has the network: 2 layers of width 64 with one head, where SASRec's width is 50, and sequences of at most 50
-items: the first ones in training, the newest in the test. The loss is the cross-entropy over all items; theirs has one
-negative item a target. An item occurs ten times in the text, so its embedding needs larger steps than that of a word:
-Muon with a rate of 1.5e-2 or 3e-2 had learned more in 600 steps (8.63 and 8.61 nats per held-out item) than AdamW with
-3e-3 and their dropout of 0.5 in 2,000 (8.95).
+items, the newest ones. The loss is the cross-entropy over all items; theirs has one negative item a target. An item
+occurs ten times in the text, so its embedding needs larger steps than that of a word: Muon with a rate of 1.5e-2 or
+3e-2 had learned more in 600 steps (8.63 and 8.61 nats per held-out item) than AdamW with 3e-3 and their dropout of 0.5
+in 2,000 (8.95).
 
 --collator compares three ways to draw targets and orders with the same network and number of steps: ours, in which
 every item is a target; spans of a sixth of the items, as for prose; and transformers' collator, which also draws a

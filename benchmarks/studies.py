@@ -7,6 +7,7 @@ files, benchmarks/measured/STUDY/RUN.json, are part of the repository; workdirs 
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 from typing import Any
+
+from scipy.stats import t as student
 
 from benchmarks.results import Table
 
@@ -192,3 +195,12 @@ def rates_table(
 def label(contender: str, kind: str) -> str:
     """Return the name of a group of runs in tables. kind: what they have as much of as the others."""
     return f"{contender}, equal {'FLOPs' if kind == 'flops' else kind}"
+
+
+def with_interval(values: Sequence[float], sign: str = "") -> str:
+    """Return the mean of values with the half width of its 95% interval of Student's t."""
+    mean, count = statistics.mean(values), len(values)
+    if count < 2:
+        return f"{mean:{sign}.3f}"
+    half = float(student.ppf(0.975, count - 1)) * statistics.stdev(values) / count**0.5
+    return f"{mean:{sign}.3f} ± {half:.3f}"
