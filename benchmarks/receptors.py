@@ -25,8 +25,9 @@ text, is added to ln q. Ways to compute ln q:
 - bound: the masked-diffusion bound of mdlm. pseudo: the sum over symbols given all others, of mlm; it is not the
   log-probability of anything, so only its correlation with ln p means something.
 
-The n-grams are those of benchmarks/ngram.py, over sequences with an end. benchmarks/studies.py explains how runs are
-stopped, resumed and recorded.
+Tables have means over seeds, and differences from plm paired by seed, with 95% intervals of Student's t. The n-grams
+are those of benchmarks/ngram.py, over sequences with an end. benchmarks/studies.py explains how runs are stopped,
+resumed and recorded.
 """
 
 import argparse
@@ -411,7 +412,8 @@ def excess_table(runs: dict[str, Record]) -> Table:
         middles = [run["middle"]["excess"] for run in of if "middle" in run]
         cells = [
             studies.label(contender, kind), len(of), f"{of[0]['steps']:,}", f"{of[0]['flops']:.2g}",
-            with_interval([_first(run)["excess"] for run in of]), with_interval(more, "+") if any(more) else "",
+            with_interval([_first(run)["excess"] for run in of]),
+            with_interval(more, "+") if more and contender != "plm" else "",
             with_interval([_best(run)["excess"] for run in of]), [*of[0]["ways"]][-1],
             with_interval([_best(run)["r"] for run in of]), with_interval(middles) if middles else "",
         ]  # fmt: skip
