@@ -41,7 +41,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import studies
@@ -83,6 +86,8 @@ CURVE = (1, 2, 4, 8, 16, 32)
 """numbers of orders K"""
 BOUND = 32
 """samples of the bound"""
+DRAWS = 1024
+"""middles that a network from left to right draws for p(middle | ends)"""
 NGRAMS = range(2, 9)
 BATCH_TOKENS = 4096
 LAYERS, WIDTH = 2, 64
@@ -230,8 +235,7 @@ def measure(run: Path, data: Path) -> Record:
         "ways": {way: _compare(log_p_T, log_q_T) for way, log_q_T in by_way.items()},
         "excess": [round(float(more), 3) for more in log_p_T - [*by_way.values()][-1]],  # of the last way
     }
-    if not pretrained.is_causal:
-        found["middle"] = _errors_of_middles(pretrained, sequences, truth)
+    found["middle"] = _errors_of_middles(pretrained, sequences, truth)
     return found
 
 
@@ -289,10 +293,48 @@ def _errors_of_middles(pretrained: Pretrained, sequences: Sequence[str], truth: 
     middles = [row["middle"] for row in truth["rows"]]
     encoded = pretrained.require_tokenizer().encode_lines(sequences[: len(middles)])
     hidden = [(begin, end) for begin, end, _ in middles]
-    log_q_KT = chains(pretrained, encoded, hidden, ORDERS[pretrained.objective])
-    log_q_T = np.logaddexp.reduce(log_q_KT) - math.log(len(log_q_KT))
+    if pretrained.is_causal:
+        log_q_T = causal_middles(pretrained, encoded, hidden)
+    else:
+        log_q_KT = chains(pretrained, encoded, hidden, ORDERS[pretrained.objective])
+        log_q_T = np.logaddexp.reduce(log_q_KT) - math.log(len(log_q_KT))
     log_p_T = np.array([log_p for *_, log_p in middles])
     return {**_compare(log_p_T, log_q_T), "absolute": round(float(abs(log_p_T - log_q_T).mean()), 4)}
+
+
+def causal_middles(
+    pretrained: Pretrained, encoded: Sequence[np.ndarray], hidden: Sequence[tuple[int, int]]
+) -> np.ndarray:
+    """Return ln p(middle | ends) of each sequence by a network that predicts from left to right: float64 [T].
+
+    It is ln p(sequence) - ln p(ends), with p(right end | left end) as the mean of p(right end | left end, middle) over
+    middles that are drawn given the left end. hidden: begin and end of each middle.
+    """
+    config = log_probs.with_mem_len(pretrained.model, 0)
+    mems_ZBMD = np.zeros((config.num_layers, DRAWS + 1, 0, config.d_model), config.dtype)
+
+    @jax.jit  # of each length
+    def log_probs_of_next(params: Any, ids_BL: np.ndarray) -> jax.Array:
+        logits_BLV, _ = log_probs.next_logits(config, params, jnp.asarray(ids_BL), mems_ZBMD, 0, None)
+        return jax.nn.log_softmax(logits_BLV.astype(np.float32))
+
+    def log_q(ids: np.ndarray, begin: int, end: int, rng: np.random.Generator) -> float:
+        texts_BL = np.tile(np.array([BOS, *ids, EOD], np.int32), (DRAWS + 1, 1))  # row 0 has the middle itself
+        for place in range(begin + 1, end + 1):
+            log_q_BV = np.asarray(log_probs_of_next(pretrained.params, texts_BL[:, :place]))[1:, -1]
+            texts_BL[1:, place] = (log_q_BV + rng.gumbel(size=log_q_BV.shape)).argmax(1)
+        log_q_BLV, next_BL = np.asarray(log_probs_of_next(pretrained.params, texts_BL[:, :-1])), texts_BL[:, 1:]
+        log_q_BL = np.take_along_axis(log_q_BLV, next_BL[..., None], 2)[..., 0].astype(np.float64)
+        right_B = log_q_BL[:, end:].sum(1)
+        right_B[(next_BL[:, begin:end] == EOD).any(1)] = -np.inf  # a sequence that ended before
+        log_right = np.logaddexp.reduce(right_B[1:]) - math.log(DRAWS)
+        return float(log_q_BL[0, begin:].sum() - log_right)
+
+    found = [
+        log_q(ids, begin, end, np.random.default_rng(number))
+        for number, (ids, (begin, end)) in enumerate(zip(encoded, hidden, strict=True))
+    ]
+    return np.array(found)
 
 
 def _errors_of_genes(pretrained: Pretrained, sequences: Sequence[str], truth: Record) -> Record:
