@@ -44,8 +44,6 @@ def started(first=""):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # Tests that a shell starts in the background ignore Ctrl-C, and so do their child processes.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
