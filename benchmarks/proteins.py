@@ -1,7 +1,7 @@
 """Proteins: held-out nats per residue of each objective beside n-grams, and the effects of mutations over K orders.
 
     python -m benchmarks.proteins PROTEINS.fasta.gz VARIANTS [--only '*plm*'] [--seeds 3] [--jobs 2]
-    python -m benchmarks.proteins PROTEINS.fasta.gz VARIANTS --report
+    python -m benchmarks.proteins --report
 
 PROTEINS are UniProt sequences (docs/sequences.md names the sample), VARIANTS the folder with the experiments of
 DeepSequence (Riesselman et al. 2018) in ASSAYS. Related proteins stand on one side of the split: two are related if
@@ -24,7 +24,6 @@ import gzip
 import hashlib
 import itertools
 import json
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -32,8 +31,9 @@ import numpy as np
 import scipy.sparse.csgraph
 
 from benchmarks import studies
-from benchmarks.results import keep_table
+from benchmarks.results import Table, keep_table
 from benchmarks.studies import MEASURED, Job, Record, Study, run_module
+from benchmarks.table6 import interval
 from xlnet_jax import load, score_texts, score_variants
 from xlnet_jax.inference.variants import correlate
 
@@ -154,36 +154,46 @@ def assay(file: Path, measured: str) -> tuple[str, list[str], list[float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("proteins", type=Path)
-    parser.add_argument("variants", type=Path)
+    parser.add_argument("proteins", type=Path, nargs="?")
+    parser.add_argument("variants", type=Path, nargs="?")
     studies.add_arguments(parser, NAME)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--orders", type=int, default=max(CURVE), help="orders of the whole sequence of a variant")
     parser.add_argument("--measure", type=Path, help=f"run to measure, into its {MEASURES}, and exit")
     parser.add_argument("--report", action="store_true", help="print the tables of recorded runs, and exit")
     given = parser.parse_args()
+    if not given.report:
+        run_study(given)
+    if not given.measure:
+        report(studies.read(MEASURED / NAME))
+
+
+def run_study(given: argparse.Namespace) -> None:
+    """Run what is not recorded, or measure one run."""
     parts = [given.workdir / name for name in ("train.fasta", "held_out.fasta")]
     if not all(part.exists() for part in parts):
         given.workdir.mkdir(parents=True, exist_ok=True)
         for part, proteins in zip(parts, split(read_fasta(given.proteins)), strict=True):
             part.write_text("".join(f">{header}\n{sequence}\n" for header, sequence in proteins.items()))
+    train, held_out = (list(read_fasta(part).values()) for part in parts)
+    held_out = scored(held_out)
     if given.measure:
         found = {
-            "losses": losses(given.measure, scored(list(read_fasta(parts[1]).values()))),
+            "losses": losses(given.measure, held_out),
             "rho": {file: rhos(given.measure, given.variants / file, of, given.orders) for file, of in ASSAYS.items()},
         }
         (given.measure / MEASURES).write_text(json.dumps(found))
         return
-    if not given.report:
-        study = Study(NAME, given.workdir, given.jobs)
+    study = Study(NAME, given.workdir, given.jobs)
 
-        def wanted(jobs: Iterable[Job]) -> Iterator[Job]:
-            return (job for job in jobs if fnmatch.fnmatch(job.name, given.only))
+    def wanted(jobs: Iterable[Job]) -> Iterator[Job]:
+        return (job for job in jobs if fnmatch.fnmatch(job.name, given.only))
 
-        study.run_chains(wanted(tuning(objective, study.measured, given)) for objective in OBJECTIVES)
-        study.run(wanted(runs_of(study.measured(), given)))
-    train, held_out = (list(read_fasta(part).values()) for part in parts)
-    report(studies.read(MEASURED / NAME), train, scored(held_out))
+    study.run_chains(wanted(tuning(objective, study.measured, given)) for objective in OBJECTIVES)
+    study.run(wanted(runs_of(study.measured(), given)))
+    if not (ngrams := study.folder / "ngrams.json").exists():
+        of_orders = {name: ngram_loss(train, held_out, order) for order, name in ((1, "unigrams"), (3, "trigrams"))}
+        ngrams.write_text(json.dumps({"losses": of_orders, "residues": [*map(len, held_out)]}) + "\n")
 
 
 def tuning(objective: str, measured: Callable[[], Mapping[str, Record]], given: argparse.Namespace) -> Iterator[Job]:
@@ -246,8 +256,8 @@ def job(objective: str, seed: int, rate: float, given: argparse.Namespace) -> Jo
     return Job(f"{objective}-seed-{seed}", command, record)
 
 
-def losses(workdir: Path, proteins: Sequence[str]) -> dict[str, float]:
-    """Return the nats per residue of proteins, by the name of a column."""
+def losses(workdir: Path, proteins: Sequence[str]) -> dict[str, list[float]]:
+    """Return the nats of the residues of each protein, by the name of a column."""
     pretrained = load(workdir)
     words = {"plm": f"random:{ORDERS}", "clm": "left-to-right", "mdlm": f"bound:{BOUND}"}
     names = {"likelihood": words.get(pretrained.objective)}
@@ -257,51 +267,54 @@ def losses(workdir: Path, proteins: Sequence[str]) -> dict[str, float]:
     for name, word in names.items():
         if word:
             scores = score_texts(pretrained, proteins, word, max_len=WINDOW)
-            own = [score.log_probs_P[: len(protein)].sum() for score, protein in zip(scores, proteins, strict=True)]
-            found[name] = -float(sum(own) / sum(map(len, proteins)))
+            pairs = zip(scores, proteins, strict=True)
+            found[name] = [round(-float(score.log_probs_P[: len(protein)].sum()), 3) for score, protein in pairs]
     return found
 
 
-def rhos(workdir: Path, file: Path, column: str, orders: int) -> dict[str, float]:
-    """Return Spearman's rho of each way to score the variants of an assay."""
+def rhos(workdir: Path, file: Path, column: str, orders: int) -> dict[str, Sequence[float]]:
+    """Return Spearman's rho, with its interval over variants, of each way to score the variants of an assay."""
     pretrained, (reference, mutants, measured) = load(workdir), assay(file, column)
     by_default = score_variants(pretrained, reference, mutants)
-    found = {"left-to-right" if pretrained.is_causal else "given the rest": correlate(by_default, measured).rho}
+    found = {"left-to-right" if pretrained.is_causal else "given the rest": correlate(by_default, measured)[:3]}
     if pretrained.objective == "plm":
         total = np.zeros(len(mutants))
         for k in range(1, orders + 1):
             total += score_variants(pretrained, reference, mutants, "random:1", seed=k)
             if k in CURVE:
-                found[f"K={k}"] = correlate(total, measured).rho
+                found[f"K={k}"] = correlate(total, measured)[:3]
     return found
 
 
-def report(measured: dict[str, Record], train: Sequence[str], held_out: Sequence[str]) -> None:
+def report(measured: dict[str, Record]) -> None:
     """Print the tables of losses and of correlations."""
-    residues = sum(map(len, held_out))
-    print(f"trained on {len(train):,} proteins; {len(held_out):,} held-out ones of {residues:,} residues are scored\n")
-    columns = ("likelihood", "given all others")
-    rows = [(name, f"{ngram_loss(train, held_out, n):.4f}", "") for n, name in ((1, "unigram"), (3, "trigram"))]
     runs = {name: [run for run in measured.values() if run.get("objective") == name] for name in OBJECTIVES}
-    for name, of in runs.items():
-        if of:
-            rows.append((name, *(_mean([run["losses"].get(column) for run in of]) for column in columns)))
     keep_table("proteins-rates", *studies.rates_table(_tuning_name, OBJECTIVES, RATES, measured, f"{TUNING} steps"))
-    keep_table("proteins-losses", ("nats per residue", *columns), rows)
-    print()
-    rows = []
+    keep_table("proteins-losses", *losses_table(runs, measured["ngrams"]))
+    head, rows = ["Spearman's rho", *(file.partition("_")[0] for file in ASSAYS)], []
     for name, of in runs.items():
         for way in of[0]["rho"][next(iter(ASSAYS))] if of else ():
-            rows.append((f"{name}, {way}", *(_mean([run["rho"][file].get(way) for run in of]) for file in ASSAYS)))
-    keep_table("proteins-variants", ("Spearman's rho", *(file.partition("_")[0] for file in ASSAYS)), rows)
+            by_assay = [np.mean([run["rho"][file][way] for run in of], 0) for file in ASSAYS]
+            rows.append([f"{name}, {way}", *("{:.3f} ({:.3f} to {:.3f})".format(*numbers) for numbers in by_assay)])
+    keep_table("proteins-variants", head, rows)
 
 
-def _mean(values: Sequence[float | None]) -> str:
-    numbers = [value for value in values if value is not None]
-    if not numbers:
-        return ""
-    spread = f" ({min(numbers):.4f} to {max(numbers):.4f})" if len(numbers) > 1 else ""
-    return f"{statistics.mean(numbers):.4f}{spread}"
+def losses_table(runs: Mapping[str, Sequence[Record]], ngrams: Record) -> Table:
+    """Return the losses of n-grams and objectives. The intervals of differences are over proteins."""
+    per_residue, columns = 1 / np.mean(ngrams["residues"]), ("likelihood", "given all others")
+    rows = [[name, "", f"{loss:.3f}", "", ""] for name, loss in ngrams["losses"].items()]
+    nats = {
+        name: {column: np.mean([run["losses"][column] for run in of], 0) for column in of[0]["losses"]}
+        for name, of in runs.items() if of
+    }  # fmt: skip
+    for name, by_column in nats.items():
+        means = [f"{by_column[column].mean() * per_residue:.3f}" if column in by_column else "" for column in columns]
+        more = ""
+        if name != "plm" and "likelihood" in by_column:
+            differences = (by_column["likelihood"] - nats["plm"]["likelihood"]) * per_residue
+            more = "{:+.3f} ({:+.3f} to {:+.3f})".format(differences.mean(), *interval(differences))
+        rows.append([name, str(len(runs[name])), means[0], more, means[1]])
+    return ["nats per residue", "seeds", "likelihood", "minus plm's", "given all others"], rows
 
 
 if __name__ == "__main__":

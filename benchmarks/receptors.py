@@ -488,11 +488,11 @@ def orders_table(runs: dict[str, Record]) -> Table:
 
 
 def genes_table(runs: dict[str, Record]) -> Table:
-    """Return the error of p(v | cdr3) of each contender."""
-    rows = [
-        [contender, str(len(of)), *(with_interval([run["v"][error] for run in of]) for error in ("kl", "variation"))]
-        for (contender, _), of in _groups(runs, "genes").items()
-    ]
+    """Return the error of p(v | cdr3) of each contender, with its interval over sequences."""
+    rows = []
+    for (contender, _), of in _groups(runs, "genes").items():
+        kl, low, high, variation = np.mean([[*run["v"].values()] for run in of], 0)
+        rows.append([contender, str(len(of)), f"{kl:.3f} ({low:.3f} to {high:.3f})", f"{variation:.3f}"])
     return ["p(v, given cdr3)", "seeds", "divergence, nats", "total variation"], rows
 
 

@@ -73,5 +73,17 @@ def test_runs_differ_only_in_objective_rate_and_steps(tmp_path):
 def test_records_have_the_commands_of_their_runs(tmp_path):
     measured = studies.read(studies.MEASURED / proteins.NAME)
     jobs = {job.name: job for job in jobs_of(measured)}
+    assert [*measured.pop("ngrams")] == ["losses", "residues"]
     for name, record in measured.items():
         assert studies.shown(jobs[name].command(tmp_path), tmp_path) == record["command"]
+
+
+def test_losses_are_per_residue_and_their_differences_are_paired_by_protein():
+    nats = {"plm": ([280, 590], [284, 586]), "mdlm": ([287, 590],)}
+    runs = {name: [{"losses": {"likelihood": of_seed}} for of_seed in of] for name, of in nats.items()}
+    ngrams = {"losses": {"unigrams": 2.95}, "residues": [100, 200]}
+    _, rows = proteins.losses_table(runs, ngrams)
+    assert rows[:2] == [["unigrams", "", "2.950", "", ""], ["plm", "2", "2.900", "", ""]]
+    assert rows[2][:3] == ["mdlm", "1", "2.923"]
+    # 5 nats more in the first protein and 2 in the second, of 150 residues on average
+    assert rows[2][3] == "+0.023 (+0.013 to +0.033)"

@@ -12,8 +12,10 @@ from benchmarks import (
     long_recall,
     modern,
     narrow_start,
+    proteins,
     receptors,
     results,
+    sessions,
     studies,
     table6,
 )
@@ -28,7 +30,9 @@ REPORTS = {
     long_recall.NAME: long_recall.report,
     modern.NAME: modern.report,
     narrow_start.NAME: narrow_start.report,
+    proteins.NAME: proteins.report,
     receptors.NAME: receptors.report,
+    sessions.NAME: sessions.report,
     table6.NAME: table6.report,
 }
 NOT_MEASURED: dict[str, set[str]] = {
