@@ -39,8 +39,8 @@ from xlnet_jax.inference.variants import correlate
 
 NAME = "proteins"
 OBJECTIVES = ("plm", "mlm", "clm", "mdlm")
-ASSAYS = {"DLG4_RAT_Ranganathan2012.csv": "CRIPT", "BLAT_ECOLX_Ranganathan2015.csv": "2500"}
-"""file and measured column"""
+ASSAYS = {"DLG4_RAT_Ranganathan2012.csv": ("CRIPT", 32), "BLAT_ECOLX_Ranganathan2015.csv": ("2500", 8)}
+"""file -> (measured column, most orders: BLAT has ten times the residues to score)"""
 WORD, SHARED, LEAST_SHARE, MOST_COMMON = 5, 5, 0.05, 40
 """residues of a stretch; stretches that related proteins share, at least, and as a share of the shorter one's; those of
 more proteins do not count"""
@@ -158,7 +158,6 @@ def main() -> None:
     parser.add_argument("variants", type=Path, nargs="?")
     studies.add_arguments(parser, NAME)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--orders", type=int, default=max(CURVE), help="orders of the whole sequence of a variant")
     parser.add_argument("--measure", type=Path, help=f"run to measure, into its {MEASURES}, and exit")
     parser.add_argument("--report", action="store_true", help="print the tables of recorded runs, and exit")
     given = parser.parse_args()
@@ -180,7 +179,7 @@ def run_study(given: argparse.Namespace) -> None:
     if given.measure:
         found = {
             "losses": losses(given.measure, held_out),
-            "rho": {file: rhos(given.measure, given.variants / file, of, given.orders) for file, of in ASSAYS.items()},
+            "rho": {file: rhos(given.measure, given.variants / file, *of) for file, of in ASSAYS.items()},
         }
         (given.measure / MEASURES).write_text(json.dumps(found))
         return
@@ -242,8 +241,7 @@ def job(objective: str, seed: int, rate: float, given: argparse.Namespace) -> Jo
     def record(workdir: Path) -> Record:
         # In a process of its own, which gives its memory back.
         run_module(
-            "benchmarks.proteins", given.proteins, given.variants, "--workdir", given.workdir, "--orders", given.orders,
-            "--measure", workdir,
+            "benchmarks.proteins", given.proteins, given.variants, "--workdir", given.workdir, "--measure", workdir,
         )  # fmt: skip
         return {
             "command": studies.shown(command(workdir), workdir, PROTEINS=str(given.workdir)),
@@ -294,8 +292,11 @@ def report(measured: dict[str, Record]) -> None:
     head, rows = ["Spearman's rho", *(file.partition("_")[0] for file in ASSAYS)], []
     for name, of in runs.items():
         for way in of[0]["rho"][next(iter(ASSAYS))] if of else ():
-            by_assay = [np.mean([run["rho"][file][way] for run in of], 0) for file in ASSAYS]
-            rows.append([f"{name}, {way}", *("{:.3f} ({:.3f} to {:.3f})".format(*numbers) for numbers in by_assay)])
+            by_assay = [[run["rho"][file][way] for run in of if way in run["rho"][file]] for file in ASSAYS]
+            cells = (
+                "{:.3f} ({:.3f} to {:.3f})".format(*np.mean(of_assay, 0)) if of_assay else "" for of_assay in by_assay
+            )
+            rows.append([f"{name}, {way}", *cells])
     keep_table("proteins-variants", head, rows)
 
 

@@ -11,9 +11,7 @@ import pytest
 from benchmarks import proteins, studies
 from xlnet_jax.__main__ import COMMANDS
 
-GIVEN = argparse.Namespace(
-    workdir=Path("PROTEINS"), proteins=Path("p.fasta"), variants=Path("variants"), orders=2, seeds=2
-)
+GIVEN = argparse.Namespace(workdir=Path("PROTEINS"), proteins=Path("p.fasta"), variants=Path("variants"), seeds=2)
 
 
 def test_related_proteins_are_in_one_group():
