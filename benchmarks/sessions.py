@@ -20,8 +20,8 @@ every item is a target; spans of a sixth of the items, as for prose; and transfo
 sixth (benchmarks/collator_plm.py).
 
 Prints hit rate and NDCG at 10 among 100 sampled items, beside SASRec's published numbers, and among all items, beside
-item-kNN and popularity; means and deviations over seeds. benchmarks/studies.py explains how runs are stopped, resumed
-and recorded.
+item-kNN and popularity: means and deviations over seeds, or the interval over users of one run. benchmarks/studies.py
+explains how runs are stopped, resumed and recorded.
 """
 
 import argparse
@@ -113,8 +113,7 @@ def report(measured: dict[str, Record]) -> None:
         def row(
             name: str, runs: Sequence[str], who: str, table: str = table, metrics: Sequence[str] = metrics
         ) -> list[str]:
-            of_runs = [[measured[run][table][metric][who]["value"] for run in runs] for metric in metrics]
-            return [name, *map(_mean_and_deviation, of_runs)]
+            return [name, *(_cell([measured[run][table][metric][who] for run in runs]) for metric in metrics)]
 
         rows = [
             row("{}, {} steps, dropout {}, ".format(*name.rsplit("-", 2)) + f"seeds: {len(runs)}", runs, "model")
@@ -126,9 +125,12 @@ def report(measured: dict[str, Record]) -> None:
         keep_table(f"sessions-{table.split()[0]}", [f"among {table}", *metrics], rows)
 
 
-def _mean_and_deviation(values: Sequence[float]) -> str:
-    mean = f"{statistics.fmean(values):.4f}"
-    return f"{mean} ± {statistics.stdev(values):.4f}" if len(values) > 1 else mean
+def _cell(of_runs: Sequence[Record]) -> str:
+    """Return the mean of several runs and its deviation; or the value of one with its interval over users."""
+    if len(of_runs) == 1:
+        return "{value:.4f} ({low:.4f} to {high:.4f})".format(**of_runs[0])
+    values = [run["value"] for run in of_runs]
+    return f"{statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}"
 
 
 def main() -> None:
