@@ -86,11 +86,12 @@ def test_targets_of_the_collator_are_hidden_in_windows_of_records():
 
 
 def test_the_report_has_published_numbers_beside_ours(capsys):
-    table = {f"{name}@{top}": {who: {"value": 0.5} for who in ("model", "item-kNN", "popularity")}
+    rate = {"value": 0.5, "low": 0.4, "high": 0.6}
+    table = {f"{name}@{top}": dict.fromkeys(("model", "item-kNN", "popularity"), rate)
              for name in ("HR", "NDCG", "MRR") for top in (5, 10, 20)}  # fmt: skip
     record = dict.fromkeys(("all items", "100 sampled items"), table)
     sessions.report({"plm-20-0.2-seed-0": record, "plm-20-0.2-seed-1": record, "clm-20-0.2-seed-0": record})
     printed = capsys.readouterr().out
     assert "| plm, 20 steps, dropout 0.2, seeds: 2 | 0.5000 ± 0.0000 | 0.5000 ± 0.0000 |" in printed
-    assert "| item-kNN | 0.5000 | 0.5000 |" in printed
+    assert "| item-kNN | 0.5000 (0.4000 to 0.6000) |" in printed
     assert "| SASRec, published | 0.741 | 0.536 |" in printed
