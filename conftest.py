@@ -10,8 +10,7 @@ from importlib.metadata import version
 
 import pytest
 
-# A shell without job control starts background commands with SIGINT ignored, which commands that tests interrupt would
-# inherit.
+# A shell without job control starts background commands with SIGINT ignored, and child processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # All must be set before jax is imported.
 # Programs are tiny and run a few times each: making them quick takes longer than they do.

@@ -161,28 +161,37 @@ def main() -> None:
     parser.add_argument("--measure", type=Path, help=f"run to measure, into its {MEASURES}, and exit")
     parser.add_argument("--report", action="store_true", help="print the tables of recorded runs, and exit")
     given = parser.parse_args()
+    if given.measure:
+        measure(given)
+        return
     if not given.report:
         run_study(given)
-    if not given.measure:
-        report(studies.read(MEASURED / NAME))
+    report(studies.read(MEASURED / NAME))
 
 
-def run_study(given: argparse.Namespace) -> None:
-    """Run what is not recorded, or measure one run."""
+def texts_of(given: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Return the proteins to train on, and the held-out ones that are scored. Writes both parts, unless they exist."""
     parts = [given.workdir / name for name in ("train.fasta", "held_out.fasta")]
     if not all(part.exists() for part in parts):
         given.workdir.mkdir(parents=True, exist_ok=True)
         for part, proteins in zip(parts, split(read_fasta(given.proteins)), strict=True):
             part.write_text("".join(f">{header}\n{sequence}\n" for header, sequence in proteins.items()))
     train, held_out = (list(read_fasta(part).values()) for part in parts)
-    held_out = scored(held_out)
-    if given.measure:
-        found = {
-            "losses": losses(given.measure, held_out),
-            "rho": {file: rhos(given.measure, given.variants / file, *of) for file, of in ASSAYS.items()},
-        }
-        (given.measure / MEASURES).write_text(json.dumps(found))
-        return
+    return train, scored(held_out)
+
+
+def measure(given: argparse.Namespace) -> None:
+    """Write what one run is measured by to its folder."""
+    found = {
+        "losses": losses(given.measure, texts_of(given)[1]),
+        "rho": {file: rhos(given.measure, given.variants / file, *of) for file, of in ASSAYS.items()},
+    }
+    (given.measure / MEASURES).write_text(json.dumps(found))
+
+
+def run_study(given: argparse.Namespace) -> None:
+    """Run what is not recorded."""
+    train, held_out = texts_of(given)
     study = Study(NAME, given.workdir, given.jobs)
 
     def wanted(jobs: Iterable[Job]) -> Iterator[Job]:

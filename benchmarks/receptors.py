@@ -313,7 +313,7 @@ def causal_middles(
     config = log_probs.with_mem_len(pretrained.model, 0)
     mems_ZBMD = np.zeros((config.num_layers, DRAWS + 1, 0, config.d_model), config.dtype)
 
-    @jax.jit  # of each length
+    @jax.jit  # compiled for each length
     def log_probs_of_next(params: Any, ids_BL: np.ndarray) -> jax.Array:
         logits_BLV, _ = log_probs.next_logits(config, params, jnp.asarray(ids_BL), mems_ZBMD, 0, None)
         return jax.nn.log_softmax(logits_BLV.astype(np.float32))
@@ -491,7 +491,8 @@ def genes_table(runs: dict[str, Record]) -> Table:
     """Return the error of p(v | cdr3) of each contender, with its interval over sequences."""
     rows = []
     for (contender, _), of in _groups(runs, "genes").items():
-        kl, low, high, variation = np.mean([[*run["v"].values()] for run in of], 0)
+        names = ("kl", "low", "high", "variation")
+        kl, low, high, variation = np.mean([[run["v"][name] for name in names] for run in of], 0)
         rows.append([contender, str(len(of)), f"{kl:.3f} ({low:.3f} to {high:.3f})", f"{variation:.3f}"])
     return ["p(v, given cdr3)", "seeds", "divergence, nats", "total variation"], rows
 
