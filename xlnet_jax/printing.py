@@ -1,5 +1,5 @@
-"""Escape control characters, and remove secrets from URLs, in all that is printed or stored. Imports nothing of this
-project.
+"""Escape control characters, and remove secrets from URLs, in all that is printed or stored; count in words. Imports
+nothing of this project.
 
 File names, texts, labels and error messages may come from others. Every command prints through `Printable` streams, and
 rich through `Console`.
@@ -31,6 +31,11 @@ _URLS = re.compile(_SCHEME.pattern + r"\S+")
 _END = "\"'<>:;,.)]}"
 """characters that may follow a URL in a sentence"""
 _SECRET = re.compile(r"(?i)[?&;][^=&\s]*(sig|token|key|secret|passw|credential|auth)[^=&\s]*=")
+
+
+def counted(number: int, name: str) -> str:
+    """Return a number with the name of what it counts, such as 1 text and 2,000 texts."""
+    return f"{number:,} {name}{'s' * (number != 1)}"
 
 
 def printable(text: str) -> str:

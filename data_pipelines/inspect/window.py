@@ -18,6 +18,7 @@ from data_pipelines.batches import BatchSource
 from data_pipelines.objectives import Filling
 from data_pipelines.tokenizer import BOS, CLS, EOD, MASK, PAD, SEP, SPECIAL_PIECES, Tokenizer
 from xlnet_jax.dims import WINDOW_SPECIALS
+from xlnet_jax.printing import counted
 from xlnet_jax.settings.config import DataConfig
 
 UNUSED_MEMORY = np.iinfo(np.int32).max
@@ -254,6 +255,7 @@ def _facts(view: WindowView) -> dict[str, str]:
     direction = "backwards, from the end of the block to its beginning" if view.is_reversed else "forwards"
     window = f"window {view.step % view.steps_per_block + 1} of {view.steps_per_block}"
     filled = f"{view.mem_filled} of {view.mem_len} positions are filled with the tokens before the window"
+    apart = ", which do not see each other"
     facts = {
         "objective": view.filling.objective,
         "batch": f"step {view.step:,}, row {view.row:,}",
@@ -269,13 +271,12 @@ def _facts(view: WindowView) -> dict[str, str]:
             origin = "in order: B continues A" if view.is_next else "swapped: A continues B"
         facts["A, B"] = f"{a} + {b} tokens; {origin}"
     if view.fields:
-        records, padding = np.unique(view.document[~view.is_padding]), int(view.is_padding.sum())
-        facts["window"] = (
-            f"{length} tokens: {len(records)} records, which do not see each other, and {padding} <pad>{once}"
-        )
+        count, padding = len(np.unique(view.document[~view.is_padding])), int(view.is_padding.sum())
+        facts["window"] = f"{length} tokens: {counted(count, 'record')}{apart * (count > 1)}, and {padding} <pad>{once}"
         facts["fields"] = ", ".join(view.fields)
     elif data.pack:
-        facts["documents"] = f"{view.document[-1]}, which do not see each other"
+        count = int(view.document[-1])
+        facts["documents"] = f"{count}{apart * (count > 1)}"
     return facts | {"targets": _targets(view)}
 
 

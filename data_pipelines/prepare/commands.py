@@ -34,7 +34,7 @@ from data_pipelines.remote import is_remote
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Tokenizer, TokenizerSettings, VocabularyTooLarge
 from xlnet_jax.errors import InputError
-from xlnet_jax.printing import progress, tell, without_secrets
+from xlnet_jax.printing import counted, progress, tell, without_secrets
 from xlnet_jax.settings.common import RecordSettings
 from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.settings.fields import at_least, between, check_bounds, setting, with_plain_paths
@@ -92,7 +92,9 @@ class PrepareSettings(RecordSettings):
             raise InputError("source", "", "names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME")
         if self.weights and len(self.weights) != len(self.source):
             raise InputError(
-                "weights", "", f"has {len(self.weights)} numbers, but `source` names {len(self.source)} texts"
+                "weights",
+                "",
+                f"has {counted(len(self.weights), 'number')}, but `source` names {counted(len(self.source), 'text')}",
             )
         if self.weights and not (min(self.weights) > 0 and abs(sum(self.weights) - 1) <= 1e-6):  # nan is refused too
             shares = ", ".join(map(str, self.weights))
@@ -169,22 +171,22 @@ def print_corpus(settings: PrepareSettings) -> None:
         for line in cleaning.describe_cleaning(read_json(corpus.folder / CLEAN_FILE)):
             print(line)
         print(f"  ten examples of each are in {corpus.folder / CLEAN_FILE}")
-    of_records, texts, tokens = corpus.tokenizer.records, "documents", "tokens"
+    of_records, text, tokens = corpus.tokenizer.records, "document", "tokens"
     how = f"normalization {corpus.tokenizer.settings.normalization}"
     if of_records:
-        how, texts, tokens = f"symbols of {' '.join(of_records.fields)}", "records", "symbols"
+        how, text, tokens = f"symbols of {' '.join(of_records.fields)}", "record", "symbols"
     print(f"tokenizer   {corpus.tokenizer.vocab_size:,} pieces, {how}")
     for split_name, split in manifest.splits.items():
         dropped = f", {split.dropped_tokens:,} after the last block dropped" if split.dropped_tokens else ""
         print(
-            f"{split_name:11} {split.blocks:,} blocks of {corpus.block_len:,} from {split.documents:,} {texts}, "
-            f"{split.tokens:,} tokens{dropped}"
+            f"{split_name:11} {counted(split.blocks, 'block')} of {corpus.block_len:,} from "
+            f"{counted(split.documents, text)}, {split.tokens:,} tokens{dropped}"
         )
     train = manifest.splits["train"]
     weights = manifest.weights or tuple(blocks / train.blocks for blocks in train.source_blocks)
     width = max(9, *map(len, manifest.sources))
     for source, weight, blocks in zip(manifest.sources, weights, train.source_blocks, strict=True):
-        print(f"  {source:{width}} {blocks:,} training blocks, {weight:.1%} of the rows")
+        print(f"  {source:{width}} {counted(blocks, 'training block')}, {weight:.1%} of the rows")
     print(f"unknown     {corpus.unknown_share:.2%} of the training {tokens} are <unk>")
     if not of_records:
         print(f"unigram     {manifest.unigram_entropy:.3f} nats, the entropy of the training tokens")

@@ -206,7 +206,7 @@ def test_a_place_that_cannot_be_made_is_found_before_the_text_is_read(refused, p
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("--source good.txt --weights 0.5 0.5", "--weights has 2 numbers, but --source names 1 texts"),
+        ("--source good.txt --weights 0.5 0.5", "--weights has 2 numbers, but --source names 1 text"),
         ("--source good.txt good.txt --weights 0.5 0.6", "they must be above 0 and sum to 1, not 1.1"),
         ("--source good.txt good.txt --weights nan nan", "they must be above 0 and sum to 1, not nan"),
         ("--source good.txt good.txt --weights -0.5 1.5", "they must be above 0 and sum to 1"),

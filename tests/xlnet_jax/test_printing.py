@@ -8,7 +8,7 @@ import pytest
 from rich.table import Table
 
 from xlnet_jax.__main__ import COMMANDS, main, run
-from xlnet_jax.printing import Console, Printable, printable, tell, without_secrets
+from xlnet_jax.printing import Console, Printable, counted, printable, tell, without_secrets
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\u202efdp\u2066\x9b31m\x08\rdone\x7f"
 
@@ -99,3 +99,7 @@ def test_a_command_in_a_notebook_draws_no_progress_bar(monkeypatch):
     assert Console().is_terminal
     monkeypatch.setenv("JPY_PARENT_PID", "1")  # as in a kernel of Jupyter or Colab
     assert not Console().is_terminal
+
+
+def test_a_count_has_the_number_of_its_noun():
+    assert [counted(n, "text") for n in (0, 1, 2_000)] == ["0 texts", "1 text", "2,000 texts"]

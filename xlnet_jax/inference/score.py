@@ -35,7 +35,7 @@ import numpy as np
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.orders import BOUND, LEFT_TO_RIGHT, PSEUDO, check_orders, has_no_order, weighted_queries
-from xlnet_jax.printing import printing_until_unread, progress
+from xlnet_jax.printing import counted, printing_until_unread, progress
 from xlnet_jax.settings.common import PerTextSettings
 from xlnet_jax.settings.fields import (
     ANY_TEXT,
@@ -208,8 +208,9 @@ def print_scores(settings: ScoreSettings) -> None:
     if settings.out:
         perplexity, (text, piece) = math.exp(-total.log_likelihood / total.pieces), total.units
         print(
-            f"{settings.out}: {total.texts:,} {text}s, {total.pieces:,} {piece}s, {total.log_likelihood:,.3f} nats in "
-            f"all, perplexity {perplexity:,.2f} per {piece}, {total.unknown / total.pieces:.2%} of the {piece}s unknown"
+            f"{settings.out}: {counted(total.texts, text)}, {counted(total.pieces, piece)}, "
+            f"{total.log_likelihood:,.3f} nats in all, perplexity {perplexity:,.2f} per {piece}, "
+            f"{total.unknown / total.pieces:.2%} of the {piece}s unknown"
         )
 
 

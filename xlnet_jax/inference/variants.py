@@ -31,7 +31,7 @@ from xlnet_jax.inference.score import (
     require_orders,
     score_ids,
 )
-from xlnet_jax.printing import progress, tell
+from xlnet_jax.printing import counted, progress, tell
 from xlnet_jax.settings.fields import check_bounds, list_of_texts, with_plain_paths
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def print_variants(settings: ScoreSettings) -> None:
                 ).tolist()  # fmt: skip
                 show(f"{len(scores):,} scored")
         _write_variants(file, settings, mutants, scores, measured)
-    line = f"{len(rows):,} variants of a reference of {len(ids_L):,} symbols"
+    line = f"{counted(len(rows), 'variant')} of a reference of {len(ids_L):,} symbols"
     if measured is not None:
         c = correlate(scores, measured, settings.seed)
         left_out = f", {len(rows) - c.variants:,} rows have no number" if c.variants < len(rows) else ""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from data_pipelines.windows import resized, steps_per_block
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.orders import check_orders
-from xlnet_jax.printing import printing_until_unread, progress
+from xlnet_jax.printing import counted, printing_until_unread, progress
 from xlnet_jax.settings.common import CheckpointSettings, RecordingSettings, TextSourceSettings
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, MeshConfig
 from xlnet_jax.settings.fields import at_least, check_bounds, flatten, setting
@@ -379,10 +379,10 @@ def _report(found: Measured, config: Config, text: str, manifest: Manifest, know
     if found.content.are_records:
         kind, by_field = "symbol", " in each field"
         ends = " and their <eod>" if found.targets > pieces else ""
-        targets = f"{found.targets:,}, in {found.content.documents:,} records of {pieces:,} symbols{ends}"
+        targets = f"{found.targets:,}, in {counted(found.content.documents, 'record')} of {pieces:,} symbols{ends}"
     side = f"{abs(found.unigram - found.loss):.4f} {'below' if found.loss < found.unigram else 'above'}"
     lines = [
-        f"text        {text}: {split.blocks:,} blocks of {manifest.record.block_len:,} tokens{dropped}",
+        f"text        {text}: {counted(split.blocks, 'block')} of {manifest.record.block_len:,} tokens{dropped}",
         f"windows     {found.windows:,} of {c.seq_len} tokens, {c.batch_size} per batch, memory {m.mem_len}{left_out}",
         f"targets     {targets}",
         f"unknown     {found.content.unknown_share:.2%} of the {kind}s: {unknown:,} of {pieces:,} are <unk>",

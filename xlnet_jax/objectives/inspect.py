@@ -16,7 +16,7 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError, with_flags
 from xlnet_jax.objectives.presets import PRESETS, lengths_of, with_objective
 from xlnet_jax.objectives.registry import batch_source, validate
-from xlnet_jax.printing import Console, printing_colors, printing_until_unread
+from xlnet_jax.printing import Console, counted, printing_colors, printing_until_unread
 from xlnet_jax.settings.common import RecordingSettings
 from xlnet_jax.settings.config import Config, DataConfig
 from xlnet_jax.settings.fields import (
@@ -122,11 +122,12 @@ def print_window(settings: InspectSettings) -> None:
 
     corpus, config = found.corpus, found.config
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else COLUMNS)
-    blocks = f"{corpus.num_blocks(settings.split):,} blocks of {corpus.block_len:,} tokens"
+    blocks = f"{counted(corpus.num_blocks(settings.split), 'block')} of {corpus.block_len:,} tokens"
     with console.capture() as printed:
         console.print(f"corpus      {corpus.folder}: {settings.split}, {blocks}; {corpus.manifest.vocab_size:,} pieces")
         console.print(
-            f"settings    {with_flags(found.origin)}; seed {config.seed}, {config.data.batch_size:,} rows per batch"
+            f"settings    {with_flags(found.origin)}; seed {config.seed}, "
+            f"{counted(config.data.batch_size, 'row')} per batch"
         )
         console.print(f"picture     {found.picture}")
         for part in describe(found.view):

@@ -14,6 +14,7 @@ from xlnet_jax.planning.estimate import Plan
 from xlnet_jax.planning.scaling_law import predict_loss
 from xlnet_jax.planning.step_cost import Cost
 from xlnet_jax.planning.topologies import GPU_MEMORY_SIZES, memory_for_programs
+from xlnet_jax.printing import counted
 from xlnet_jax.settings.config import Config
 
 DAY = 86_400  # seconds
@@ -32,7 +33,7 @@ GPUS_LACK = (
 def show(plan: Plan, utilization: float, console: Console) -> None:
     """Print one plan in full."""
     c, there = plan.config, plan.topology
-    where = f"{there.name}: {_count(there.chips, 'chip')}, {_count(len(there.devices), 'device')} as {_mesh(plan)}"
+    where = f"{there.name}: {counted(there.chips, 'chip')}, {counted(len(there.devices), 'device')} as {_mesh(plan)}"
     console.print(f"{where}, batch {c.data.batch_size:,} x {c.data.seq_len}")
     console.print(
         f"{c.preset}, {c.objective}, {c.model.dtype}, remat {c.model.remat}, accumulate {c.optimizer.accumulate}, "
@@ -258,10 +259,6 @@ _OF_CYCLES = (
 
 def _mesh(plan: Plan) -> str:
     return " x ".join(f"{axis} {size}" for axis, size in plan.mesh.items() if size > 1) or "one"
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}{'s' if number != 1 else ''}"
 
 
 def _gib(size: float) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.printing import counted
 from xlnet_jax.tasks.task import Task
 
 CORRELATIONS = ("pearson", "spearman", "mcc")
@@ -47,10 +48,9 @@ class Baseline:
         lines = [f"{self.metric} {value:.4g}, {gain:.4g} above the baseline {self.value:.4g}"]
         margin = ERRORS * math.hypot(self._standard_error(value), self._standard_error(self.value))
         if gain < margin:
-            count = f"{self.examples:,} example{'s' * (self.examples != 1)}"
             lines.append(
-                f"not above the baseline beyond chance: on {count}, the difference varies by ±{margin:.2g} "
-                f"(two standard errors); evaluate on more examples, or {_ADVICE}"
+                f"not above the baseline beyond chance: on {counted(self.examples, 'example')}, the difference varies "
+                f"by ±{margin:.2g} (two standard errors); evaluate on more examples, or {_ADVICE}"
             )
         return lines
 

@@ -22,7 +22,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import LanguageModel, Objective, objective_of
 from xlnet_jax.objectives.presets import PRESETS
 from xlnet_jax.objectives.registry import batch_source, objective_named
-from xlnet_jax.printing import without_secrets
+from xlnet_jax.printing import counted, without_secrets
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import with_plain_paths
 from xlnet_jax.storage.files import name_on_disk
@@ -315,7 +315,7 @@ def _report(
     summary = [line for line in (ended, measured, expected) if line]
     said = [*said, f"text        {', '.join(corpus.manifest.sources)}"]
     for split, numbers in corpus.manifest.splits.items():
-        said.append(f"{split:11} {numbers.tokens:,} tokens of {numbers.documents:,} documents")
+        said.append(f"{split:11} {numbers.tokens:,} tokens of {counted(numbers.documents, 'document')}")
     if tokenizer:
         said.append(f"tokenizer   {tokenizer.vocab_size:,} pieces, normalization {tokenizer.settings.normalization}")
     places |= write_report(run, records, summary, said, chosen, following, attention, console.print)

@@ -24,6 +24,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import PRESETS, defaults_of, windows_of_records
 from xlnet_jax.objectives.registry import validate
+from xlnet_jax.printing import counted
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import from_dict, to_dict
 from xlnet_jax.settings.resolution import Resolution
@@ -345,10 +346,9 @@ def _prepare(
     corpus = text.find_corpus(config, tokenizer, workdir)
     workdir.claim_text(corpus.manifest.made_from, corpus.manifest.origins)
     for split in ("train", "validation"):
-        blocks = corpus.num_blocks(split)
-        console.print(
-            f"{split:11} {blocks:,} blocks of {corpus.block_len:,} tokens, {blocks * corpus.block_len:,} in all"
-        )
+        count = corpus.num_blocks(split)
+        blocks = f"{counted(count, 'block')} of {corpus.block_len:,} tokens"
+        console.print(f"{split:11} {blocks}, {count * corpus.block_len:,} in all")
     if dial and not before:
         dial.choose_steps(corpus, workdir)
     return start, corpus, tokenizer
