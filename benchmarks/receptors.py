@@ -448,20 +448,27 @@ def excess_table(runs: dict[str, Record]) -> Table:
     """Return the excess of each contender in one order, its difference from plm's, the excess in the best way, and the
     error of p(middle | ends)."""
     groups, rows = _groups(runs, "cdr3"), []
-    of_plm = {run["run"]["seed"]: _first(run)["excess"] for run in groups.get(("plm", "sequences"), [])}
     for (contender, kind), of in groups.items():
-        more = [_first(run)["excess"] - of_plm[seed] for run in of if (seed := run["run"]["seed"]) in of_plm]
         middles = [run["middle"]["excess"] for run in of if "middle" in run]
         cells = [
             studies.label(contender, kind), len(of), f"{of[0]['steps']:,}", f"{of[0]['flops']:.2g}",
             with_interval([_first(run)["excess"] for run in of]),
-            with_interval(more, "+") if more and contender != "plm" else "",
+            _minus_plm(groups, contender, of, lambda run: _first(run)["excess"]),
             with_interval([_best(run)["excess"] for run in of]), [*of[0]["ways"]][-1],
             with_interval([_best(run)["r"] for run in of]), with_interval(middles) if middles else "",
         ]  # fmt: skip
         rows.append(list(map(str, cells)))
     head = ["contender", "seeds", "steps", "FLOPs", "excess, one order", "minus plm's", "excess, best", "best"]
     return [*head, "correlation", "p(middle, given ends), excess"], rows
+
+
+def _minus_plm(
+    groups: dict[tuple[str, str], list[Record]], contender: str, of: list[Record], number: Callable[[Record], float]
+) -> str:
+    """Return the mean difference of a number from plm's, paired by seed; an empty text for plm."""
+    of_plm = {run["run"]["seed"]: number(run) for run in groups.get(("plm", "sequences"), [])}
+    more = [number(run) - of_plm[seed] for run in of if (seed := run["run"]["seed"]) in of_plm]
+    return with_interval(more, "+") if more and contender != "plm" else ""
 
 
 def _first(run: Record) -> Record:
@@ -488,13 +495,13 @@ def orders_table(runs: dict[str, Record]) -> Table:
 
 
 def genes_table(runs: dict[str, Record]) -> Table:
-    """Return the error of p(v | cdr3) of each contender, with its interval over sequences."""
-    rows = []
-    for (contender, _), of in _groups(runs, "genes").items():
-        names = ("kl", "low", "high", "variation")
-        kl, low, high, variation = np.mean([[run["v"][name] for name in names] for run in of], 0)
-        rows.append([contender, str(len(of)), f"{kl:.3f} ({low:.3f} to {high:.3f})", f"{variation:.3f}"])
-    return ["p(v, given cdr3)", "seeds", "divergence, nats", "total variation"], rows
+    """Return the error of p(v | cdr3) of each contender, and its difference from plm's."""
+    groups, rows = _groups(runs, "genes"), []
+    for (contender, _), of in groups.items():
+        divergence, variation = ([run["v"][name] for run in of] for name in ("kl", "variation"))
+        more = _minus_plm(groups, contender, of, lambda run: run["v"]["kl"])
+        rows.append([contender, str(len(of)), with_interval(divergence), more, with_interval(variation)])
+    return ["p(v, given cdr3)", "seeds", "divergence, nats", "minus plm's", "total variation"], rows
 
 
 def draw(measured: dict[str, Record], path: Path) -> None:
