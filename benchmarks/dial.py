@@ -1,18 +1,21 @@
 """Train small networks with vocabularies of 1,000 to 16,000 pieces on 0.3 to 55 MB of text, for the law behind
 `train --minutes`.
 
-    python -m benchmarks.dial novels.txt [--only '*-16-*'] [--jobs 2] [--workdir runs/dial]
+    python -m benchmarks.dial novels.txt [--others FOLDER] [--only '*-16-*'] [--jobs 2] [--workdir runs/dial]
     python -m benchmarks.dial --fit
 
 Each run is a normal train command on a part of the text, with its own tokenizer. The parts are chapters in random
-order, of which a smaller part is the beginning of a larger one; all runs have the same held-out chapters.
+order, of which a smaller part is the beginning of a larger one; all runs have the same held-out chapters. FOLDER has
+the other kinds of text of `OTHERS`; a part of each is held out.
 
---fit fits the law to the runs of `FITTED` and to those of the modern recipe (benchmarks/modern.py), writes
+--fit fits the law to the runs of `FITTED` and `OTHERS`, to `LONGEST` and to the runs of benchmarks/modern.py, writes
 xlnet_jax/training/dial_law.json, and prints the runs, with the errors of those that were not fitted. The runs of
 benchmarks/modern.py have 8,000 pieces and two layers, read far more tokens, and are measured with fewer targets, which
-are easier: the fit includes the difference. Their learning rate is twice as high, so their D0 is taken for half. Weak
-priors hold what the few runs leave open: alpha and beta near those of benchmarks/modern.py alone, delta near 0, and R
-near 15.4 (Muennighoff et al. 2023).
+are easier: the fit includes the difference. Their learning rate is twice as high, so their D0 is taken for half. Priors
+hold what the few runs leave open: alpha and beta near those of benchmarks/modern.py alone, delta near 0, and R near
+15.4 (Muennighoff et al. 2023).
+
+The runs of `TIMED` are those of users, `train --minutes`, on one core.
 """
 
 import argparse
@@ -35,7 +38,7 @@ from benchmarks.results import keep_table
 from benchmarks.studies import Job, Record, Study
 from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.training.dial import SEQ_LEN, recipe
+from xlnet_jax.training.dial import SEQ_LEN, recipe, share_to_hold_out
 from xlnet_jax.training.dial_law import FILE, DialLaw, trigram_gain
 
 NAME = "dial"
@@ -56,36 +59,48 @@ class Run:
     megabytes: float
     """size of the text"""
     steps: int
+    text: str = ""
+    """file of another kind of text; nothing = novels"""
 
     @property
     def name(self) -> str:
-        return f"{self.layers}x{self.width}-{self.vocab_size}-{self.megabytes:g}-{self.steps}"
+        kind = f"{Path(self.text).stem}-" * bool(self.text)
+        return f"{kind}{self.layers}x{self.width}-{self.vocab_size}-{self.megabytes:g}-{self.steps}"
 
     def command(self, texts: Path, workdir: Path) -> list[str]:
-        """Return module and arguments of the run."""
+        """Return module and arguments of the run. texts: folder of the texts of its kind."""
         values = recipe(self.layers, self.width, self.vocab_size, BATCH_SIZE, self.steps)
+        of_text: dict[str, Any] = {
+            "corpus": str(texts / f"{self.megabytes:g}.txt"), "validation": str(texts / "held-out.txt"),
+        }  # fmt: skip
+        if self.text:
+            share = share_to_hold_out(1e6 * self.megabytes)
+            of_text = {"corpus": str(texts / self.text), "data.validation-fraction": share}
         settings = {name.replace("_", "-"): value for name, value in values.items()} | {
             "eval.every-steps": self.steps, "eval.max-windows": 1024, "log.every-steps": max(self.steps // 50, 1),
             "checkpoint.every-steps": self.steps, "checkpoint.keep": 1, "workdir": str(workdir),
-            "corpus": str(texts / f"{self.megabytes:g}.txt"), "validation": str(texts / "held-out.txt"),
         }  # fmt: skip
-        return ["xlnet_jax.train", *flags(settings)]
+        return ["xlnet_jax.train", *flags(settings | of_text)]
 
     def record(self, texts: Path, workdir: Path) -> Record:
         """Return the results of the run."""
-        corpus, tables = Corpus(workdir / "corpus"), Tokenizer.load(workdir / "tokenizer").tables
-        counts, held_out = corpus.unigram_counts, studies.rows_of(workdir, "validation")[-1]
-        return {
-            "command": studies.shown(self.command(texts, workdir), workdir, TEXTS=str(texts)),
-            **asdict(self),
-            "tokens": self.steps * BATCH_SIZE * (SEQ_LEN - 2),
-            "text_tokens": corpus.num_blocks("train") * corpus.block_len,
-            "trigrams": trigram_gain(corpus),
-            "characters_per_piece": round(float(counts @ tables.characters / counts.sum()), 4),
-            "loss": held_out["loss"],
-            "unigram": held_out["unigram"],
-            **studies.time_of(workdir),
-        }
+        command = studies.shown(self.command(texts, workdir), workdir, TEXTS=str(texts))
+        return {"command": command, **asdict(self), **results_of(workdir, self.steps)}
+
+
+def results_of(workdir: Path, steps: int) -> Record:
+    """Return the results of a run of so many steps, and what the law asks of its text."""
+    corpus, tables = Corpus(workdir / "corpus"), Tokenizer.load(workdir / "tokenizer").tables
+    counts, held_out = corpus.unigram_counts, studies.rows_of(workdir, "validation")[-1]
+    return {
+        "tokens": steps * BATCH_SIZE * (SEQ_LEN - 2),
+        "text_tokens": corpus.num_blocks("train") * corpus.block_len,
+        "trigrams": trigram_gain(corpus),
+        "characters_per_piece": round(float(counts @ tables.characters / counts.sum()), 4),
+        "loss": held_out["loss"],
+        "unigram": held_out["unigram"],
+        **studies.time_of(workdir),
+    }
 
 
 FITTED = (
@@ -94,12 +109,59 @@ FITTED = (
 )  # fmt: skip
 TESTED = (Run(2, 64, 2000, 1, 800), Run(4, 64, 2000, 16, 600), Run(3, 96, 4000, 4, 500), Run(2, 64, 8000, 60, 600))
 """which the law predicts"""
+OTHERS = (
+    Run(2, 64, 2000, 3, 600, "de.txt"), Run(2, 128, 4000, 3, 1500, "de.txt"), Run(2, 128, 4000, 3, 3000, "de.txt"),
+    Run(2, 64, 1000, 0.3, 300, "code.jsonl"), Run(2, 64, 1000, 0.3, 600, "code.jsonl"),
+    Run(2, 64, 2000, 2.9, 600, "speeches.txt"), Run(2, 128, 4000, 2.9, 1500, "speeches.txt"),
+    Run(2, 64, 2000, 0.5, 600, "zh.txt"),
+)  # fmt: skip
+"""Runs to which T is fitted. `de.txt` has paragraphs, list items and headings of German HTML pages, each line
+once and a page a document, of the Debian packages debian-handbook, debian-reference-de, developers-reference-de,
+harden-doc, installation-guide-amd64, debian-faq-de and maint-guide-de; `code.jsonl` modules of Python's library;
+`speeches.txt` speeches of US presidents; `zh.txt` the handbook in Chinese."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One run of `train --minutes`."""
+
+    minutes: int
+    text: str = ""
+    """file of another kind of text; nothing = 16 MB of novels"""
+
+    @property
+    def name(self) -> str:
+        return f"{Path(self.text).stem or 'novels'}-{self.minutes}-minutes"
+
+    def command(self, texts: Path, workdir: Path) -> list[str]:
+        """Return module and arguments of the run. texts: folder of the text."""
+        settings = {"corpus": str(texts / (self.text or "16.txt")), "minutes": self.minutes, "workdir": str(workdir)}
+        return ["xlnet_jax.train", *flags(settings)]
+
+    def record(self, texts: Path, workdir: Path) -> Record:
+        """Return the sizes that the run chose, and its results."""
+        config = json.loads((workdir / "config.json").read_text())
+        model = config["model"]
+        return {
+            "command": studies.shown(self.command(texts, workdir), workdir, TEXTS=str(texts)),
+            **asdict(self),
+            "layers": model["num_layers"],
+            "width": model["d_model"],
+            "vocab_size": model["vocab_size"],
+            "steps": config["steps"],
+            **results_of(workdir, config["steps"]),
+        }
+
+
+LONGEST = Timed(15)
+"""which is fitted too: the modern runs that are as long have another learning rate"""
+TIMED = (LONGEST, Timed(15, "de.txt"), Timed(5, "de.txt"), Timed(5, "code.jsonl"))
 
 
 PRIORS = {
-    "alpha": (0.33, 0.15),
-    "beta": (0.37, 0.1),
-    "delta": (0.0, 0.05),
+    "alpha": (0.33, 0.03),
+    "beta": (0.37, 0.03),
+    "delta": (0.0, 0.02),
     "depth": (0.5, 0.5),
     "R": (math.log(15.4), 0.5),
 }
@@ -110,33 +172,40 @@ NOISE = 0.02
 
 def fit(measured: dict[str, Record]) -> DialLaw:
     """Return the law of the runs that are fitted."""
-    rows = [measured[run.name] for run in FITTED if run.name in measured]
-    facts = [(*place_of(r), r["unigram"] - r["loss"]) for r in rows]
+    rows = [measured[run.name] for run in FITTED]
+    others = [measured[run.name] for run in OTHERS]
+    known = DialLaw(*[0.0] * 10, **facts_of(rows), errors=(), errors_of_others=())
+    facts = [(*place_of(known, r), r["unigram"] - r["loss"]) for r in (*rows, *others, measured[LONGEST.name])]
     old = list(modern_runs().values())
-    read = [(2, r["parameters"], 8_000, r["tokens"] * 126 / 128, ENGLISH_TOKENS) for r in old]
+    read = [(2, r["parameters"], 8_000, r["tokens"] * 126 / 128, ENGLISH_TOKENS, 1.0) for r in old]
+    is_old = [False] * len(facts) + [True] * len(old)
     facts += [(*place, ENGLISH_UNIGRAM - r["loss"]) for place, r in zip(read, old, strict=True)]
-    is_old = [number >= len(rows) for number in range(len(facts))]
-    names = ("G", "A", "alpha", "B", "delta", "beta", "D0", "R", "depth")
+    names = ("G", "A", "alpha", "B", "delta", "beta", "D0", "R", "depth", "T")
 
     def law_at(point: np.ndarray) -> DialLaw:
-        G, A, alpha, B, delta, beta, D0, R, depth, _ = point
-        values = (G, np.exp(A), alpha, np.exp(B), delta, beta, 1e6 * D0, np.exp(R), depth)
-        return DialLaw(*map(float, values), (), (0.0, 0.0, 0.0), {}, ())
+        G, A, alpha, B, delta, beta, D0, R, depth, T, _ = map(float, point)
+        values = G, math.exp(A), alpha, math.exp(B), delta, beta, 1e6 * D0, math.exp(R), depth, T
+        return replace(known, **dict(zip(names, values, strict=True)))
 
     def errors(point: np.ndarray) -> np.ndarray:
         law = law_at(point)
         at_rate = {False: law, True: replace(law, D0=law.D0 / 2)}
         missed = [
-            at_rate[old].gain(*row[:5]) - row[5] + point[-1] * old for row, old in zip(facts, is_old, strict=True)
+            at_rate[old].gain(*row[:6]) - row[6] + point[-1] * old for row, old in zip(facts, is_old, strict=True)
         ]
         prior = [(point[names.index(name)] - mean) / spread for name, (mean, spread) in PRIORS.items()]
         return np.concatenate([np.array(missed) / NOISE, prior])
 
-    starts = [(3.5, 3.8 + a, 0.33, 5.1 + b, 0.0, 0.37, 0.2, 2.7, 0.5, 0.2) for a in (-1, 0) for b in (0, 1)]
+    starts = [(3.5, 3.8 + a, 0.33, 5.1 + b, 0.0, 0.37, 0.2, 2.7, 0.5, 0.5, 0.2) for a in (-1, 0) for b in (0, 1)]
     best = min((least_squares(errors, start, loss="soft_l1") for start in starts), key=lambda found: found.cost).x
-    law = replace(law_at(best), **facts_of(rows))
-    tested = [measured[run.name] for run in TESTED if run.name in measured]
-    return replace(law, errors=tuple(round(abs(error_of(law, record)), 4) for record in tested))
+    law, tested = law_at(best), [run for run in (*TESTED, *TIMED) if run is not LONGEST]
+    return replace(law, errors=errors_of(law, [measured[run.name] for run in tested if run.name in measured]),
+                   errors_of_others=errors_of(law, others))  # fmt: skip
+
+
+def errors_of(law: DialLaw, records: list[Record]) -> tuple[float, ...]:
+    """Return how much the law misses runs by, in nats per piece."""
+    return tuple(round(abs(error_of(law, record)), 4) for record in records)
 
 
 def parameters_of(record: Record) -> int:
@@ -146,12 +215,19 @@ def parameters_of(record: Record) -> int:
 
 def error_of(law: DialLaw, record: Record) -> float:
     """Return the loss of a run minus the one by the law, in nats per piece."""
-    return float(record["loss"] - record["unigram"] + law.gain(*place_of(record)))
+    return float(record["loss"] - record["unigram"] + law.gain(*place_of(law, record)))
 
 
-def place_of(record: Record) -> tuple[int, int, int, int, int]:
+def of_trigrams(law: DialLaw, record: Record) -> float:
+    """Return r of the text of a run: 1 for the texts that the law is fitted to."""
+    has_own_text = record.get("text") or "minutes" in record
+    return law.of_trigrams(*record["trigrams"], record["vocab_size"]) if has_own_text else 1.0
+
+
+def place_of(law: DialLaw, record: Record) -> tuple[int, int, int, int, int, float]:
     """Return the arguments of `DialLaw.gain` for a run."""
-    return record["layers"], parameters_of(record), record["vocab_size"], record["tokens"], record["text_tokens"]
+    sizes = record["layers"], parameters_of(record), record["vocab_size"], record["tokens"], record["text_tokens"]
+    return *sizes, of_trigrams(law, record)
 
 
 def modern_runs() -> dict[str, Record]:
@@ -183,37 +259,49 @@ def facts_of(rows: list[Record]) -> dict[str, Any]:
 
 def report(law: DialLaw, measured: dict[str, Record]) -> None:
     """Print the runs and the law, and keep the tables."""
+    head = ("network", "pieces", "MB", "tokens read", "passes", "held-out loss", "by the law")
     rows = []
     for run in (*FITTED, *TESTED):
         if r := measured.get(run.name):
-            size = f"{r['layers']} x {r['width']}", f"{r['vocab_size']:,}", f"{r['megabytes']:g}", f"{r['tokens']:,}"
             bits = r["loss"] / r["characters_per_piece"] / math.log(2)
-            passes, fitted = f"{r['tokens'] / r['text_tokens']:.1f}", "yes" if run in FITTED else "no"
-            losses = f"{r['loss']:.3f}", f"{r['loss'] - error_of(law, r):.3f}", f"{bits:.3f}"
-            rows.append((*size, passes, *losses, fitted))
-    head = (
-        "network",
-        "pieces",
-        "MB",
-        "tokens read",
-        "passes",
-        "held-out loss",
-        "by the law",
-        "bits per character",
-        "fitted",
-    )
-    keep_table("dial-runs", head, rows)
-    values = [
-        (name, f"{getattr(law, name):.4g}") for name in ("G", "A", "alpha", "B", "delta", "beta", "D0", "R", "depth")
+            rows.append([*cells_of(law, r), f"{bits:.3f}", "yes" if run in FITTED else "no"])
+    keep_table("dial-runs", (*head, "bits per character", "fitted"), rows)
+    others = [
+        [f"`{r['text']}`", f"{of_trigrams(law, r):.2f}", *cells_of(law, r)]
+        for run in OTHERS
+        if (r := measured.get(run.name))
     ]
+    keep_table("dial-others", ("text", "r", *head), others)
+    of_time = [
+        [
+            f"`{r['text']}`" if r["text"] else "novels", str(r["minutes"]), f"{r['seconds'] / 60:.1f}",
+            f"{r['layers']} x {r['width']}", f"{r['vocab_size']:,}", f"{of_trigrams(law, r):.2f}", f"{r['loss']:.3f}",
+            f"{r['loss'] - error_of(law, r):.3f}",
+        ]
+        for run in TIMED
+        if (r := measured.get(run.name))
+    ]  # fmt: skip
+    keep_table(
+        "dial-timed", ("text", "minutes", "took", "network", "pieces", "r", "held-out loss", "by the law"), of_time
+    )
+    names = ("G", "A", "alpha", "B", "delta", "beta", "D0", "R", "depth", "T")
+    values = [(name, f"{getattr(law, name):.4g}") for name in names]
     missed = f"{mean(law.errors):.3f}", f"{max(law.errors):.3f}"
-    names = "mean error of the runs that were not fitted", "largest"
-    keep_table("dial-law", ("", "value"), [*values, *zip(names, missed, strict=True)])
+    of_errors = "mean error of the runs that were not fitted", "largest"
+    keep_table("dial-law", ("", "value"), [*values, *zip(of_errors, missed, strict=True)])
+
+
+def cells_of(law: DialLaw, r: Record) -> list[str]:
+    """Return the cells of a run: sizes, and its loss beside the one by the law."""
+    size = f"{r['layers']} x {r['width']}", f"{r['vocab_size']:,}", f"{r['megabytes']:g}", f"{r['tokens']:,}"
+    passes = f"{r['tokens'] / r['text_tokens']:.1f}"
+    return [*size, passes, f"{r['loss']:.3f}", f"{r['loss'] - error_of(law, r):.3f}"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("novels", type=Path, nargs="?")
+    parser.add_argument("--others", type=Path, help="folder with other kinds of text; without it, they are left out")
     parser.add_argument("--fit", action="store_true", help="fit the law to the recorded runs, and exit")
     studies.add_arguments(parser, NAME)
     given = parser.parse_args()
@@ -227,10 +315,12 @@ def main() -> None:
         parser.error("give novels.txt, or --fit")
     texts = given.workdir / "texts"
     write_texts(given.novels, texts)
-    runs = [run for run in (*TESTED, *FITTED) if fnmatch.fnmatch(run.name, given.only)]
-    Study(NAME, given.workdir, given.jobs).run(
-        Job(run.name, partial(run.command, texts), partial(run.record, texts)) for run in runs
-    )
+    runs = [run for run in (*TESTED, *FITTED, *OTHERS, *TIMED) if fnmatch.fnmatch(run.name, given.only)]
+    jobs = []
+    for run in runs:
+        if folder := given.others if run.text else texts:
+            jobs.append(Job(run.name, partial(run.command, folder), partial(run.record, folder)))
+    Study(NAME, given.workdir, given.jobs).run(jobs)
 
 
 def write_texts(novels: Path, folder: Path) -> None:

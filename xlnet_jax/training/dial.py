@@ -31,7 +31,7 @@ from xlnet_jax.settings.resolution import Resolution, Values
 from xlnet_jax.storage.reading import read_versioned, write_versioned
 from xlnet_jax.training import sharding, text_size
 from xlnet_jax.training.attention import choose_attention
-from xlnet_jax.training.dial_law import DialLaw, read_law
+from xlnet_jax.training.dial_law import DialLaw, read_law, trigram_gain
 from xlnet_jax.training.evaluation import held_out_batches, unigram_line
 from xlnet_jax.training.loop import Callback, Loop
 from xlnet_jax.training.metrics import clock
@@ -52,7 +52,7 @@ SEQ_LEN, D_HEAD, WINDOWS_PER_BLOCK = 128, 32, 8
 ROWS_ON_CPU, ROWS_ON_ACCELERATOR, MOST_STEPS = 16, 128, 40_000
 """rows of a batch, which doubles until a run has at most so many steps"""
 LEAST_STEPS = 200
-MOST_PASSES, MOST_WEIGHTS = 20, 4
+MOST_PASSES, MOST_WEIGHTS = 20, 1
 """passes over the text, and weights in layers per token of it (but for the smallest network): more overfit it"""
 PREPARATION = 1.5e-6
 """seconds that tokenizer and corpus take per character of the text, on two cores"""
@@ -100,6 +100,11 @@ def intervals(steps: int) -> Values:
         "optimizer.warmup_steps": steps // 20, "eval.every_steps": quarter, "checkpoint.every_steps": quarter,
         "log.every_steps": max(steps // 50, 1), "eval.max_windows": EVALUATED_WINDOWS,
     }  # fmt: skip
+
+
+def share_to_hold_out(characters: float) -> float:
+    """Return the share of a text that is held out."""
+    return round(max(0.05, min(HELD_OUT_CHARACTERS / characters, 0.1)), 3)
 
 
 # ---- the choice: functions of facts ----------------------------------------------------------------------------------
@@ -250,8 +255,7 @@ class Dial:
             values = {n: v for n, v in values.items() if not n.startswith("data.") or n == "data.batch_size"}
         settings.choose({**values, **self._dtype(), **intervals(choice.steps)})
         text_size.fit_windows(settings, size)
-        share = max(0.05, min(HELD_OUT_CHARACTERS / size.characters, 0.1))
-        settings.choose({"data.validation_fraction": round(share, 3)})
+        settings.choose({"data.validation_fraction": share_to_hold_out(size.characters)})
         settings.choose(text_size.held_out_share(size, settings.config))
 
     def choose_steps(self, corpus: Corpus, workdir: Workdir) -> None:
@@ -306,8 +310,9 @@ class Dial:
         )
         yield "flags", " ".join(["python -m xlnet_jax.train", *self._flags()])
         held_out = held_out_batches(corpus, corpus.tokenizer, config)
-        unigram, (ease, of_trigrams) = unigram_line(corpus.unigram_counts, held_out, corpus.tokenizer), law.ease(corpus)
-        self.expected = {"text_tokens": text, "unigram": unigram, "ease": ease}
+        unigram = unigram_line(corpus.unigram_counts, held_out, corpus.tokenizer)
+        of_trigrams = law.of_trigrams(*trigram_gain(corpus), model.vocab_size)
+        self.expected = {"text_tokens": text, "unigram": unigram, "of_trigrams": of_trigrams}
         self.expected["expected_loss"] = loss = expected_loss(config, self.expected)
         a_piece = float(corpus.unigram_counts @ corpus.tokenizer.tables.characters) / corpus.unigram_counts.sum()
         seconds = time.time() - self.began + config.steps * a_step + AFTER_TRAINING
@@ -356,11 +361,11 @@ def _devices() -> str:
 
 def expected_loss(config: Config, text: Mapping[str, float]) -> float:
     """Return the held-out loss that the law expects of a run, in nats per piece. text: its tokens, unigram line and
-    ease, as choice.json has them."""
+    what trigrams gain, as choice.json has them."""
     read = config.steps * config.data.batch_size * windows.advance(config.data)
-    model, tokens = config.model, text["text_tokens"]
-    gain = read_law().gain(model.num_layers, layer_parameters(model), model.vocab_size, read, tokens)
-    return text["unigram"] - text["ease"] * gain
+    model, facts = config.model, (text["text_tokens"], text["of_trigrams"])
+    gain = read_law().gain(model.num_layers, layer_parameters(model), model.vocab_size, read, *facts)
+    return text["unigram"] - gain
 
 
 def change_choice(config: Config, workdir: Workdir, console: Console) -> None:
