@@ -103,10 +103,8 @@ class DialLaw:
         if outside:
             yield f"EXTRAPOLATED to {', '.join(outside)}"
         if not 0.9 <= of_trigrams <= 1.1:
-            missed = (
-                f"missed {len(self.errors_of_others)} runs on other kinds by {max(self.errors_of_others):.2f} at most"
-            )
-            yield f"another kind of text: trigrams gain {of_trigrams:.2f} times as much as in novels; the law {missed}"
+            missed = f"missed {len(self.errors_of_others)} runs on other texts by {max(self.errors_of_others):.2f}"
+            yield f"trigrams gain {of_trigrams:.2f} times as much as in the fitted novels; the law {missed} at most"
         if config.objective != Config().objective:
             yield f"fitted to objective {Config().objective}; does not hold for {config.objective}"
 

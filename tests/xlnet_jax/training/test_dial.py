@@ -106,9 +106,9 @@ def test_the_law_says_where_it_does_not_hold():
     assert "parameters (fitted: " in line
     line, objective = law.limits(replace(config, objective="mlm"), 2e6, 2e6, 1.3)
     missed = (
-        f"the law missed {len(law.errors_of_others)} runs on other kinds by {max(law.errors_of_others):.2f} at most"
+        f"the law missed {len(law.errors_of_others)} runs on other texts by {max(law.errors_of_others):.2f} at most"
     )
-    assert line == f"another kind of text: trigrams gain 1.30 times as much as in novels; {missed}"
+    assert line == f"trigrams gain 1.30 times as much as in the fitted novels; {missed}"
     assert objective == "fitted to objective plm; does not hold for mlm"
 
 
