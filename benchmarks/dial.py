@@ -198,9 +198,9 @@ def fit(measured: dict[str, Record]) -> DialLaw:
 
     starts = [(3.5, 3.8 + a, 0.33, 5.1 + b, 0.0, 0.37, 0.2, 2.7, 0.5, 0.5, 0.2) for a in (-1, 0) for b in (0, 1)]
     best = min((least_squares(errors, start, loss="soft_l1") for start in starts), key=lambda found: found.cost).x
-    law, tested = law_at(best), [run for run in (*TESTED, *TIMED) if run is not LONGEST]
-    return replace(law, errors=errors_of(law, [measured[run.name] for run in tested if run.name in measured]),
-                   errors_of_others=errors_of(law, others))  # fmt: skip
+    law, tested = law_at(best), [measured[run.name] for run in (*TESTED, *TIMED) if run is not LONGEST]
+    of_others = errors_of(law, [*others, *(record for record in tested if record.get("text"))])
+    return replace(law, errors=errors_of(law, tested), errors_of_others=of_others)
 
 
 def errors_of(law: DialLaw, records: list[Record]) -> tuple[float, ...]:

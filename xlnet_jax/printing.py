@@ -1,5 +1,5 @@
-"""Escape control characters, and remove secrets from URLs, in all that is printed or stored; count in words. Imports
-nothing of this project.
+"""Escape control characters, and remove secrets from URLs, in all that is printed or stored; write counts with
+their nouns. Imports nothing of this project.
 
 File names, texts, labels and error messages may come from others. Every command prints through `Printable` streams, and
 rich through `Console`.

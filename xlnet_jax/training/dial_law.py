@@ -54,7 +54,7 @@ class DialLaw:
     errors: tuple[float, ...]
     """nats per piece by which the law missed runs that were not fitted"""
     errors_of_others: tuple[float, ...]
-    """nats per piece by which it missed runs on other kinds of text"""
+    """nats per piece by which it missed all runs on other kinds of text, fitted or not"""
 
     def gain(
         self, layers: int, parameters: float, pieces: float, read: float, text: float, of_trigrams: float = 1.0
